@@ -1,0 +1,1 @@
+//! Hosts: a host is a byte stream to an agent.

@@ -1,0 +1,1 @@
+//! The vocabulary: units, plans, roles, records, summaries, findings, runs.

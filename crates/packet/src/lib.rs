@@ -1,0 +1,1 @@
+//! Layers 2 and 3: frames.

@@ -1,0 +1,1 @@
+//! A run as bytes: text, JSON, CSV, HTML.

@@ -1,0 +1,1 @@
+//! Quantiles, intervals, steadiness: pure functions.

@@ -1,0 +1,1 @@
+//! Linux: the only crate with unsafe code.

@@ -1,1 +1,22 @@
-//! Linux: the only crate with unsafe code.
+//! Linux, as the rest of fathom sees it: safe wrappers around system calls.
+//!
+//! This is the only crate with `unsafe` code and with `libc`. It knows nothing of tests, metrics and plans.
+//! A wrapper says what it needs (capability, kernel version, man page), returns an [`Error`] that names the call, and hands out
+//! guards: what was acquired is undone when the guard is dropped.
+
+pub mod affinity;
+pub mod bpf;
+pub mod clock;
+pub mod datagram;
+pub mod epoll;
+mod error;
+pub mod ethtool;
+pub mod namespace;
+pub mod netlink;
+pub mod packet_socket;
+pub mod process;
+pub mod signal;
+pub mod socket;
+pub mod tcp_info;
+
+pub use error::{Error, Result};

@@ -1,0 +1,143 @@
+//! How numbers with units are read and written.
+
+use std::fmt::{self, Write as _};
+
+/// Why a text is not a quantity.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnitError {
+    /// The text does not begin with a number.
+    #[error("`{0}` does not begin with a number")]
+    NoNumber(String),
+    /// The number is negative, infinite or beyond the range of the unit.
+    #[error("`{0}` is out of range")]
+    OutOfRange(String),
+    /// The unit behind the number is not known here.
+    #[error("`{text}` has an unknown unit: write {expected}")]
+    UnknownUnit {
+        /// What was given.
+        text: String,
+        /// Examples of what is understood.
+        expected: &'static str,
+    },
+    /// A whole number is needed.
+    #[error("`{0}` is not a whole number of its smallest unit")]
+    NotWhole(String),
+}
+
+/// Splits `1.5 Mpps` into 1.5 and `Mpps`.
+pub(super) fn number_and_unit(text: &str) -> Result<(f64, &str), UnitError> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_').unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    let number: f64 = digits.replace('_', "").parse().map_err(|_| UnitError::NoNumber(text.to_owned()))?;
+    if number.is_finite() { Ok((number, unit.trim())) } else { Err(UnitError::OutOfRange(text.to_owned())) }
+}
+
+/// The factor of an SI prefix (`k`, `M`, `G`, `T`; `K` is taken for `k`) or of an IEC one (`Ki`, `Mi`, `Gi`, `Ti`).
+pub(super) fn prefix_factor(prefix: &str) -> Option<f64> {
+    Some(match prefix {
+        "" => 1.0,
+        "k" | "K" => 1e3,
+        "M" | "m" => 1e6,
+        "G" | "g" => 1e9,
+        "T" | "t" => 1e12,
+        "Ki" => 1024.0,
+        "Mi" => 1_048_576.0,
+        "Gi" => 1_073_741_824.0,
+        "Ti" => 1_099_511_627_776.0,
+        _ => return None,
+    })
+}
+
+/// Three significant digits, without an exponent; trailing zeros are kept because they were measured.
+#[must_use]
+pub fn significant(number: f64) -> String {
+    let size = number.abs();
+    let decimals = match size {
+        s if s >= 99.95 || s == 0.0 => 0,
+        s if s >= 9.995 => 1,
+        s if s >= 0.9995 => 2,
+        s if s >= 0.09995 => 3,
+        _ => 4,
+    };
+    format!("{number:.decimals$}")
+}
+
+/// A share between 0 and 1 as a percentage, with as many digits as a reader can use.
+#[must_use]
+pub fn percent(share: f64) -> String {
+    let p = share * 100.0;
+    match p.abs() {
+        s if s >= 9.95 => format!("{p:.0} %"),
+        s if s >= 0.995 => format!("{p:.1} %"),
+        s if s >= 0.005 => format!("{p:.2} %"),
+        0.0 => "0 %".to_owned(),
+        s if s >= 0.000_05 => format!("{p:.4} %"),
+        _ => format!("{p:.1e} %"),
+    }
+}
+
+/// A count with a comma between each three digits, as in `1,488,095`.
+#[must_use]
+pub fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Writes a number with the SI prefix that leaves one to three digits before the point.
+pub(super) fn write_si(f: &mut fmt::Formatter<'_>, number: f64, unit: &str) -> fmt::Result {
+    let (scaled, prefix) = match number.abs() {
+        s if s >= 999.5e9 => (number / 1e12, "T"),
+        s if s >= 999.5e6 => (number / 1e9, "G"),
+        s if s >= 999.5e3 => (number / 1e6, "M"),
+        s if s >= 999.5 => (number / 1e3, "k"),
+        _ => (number, ""),
+    };
+    let mut text = String::with_capacity(24);
+    write!(text, "{} {prefix}{unit}", significant(scaled))?;
+    f.pad(text.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_significant_digits_are_kept_at_every_size() {
+        let cases =
+            [(0.0, "0"), (0.0512, "0.0512"), (0.512, "0.512"), (5.124, "5.12"), (51.26, "51.3"), (512.4, "512")];
+        for (number, text) in cases {
+            assert_eq!(significant(number), text);
+        }
+    }
+
+    #[test]
+    fn percentages_do_not_round_a_small_loss_to_nothing() {
+        let cases = [
+            (1.0, "100 %"),
+            (0.124, "12 %"),
+            (0.0312, "3.1 %"),
+            (0.0031, "0.31 %"),
+            (0.000_001, "0.0001 %"),
+            (0.0, "0 %"),
+        ];
+        for (share, text) in cases {
+            assert_eq!(percent(share), text);
+        }
+    }
+
+    #[test]
+    fn counts_are_grouped_by_three_digits() {
+        let cases = [(0, "0"), (999, "999"), (1000, "1,000"), (1_488_095, "1,488,095")];
+        for (count, text) in cases {
+            assert_eq!(grouped(count), text);
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Which cores a thread may run on.

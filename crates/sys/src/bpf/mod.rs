@@ -1,0 +1,1 @@
+//! Programs for the kernel: an assembler and a loader, without clang.

@@ -1,0 +1,57 @@
+//! The clocks of the kernel.
+//!
+//! Only the edges of the program read a clock; everything else is given the time as an argument.
+
+use fathom_model::units::Nanos;
+use rustix::{
+    io::Errno,
+    thread::{NanosleepRelativeResult, nanosleep},
+    time::{ClockId, Timespec, clock_gettime},
+};
+
+fn nanos(time: Timespec) -> Nanos {
+    let secs = u64::try_from(time.tv_sec).unwrap_or(0);
+    Nanos::from_secs(secs) + Nanos(u64::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// The monotonic clock (`CLOCK_MONOTONIC`): all durations and deadlines come from it.
+#[must_use]
+pub fn now() -> Nanos {
+    nanos(clock_gettime(ClockId::Monotonic))
+}
+
+/// The time since the epoch (`CLOCK_REALTIME`): for stamps that people read, never for durations.
+#[must_use]
+pub fn wall() -> Nanos {
+    nanos(clock_gettime(ClockId::Realtime))
+}
+
+/// The processor time that the calling thread has used (`CLOCK_THREAD_CPUTIME_ID`).
+#[must_use]
+pub fn thread_cpu() -> Nanos {
+    nanos(clock_gettime(ClockId::ThreadCPUTime))
+}
+
+/// The processor time that all threads of this process have used (`CLOCK_PROCESS_CPUTIME_ID`).
+#[must_use]
+pub fn process_cpu() -> Nanos {
+    nanos(clock_gettime(ClockId::ProcessCPUTime))
+}
+
+/// Sleeps until the monotonic clock shows `deadline`; a signal may end it early.
+///
+/// Returns the time at which it woke.
+pub fn sleep_until(deadline: Nanos) -> Nanos {
+    let left = deadline.since(now());
+    if left > Nanos::ZERO {
+        let left = Timespec {
+            tv_sec: i64::try_from(left.0 / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: i64::try_from(left.0 % 1_000_000_000).expect("a remainder below 1e9 fits"),
+        };
+        match nanosleep(&left) {
+            NanosleepRelativeResult::Ok | NanosleepRelativeResult::Interrupted(_) => {}
+            NanosleepRelativeResult::Err(error) => debug_assert_eq!(error, Errno::INTR),
+        }
+    }
+    now()
+}

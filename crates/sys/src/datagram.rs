@@ -1,0 +1,1 @@
+//! Many datagrams in one system call.

@@ -1,0 +1,1 @@
+//! Readiness of many descriptors.

@@ -1,0 +1,1 @@
+//! What a network device says of itself: driver, queues, offloads, statistics.

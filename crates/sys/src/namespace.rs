@@ -1,0 +1,1 @@
+//! Network and user namespaces: making, entering and leaving them.

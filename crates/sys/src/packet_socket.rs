@@ -1,0 +1,1 @@
+//! Raw frames through AF_PACKET.

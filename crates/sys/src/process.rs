@@ -1,0 +1,1 @@
+//! Processes by pidfd: starting them in a namespace, ending them by identity.

@@ -1,0 +1,1 @@
+//! SIGINT, SIGTERM and their kin as a flag.

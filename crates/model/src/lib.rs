@@ -1,5 +1,28 @@
-//! The vocabulary of fathom: what is asked ([`Plan`]), what happened ([`Record`]), what it means ([`Run`]).
+//! The vocabulary of fathom: what is asked ([`Plan`]), what one host does ([`Role`]), what happened ([`Record`]), what it
+//! means ([`Run`]).
 //!
 //! Plain types with their arithmetic, their text and their serialised form. No I/O, no clock, no threads.
 
+pub mod environment;
+pub mod finding;
+pub mod histogram;
+pub mod metric;
+pub mod names;
+pub mod plan;
+pub mod record;
+pub mod role;
+pub mod run;
+pub mod settings;
+pub mod summary;
 pub mod units;
+
+pub use environment::Environment;
+pub use finding::{Evidence, Finding, NextStep, Severity, Verdict};
+pub use histogram::Histogram;
+pub use metric::{Better, Derivation, Layer, Metric, Unit};
+pub use plan::{Plan, TestPlan};
+pub use record::{HostRecord, Note, Record, Timeline};
+pub use role::{Endpoints, Phases, Role, Side};
+pub use run::{Run, TestRun, Trial};
+pub use settings::{OptionDoc, Settings, ValueKind};
+pub use summary::{Confidence, Conservation, Limit, LimitKind, Summary};

@@ -17,12 +17,21 @@ pub struct BitsPerSec(f64);
 pub struct PerSec(f64);
 
 macro_rules! rate {
-    ($unit:ident) => {
+    ($unit:ident, $suffix:literal) => {
         impl $unit {
             /// Takes a finite number that is not negative.
             #[must_use]
             pub fn new(per_second: f64) -> Option<Self> {
                 (per_second.is_finite() && per_second >= 0.0).then_some(Self(per_second))
+            }
+
+            /// A text that reads back to exactly this rate: `1234500kbit/s`.
+            #[must_use]
+            pub fn exact(self) -> String {
+                let prefixes = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
+                let whole = |(size, _): &(f64, &str)| self.0 >= *size && (self.0 / size).fract() == 0.0;
+                let (size, prefix) = prefixes.into_iter().find(whole).unwrap_or((1.0, ""));
+                format!("{}{prefix}{}", self.0 / size, $suffix)
             }
 
             /// The number per second.
@@ -33,8 +42,8 @@ macro_rules! rate {
         }
     };
 }
-rate!(BitsPerSec);
-rate!(PerSec);
+rate!(BitsPerSec, "bit/s");
+rate!(PerSec, "/s");
 
 impl PerSec {
     /// The gap between two events, or nothing at rate zero.

@@ -60,6 +60,14 @@ impl Nanos {
         Self(self.0.saturating_sub(earlier.0))
     }
 
+    /// The shortest text that reads back to exactly this span: `1500us`.
+    #[must_use]
+    pub fn exact(self) -> String {
+        let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")];
+        let (size, unit) = units.into_iter().find(|(size, _)| self.0.is_multiple_of(*size)).unwrap_or((1, "ns"));
+        format!("{}{unit}", self.0 / size)
+    }
+
     /// The same span as the standard library writes it.
     #[must_use]
     pub const fn as_duration(self) -> Duration {

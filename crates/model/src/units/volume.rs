@@ -54,6 +54,16 @@ macro_rules! counted {
 counted!(Bytes);
 counted!(Frames);
 
+impl Bytes {
+    /// The shortest text that reads back to exactly this volume: `64KiB`.
+    #[must_use]
+    pub fn exact(self) -> String {
+        let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+        let whole = units.into_iter().find(|(size, _)| self.0 > 0 && self.0.is_multiple_of(*size));
+        whole.map_or_else(|| self.0.to_string(), |(size, unit)| format!("{}{unit}", self.0 / size))
+    }
+}
+
 impl Div<Nanos> for Bytes {
     type Output = Option<BitsPerSec>;
     fn div(self, span: Nanos) -> Option<BitsPerSec> {

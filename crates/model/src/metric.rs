@@ -1,0 +1,213 @@
+//! What can be measured, in which unit, by which definition.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    role::Side,
+    units::{BitsPerSec, Bytes, Nanos, PerSec, approximate, grouped, percent, rounded, significant},
+};
+
+/// A layer of the network, as the ladder of an evaluation shows it, from the top down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Layer {
+    /// Requests of HTTP.
+    Http,
+    /// Streams, transactions and connections of TCP.
+    Tcp,
+    /// Datagrams of UDP.
+    Udp,
+    /// Ethernet frames.
+    Frames,
+}
+
+impl Layer {
+    /// The lower-case word that stands in tables, plans and JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Frames => "frames",
+        }
+    }
+}
+
+/// What one of something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Bits per second; the name of the metric says of which layer.
+    BitsPerSec,
+    /// Requests per second.
+    RequestsPerSec,
+    /// Frames or datagrams per second.
+    FramesPerSec,
+    /// Other countable things per second.
+    PerSec,
+    /// Nanoseconds.
+    Nanos,
+    /// Bytes of eight bits.
+    Bytes,
+    /// Countable things.
+    Count,
+    /// A share of a whole, 0 to 1.
+    Ratio,
+}
+
+impl Unit {
+    /// A value of this unit as people read it: `9.10 Gbit/s`, `3.10 Mpps`, `0.31 %`.
+    #[must_use]
+    pub fn show(self, value: f64) -> String {
+        let per_sec = |thing: &str| match PerSec::new(value) {
+            Some(rate) => format!("{}{thing}", rate.to_string().trim_end_matches("/s")),
+            None => significant(value),
+        };
+        match self {
+            Self::BitsPerSec => BitsPerSec::new(value).map_or_else(|| significant(value), |rate| rate.to_string()),
+            Self::RequestsPerSec => {
+                let text = per_sec("");
+                format!(
+                    "{}{}req/s",
+                    text,
+                    if text.ends_with(char::is_alphabetic) || !text.ends_with(' ') { " " } else { "" }
+                )
+            }
+            Self::FramesPerSec => per_sec("pps"),
+            Self::PerSec => per_sec("/s"),
+            Self::Nanos => Nanos(rounded(value)).to_string(),
+            Self::Bytes => Bytes(rounded(value)).to_string(),
+            Self::Count if value.fract() == 0.0 => grouped(rounded(value)),
+            Self::Count => significant(value),
+            Self::Ratio => percent(value),
+        }
+    }
+}
+
+/// Which way of a metric is the good one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// More is better, as for a throughput.
+    Higher,
+    /// Less is better, as for a latency or a loss.
+    Lower,
+    /// Neither: the value describes.
+    Neither,
+}
+
+/// How a value follows from what the two sides of a trial recorded.
+///
+/// Records hold counts, times and distributions; every rate, quantile and share is derived from them by this description, so
+/// that the analysis needs to know no kind of test.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case", tag = "by")]
+pub enum Derivation {
+    /// A counter's growth over the common window, per second; times eight where the unit is bit/s and the counter bytes.
+    Rate {
+        /// Which side counted.
+        side: Side,
+        /// Its counter in the timeline.
+        counter: Cow<'static, str>,
+    },
+    /// A quantile of a distribution, merged over the trials.
+    Quantile {
+        /// Which side recorded it.
+        side: Side,
+        /// The name of the distribution.
+        distribution: Cow<'static, str>,
+        /// The quantile, 0 to 1; 1 is the maximum.
+        q: f64,
+    },
+    /// A counter's total over the whole trial.
+    Total {
+        /// Which side counted.
+        side: Side,
+        /// Its counter among the totals.
+        counter: Cow<'static, str>,
+    },
+    /// One total as a share of another, which may be the other side's.
+    Share {
+        /// The side and the counter of the part.
+        part: (Side, Cow<'static, str>),
+        /// The side and the counter of the whole.
+        whole: (Side, Cow<'static, str>),
+    },
+    /// What of a total is missing in another: `1 − arrived / sent`, which may be negative when things are duplicated.
+    Missing {
+        /// The side and the counter of what was sent.
+        sent: (Side, Cow<'static, str>),
+        /// The side and the counter of what arrived.
+        arrived: (Side, Cow<'static, str>),
+    },
+    /// Processor time of one side's own threads per unit of its work, in nanoseconds.
+    Cost {
+        /// Whose processor time.
+        side: Side,
+        /// The total that is the work.
+        counter: Cow<'static, str>,
+    },
+}
+
+/// Something measured, with where its definition stands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Metric {
+    /// Its name, most significant word first, unit last: `latency_ns_p99`, `throughput_bps`.
+    pub name: Cow<'static, str>,
+    /// What people call it: `p99`, `goodput`.
+    pub title: Cow<'static, str>,
+    /// What one of it is.
+    pub unit: Unit,
+    /// Which way is good.
+    pub better: Better,
+    /// Where the definition comes from: `RFC 2544 section 26.1`, or a page of docs/methods such as `docs/methods/tcp_rr.md`.
+    pub source: Cow<'static, str>,
+    /// How it follows from the records.
+    pub from: Derivation,
+}
+
+impl Metric {
+    /// A value of this metric as people read it.
+    #[must_use]
+    pub fn show(&self, value: f64) -> String {
+        self.unit.show(value)
+    }
+}
+
+/// The share of `limit` that `value` is, whatever the unit; nothing for a limit of zero.
+#[must_use]
+pub fn used(value: f64, limit: f64) -> Option<f64> {
+    (limit > 0.0 && value.is_finite()).then_some(value / limit)
+}
+
+/// The mean of a count per another, or nothing when there is none of the other.
+#[must_use]
+pub fn per(total: u64, units: u64) -> Option<f64> {
+    (units > 0).then(|| approximate(total) / approximate(units))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_shown_as_people_of_the_field_write_them() {
+        let cases = [
+            (Unit::BitsPerSec, 9.1e9, "9.10 Gbit/s"),
+            (Unit::FramesPerSec, 3.1e6, "3.10 Mpps"),
+            (Unit::FramesPerSec, 800.0, "800 pps"),
+            (Unit::RequestsPerSec, 182_000.0, "182 k req/s"),
+            (Unit::RequestsPerSec, 182.0, "182 req/s"),
+            (Unit::PerSec, 38_000.0, "38.0 k/s"),
+            (Unit::Nanos, 48_200.0, "48.2 µs"),
+            (Unit::Ratio, 0.0031, "0.31 %"),
+            (Unit::Count, 41_200_000.0, "41,200,000"),
+        ];
+        for (unit, value, text) in cases {
+            assert_eq!(unit.show(value), text);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What was asked: complete, and the same whether it came from a command line, a face or a file.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::settings::Settings;
+
+/// The version of the plan format that this build reads and writes.
+pub const SCHEMA: &str = "fathom.plan/1";
+
+/// How to reach a host of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Reach {
+    /// A child process on this machine, in the namespace that fathom was started in.
+    #[serde(rename = "self")]
+    This,
+    /// A host of the plan's lab, by its name there.
+    Lab(String),
+    /// A lab that is up already: its name and the host's name there.
+    #[serde(rename = "lab-up")]
+    LabUp(String, String),
+    /// A `fathom serve` at this address and port.
+    Tls {
+        /// Where it listens.
+        address: String,
+        /// The fingerprint of its certificate and the secret token; left out when a plan is printed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<String>,
+    },
+}
+
+/// One test between two hosts, or of a target that needs nothing of ours.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TestPlan {
+    /// Its name in results and in `expect`; unique in a plan.
+    pub name: String,
+    /// The kind of test.
+    pub kind: String,
+    /// The host that begins.
+    pub from: String,
+    /// The host that answers; none when the target is an address in the settings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The longest warm-up, such as `500ms`.
+    pub warmup: String,
+    /// The time measured in each round, such as `2s`.
+    pub duration: String,
+    /// The kind's options.
+    #[serde(default)]
+    pub options: Settings,
+    /// What was promised, by metric: `throughput_bps = ">= 10G"`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub expect: BTreeMap<String, String>,
+}
+
+/// A lab that a run builds and takes down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LabPlan {
+    /// The name of the topology.
+    pub preset: String,
+    /// The MTU of its links in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu_bytes: Option<u32>,
+}
+
+/// Everything that a run does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// A line for people.
+    pub title: String,
+    /// How often the list of tests is gone through; each time is one trial of each test.
+    pub rounds: u32,
+    /// The seed of everything random.
+    #[serde(default)]
+    pub seed: u64,
+    /// The lab, if one is to be built.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lab: Option<LabPlan>,
+    /// The hosts by name.
+    pub hosts: BTreeMap<String, Reach>,
+    /// The tests, in the order of a round.
+    pub tests: Vec<TestPlan>,
+}

@@ -1,0 +1,66 @@
+//! One side of one test on one host.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{settings::Settings, units::Nanos};
+
+/// Which end of a test a host is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// Begins: connects, asks, sends. It decides when the test is over.
+    Initiator,
+    /// Is prepared first, answers or receives, and goes on until it is told that the initiator has finished.
+    Responder,
+}
+
+/// What the responder tells the initiator before the start: `address` = `198.18.0.2:40123`, `mac` = `02:…`.
+pub type Endpoints = BTreeMap<String, String>;
+
+/// How long the parts of a trial last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Phases {
+    /// The longest warm-up; it ends earlier when the rate has become steady.
+    pub warmup_max_ns: Nanos,
+    /// What is measured after the warm-up.
+    pub measure_ns: Nanos,
+    /// The length of one interval of the timeline.
+    pub interval_ns: Nanos,
+}
+
+impl Phases {
+    /// The longest time from the start to the end of the measurement.
+    #[must_use]
+    pub fn longest(self) -> Nanos {
+        self.warmup_max_ns + self.measure_ns
+    }
+}
+
+/// What one host does in one trial, as it is sent to its agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Role {
+    /// The name of the test in its plan.
+    pub test: String,
+    /// The name of the kind of test.
+    pub kind: String,
+    /// Which end this host is.
+    pub side: Side,
+    /// The options of the kind, complete: defaults are filled in.
+    pub settings: Settings,
+    /// How long the trial lasts.
+    pub phases: Phases,
+    /// This host's own address on the path under test, to listen on or to send from.
+    pub address: Option<std::net::IpAddr>,
+    /// This host's interface on the path under test.
+    pub interface: Option<String>,
+    /// What the responder has told; empty for the responder itself.
+    #[serde(default)]
+    pub peer: Endpoints,
+    /// The cores that worker threads may be pinned to; empty for all that the process may use.
+    #[serde(default)]
+    pub cores: Vec<usize>,
+    /// The seed of everything that is random in this trial.
+    pub seed: u64,
+}

@@ -1,0 +1,259 @@
+//! Options of a kind of test as data: parsing, help, man page and validation come from one table.
+
+use std::{collections::BTreeMap, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::{BitsPerSec, Bytes, Nanos, PerSec, UnitError};
+
+/// What an option takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueKind {
+    /// A whole number within these bounds, both included.
+    Count(u64, u64),
+    /// A span of time: `250us`, `10s`.
+    Span,
+    /// A volume: `1400`, `64KiB`.
+    Size,
+    /// Bits per second: `10G`.
+    BitRate,
+    /// Events per second: `20k`, `1.5Mpps`.
+    Rate,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Any text.
+    Text,
+    /// Present or not.
+    Flag,
+}
+
+/// One option of a kind of test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OptionDoc {
+    /// The word behind the two dashes, and the key in a plan.
+    pub name: &'static str,
+    /// What it takes.
+    pub value: ValueKind,
+    /// What holds when it is not given; without one the setting is then absent.
+    pub default: Option<&'static str>,
+    /// A line for the help; begins in lower case, ends without a full stop.
+    pub help: &'static str,
+}
+
+/// Why a setting cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SettingError {
+    /// No option of that name.
+    #[error("there is no option `{name}`{}", nearest.as_ref().map_or(String::new(), |near| format!("; did you mean `{near}`?")))]
+    Unknown {
+        /// The name that was given.
+        name: String,
+        /// The name that it resembles.
+        nearest: Option<String>,
+    },
+    /// The text is not a quantity of the option's unit.
+    #[error("option `{name}`: {cause}")]
+    Unit {
+        /// The option.
+        name: String,
+        /// What is wrong with the text.
+        cause: UnitError,
+    },
+    /// The value is of the right kind but not allowed.
+    #[error("option `{name}` takes {expected}, not `{given}`")]
+    NotAllowed {
+        /// The option.
+        name: String,
+        /// What would be allowed.
+        expected: String,
+        /// What was given.
+        given: String,
+    },
+}
+
+/// One value as a plan holds it: quantities are text with their unit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(untagged)]
+pub enum Setting {
+    /// A flag.
+    Flag(bool),
+    /// A count.
+    Count(u64),
+    /// A quantity with its unit, a word, or free text.
+    Text(String),
+}
+
+impl Setting {
+    fn text(&self) -> String {
+        match self {
+            Self::Flag(flag) => flag.to_string(),
+            Self::Count(count) => count.to_string(),
+            Self::Text(text) => text.clone(),
+        }
+    }
+}
+
+/// The options of one test by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(transparent)]
+pub struct Settings(pub BTreeMap<String, Setting>);
+
+impl Settings {
+    /// Sets one option from its text; checked by [`Settings::complete`].
+    pub fn set(&mut self, name: &str, text: impl Into<String>) {
+        self.0.insert(name.to_owned(), Setting::Text(text.into()));
+    }
+
+    /// The same with `name` set to `text`.
+    #[must_use]
+    pub fn with(mut self, name: &str, text: impl Into<String>) -> Self {
+        self.set(name, text);
+        self
+    }
+
+    /// Checks every setting against its option, writes it in its exact form, and fills in the defaults.
+    ///
+    /// # Errors
+    /// Names the first setting that is unknown, not a quantity of its unit, or not allowed.
+    pub fn complete(&self, options: &[OptionDoc]) -> Result<Self, SettingError> {
+        let mut complete = BTreeMap::new();
+        for name in self.0.keys() {
+            if !options.iter().any(|option| option.name == name) {
+                let nearest = nearest(name, options.iter().map(|option| option.name));
+                return Err(SettingError::Unknown { name: name.clone(), nearest });
+            }
+        }
+        for option in options {
+            let given = self.0.get(option.name).map(Setting::text);
+            let Some(text) = given.or_else(|| option.default.map(str::to_owned)) else { continue };
+            complete.insert(option.name.to_owned(), option.exact(&text)?);
+        }
+        Ok(Self(complete))
+    }
+
+    /// A count, or nothing when it was not set.
+    #[must_use]
+    pub fn count(&self, name: &str) -> Option<u64> {
+        self.parsed(name)
+    }
+
+    /// A span of time.
+    #[must_use]
+    pub fn span(&self, name: &str) -> Option<Nanos> {
+        self.parsed(name)
+    }
+
+    /// A volume.
+    #[must_use]
+    pub fn size(&self, name: &str) -> Option<Bytes> {
+        self.parsed(name)
+    }
+
+    /// Bits per second.
+    #[must_use]
+    pub fn bit_rate(&self, name: &str) -> Option<BitsPerSec> {
+        self.parsed(name)
+    }
+
+    /// Events per second.
+    #[must_use]
+    pub fn rate(&self, name: &str) -> Option<PerSec> {
+        self.parsed(name)
+    }
+
+    /// A word or free text.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<String> {
+        self.0.get(name).map(Setting::text)
+    }
+
+    /// Whether a flag is set.
+    #[must_use]
+    pub fn flag(&self, name: &str) -> bool {
+        self.parsed(name).unwrap_or(false)
+    }
+
+    fn parsed<T: FromStr>(&self, name: &str) -> Option<T> {
+        self.0.get(name)?.text().parse().ok()
+    }
+}
+
+/// The candidate that differs least from `word`, if it differs little.
+#[must_use]
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let distance = |other: &str| {
+        let mut row: Vec<usize> = (0..=other.chars().count()).collect();
+        for (i, a) in word.chars().enumerate() {
+            let mut diagonal = row[0];
+            row[0] = i + 1;
+            for (j, b) in other.chars().enumerate() {
+                let substituted = diagonal + usize::from(a != b);
+                diagonal = row[j + 1];
+                row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+            }
+        }
+        row[row.len() - 1]
+    };
+    let best = candidates.into_iter().map(|other| (distance(other), other)).min()?;
+    (best.0 <= 1 + word.len() / 4).then(|| best.1.to_owned())
+}
+
+impl OptionDoc {
+    /// Checks a text and writes it in the form that reads back to exactly the same value.
+    ///
+    /// # Errors
+    /// Says what the option takes.
+    pub fn exact(&self, text: &str) -> Result<Setting, SettingError> {
+        let unit = |cause| SettingError::Unit { name: self.name.to_owned(), cause };
+        let not_allowed = |expected: String| SettingError::NotAllowed {
+            name: self.name.to_owned(),
+            expected,
+            given: text.to_owned(),
+        };
+        Ok(match self.value {
+            ValueKind::Count(low, high) => match text.parse::<u64>() {
+                Ok(count) if (low..=high).contains(&count) => Setting::Count(count),
+                _ if high == u64::MAX => return Err(not_allowed(format!("a whole number from {low}"))),
+                _ => return Err(not_allowed(format!("a whole number from {low} to {high}"))),
+            },
+            ValueKind::Span => Setting::Text(text.parse::<Nanos>().map_err(unit)?.exact()),
+            ValueKind::Size => Setting::Text(text.parse::<Bytes>().map_err(unit)?.exact()),
+            ValueKind::BitRate => Setting::Text(text.parse::<BitsPerSec>().map_err(unit)?.exact()),
+            ValueKind::Rate => Setting::Text(text.parse::<PerSec>().map_err(unit)?.exact()),
+            ValueKind::Choice(words) if words.contains(&text) => Setting::Text(text.to_owned()),
+            ValueKind::Choice(words) => return Err(not_allowed(format!("one of {}", words.join(", ")))),
+            ValueKind::Text => Setting::Text(text.to_owned()),
+            ValueKind::Flag => Setting::Flag(text.parse().map_err(|_| not_allowed("true or false".to_owned()))?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPTIONS: &[OptionDoc] = &[
+        OptionDoc { name: "flows", value: ValueKind::Count(1, 100), default: Some("1"), help: "flows" },
+        OptionDoc { name: "rate", value: ValueKind::BitRate, default: None, help: "rate" },
+        OptionDoc { name: "size", value: ValueKind::Size, default: Some("64KiB"), help: "size" },
+        OptionDoc { name: "direction", value: ValueKind::Choice(&["up", "down"]), default: Some("up"), help: "way" },
+    ];
+
+    #[test]
+    fn what_was_parsed_is_echoed_exactly_and_defaults_are_filled_in() {
+        let settings = Settings::default().with("rate", "1.2345G").with("flows", "8").complete(OPTIONS).unwrap();
+        assert_eq!(settings.text("rate").as_deref(), Some("1234500kbit/s"));
+        assert_eq!((settings.count("flows"), settings.size("size")), (Some(8), Some(Bytes(65_536))));
+        assert_eq!(settings.complete(OPTIONS), Ok(settings.clone()), "a complete setting stays as it is");
+    }
+
+    #[test]
+    fn a_wrong_setting_is_named_with_what_would_be_right() {
+        let refused =
+            |name: &str, text: &str| Settings::default().with(name, text).complete(OPTIONS).unwrap_err().to_string();
+        assert_eq!(refused("flow", "1"), "there is no option `flow`; did you mean `flows`?");
+        assert_eq!(refused("flows", "0"), "option `flows` takes a whole number from 1 to 100, not `0`");
+        assert_eq!(refused("direction", "left"), "option `direction` takes one of up, down, not `left`");
+        assert!(refused("rate", "10GB").contains("unknown unit"));
+    }
+}

@@ -1,1 +1,427 @@
 //! Many datagrams in one system call.
+//!
+//! Batches own their storage and allocate nothing per call; they know nothing of what the datagrams carry. Needs no privilege.
+//! Linux 3.0 for `sendmmsg`, 2.6.33 for `recvmmsg`.
+
+use std::{
+    ffi::{c_int, c_uint},
+    io,
+    mem::MaybeUninit,
+    net::{Ipv6Addr, SocketAddr, SocketAddrV6},
+    ops::Range,
+    os::fd::{AsFd, AsRawFd},
+    ptr,
+};
+
+use fathom_model::units::Nanos;
+
+use crate::{Error, Result, socket::Wait};
+
+/// The shape of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Datagrams per call, from 1 to 1024 (the kernel's `UIO_MAXIOV`).
+    pub count: usize,
+    /// Bytes of room for each.
+    pub size: usize,
+}
+
+impl Shape {
+    fn check(self) {
+        assert!((1..=1024).contains(&self.count), "a batch of {} datagrams", self.count);
+        assert!((1..=65_535).contains(&self.size), "datagrams of {} bytes", self.size);
+    }
+}
+
+/// What the kernel took of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    /// The first so many, at least one; the rest is to be sent again.
+    Datagrams(usize),
+    /// None: the send buffer is full, or the time-out has passed (`EAGAIN`).
+    WouldBlock,
+    /// None: a queue of the device is full (`ENOBUFS`).
+    NoBuffers,
+}
+
+/// Datagrams to be sent over a connected socket.
+pub struct SendBatch {
+    shape: Shape,
+    payloads: Box<[u8]>,
+    headers: Headers,
+}
+
+impl SendBatch {
+    /// All payloads are zero.
+    ///
+    /// # Panics
+    /// When the shape is out of range.
+    #[must_use]
+    pub fn new(shape: Shape) -> Self {
+        shape.check();
+        let payloads = vec![0; shape.count * shape.size].into_boxed_slice();
+        Self { shape, payloads, headers: Headers::new(shape.count) }
+    }
+
+    /// Datagrams per call and bytes of each.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The payload of one datagram.
+    pub fn payload_mut(&mut self, index: usize) -> &mut [u8] {
+        &mut self.payloads[index * self.shape.size..][..self.shape.size]
+    }
+
+    /// Sends the datagrams of a range; the kernel may take fewer.
+    ///
+    /// # Errors
+    /// `sendmmsg`: `ECONNREFUSED` for an earlier datagram, `EMSGSIZE`, `EPERM` from a firewall.
+    ///
+    /// # Panics
+    /// When the range is empty or beyond the batch.
+    pub fn send(&mut self, socket: impl AsFd, range: Range<usize>, wait: Wait) -> Result<Sent> {
+        assert!(!range.is_empty(), "an empty batch");
+        let size = self.shape.size;
+        let payloads = &mut self.payloads[range.start * size..range.end * size];
+        let headers = self.headers.point_at(payloads, size);
+        let flags = libc::MSG_NOSIGNAL | dont_wait(wait);
+        let count = count(headers);
+        // SAFETY: `count` headers point to payloads that live through the call; it only reads those.
+        let sent = unsafe { libc::sendmmsg(socket.as_fd().as_raw_fd(), headers.as_mut_ptr(), count, flags) };
+        if let Ok(sent) = usize::try_from(sent) {
+            return Ok(Sent::Datagrams(sent));
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR) => Ok(Sent::WouldBlock),
+            Some(libc::ENOBUFS) => Ok(Sent::NoBuffers),
+            _ => Err(Error::new("sendmmsg", error)),
+        }
+    }
+}
+
+/// Room for datagrams that are received.
+pub struct ReceiveBatch {
+    shape: Shape,
+    payloads: Box<[u8]>,
+    controls: Box<[Control]>,
+    headers: Headers,
+    source: Name,
+    drops: Option<u32>,
+}
+
+impl ReceiveBatch {
+    /// Empty; a datagram longer than the shape's size is cut.
+    ///
+    /// # Panics
+    /// When the shape is out of range.
+    #[must_use]
+    pub fn new(shape: Shape) -> Self {
+        shape.check();
+        Self {
+            shape,
+            payloads: vec![0; shape.count * shape.size].into_boxed_slice(),
+            controls: vec![Control([0; CONTROL_SIZE]); shape.count].into_boxed_slice(),
+            headers: Headers::new(shape.count),
+            source: Name([0; NAME_SIZE]),
+            drops: None,
+        }
+    }
+
+    /// Receives what is there, at least one; nothing means none now (or none within the time-out).
+    ///
+    /// [`Wait::Block`] waits for the first datagram only (`MSG_WAITFORONE`).
+    ///
+    /// # Errors
+    /// `recvmmsg`: `ECONNREFUSED` on a connected socket whose peer is gone.
+    pub fn receive(&mut self, socket: impl AsFd, wait: Wait) -> Result<Option<usize>> {
+        let headers = self.headers.point_at(&mut self.payloads, self.shape.size);
+        for (header, control) in headers.iter_mut().zip(&mut self.controls) {
+            header.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
+            header.msg_hdr.msg_controllen = CONTROL_SIZE;
+        }
+        headers[0].msg_hdr.msg_name = self.source.0.as_mut_ptr().cast();
+        headers[0].msg_hdr.msg_namelen = NAME_LENGTH;
+        let flags = libc::MSG_WAITFORONE | dont_wait(wait);
+        let count = count(headers);
+        let fd = socket.as_fd().as_raw_fd();
+        // SAFETY: `count` headers point to distinct payloads, controls and one name, all borrowed from `self`.
+        let received = unsafe { libc::recvmmsg(fd, headers.as_mut_ptr(), count, flags, ptr::null_mut()) };
+        let Ok(received) = usize::try_from(received) else {
+            self.headers.used = 0;
+            let error = io::Error::last_os_error();
+            return match error.raw_os_error() {
+                Some(libc::EAGAIN | libc::EINTR) => Ok(None),
+                _ => Err(Error::new("recvmmsg", error)),
+            };
+        };
+        self.headers.used = received;
+        if received > 0 {
+            self.drops = self.ancillary(received - 1, libc::SO_RXQ_OVFL).map(u32::from_ne_bytes).or(self.drops);
+        }
+        Ok(Some(received))
+    }
+
+    /// The payload of a datagram of the last call, cut to the room there was.
+    ///
+    /// # Panics
+    /// When the last call received fewer.
+    #[must_use]
+    pub fn payload(&self, index: usize) -> &[u8] {
+        assert!(index < self.headers.used, "datagram {index} of {}", self.headers.used);
+        let length = usize::try_from(self.headers.messages[index].msg_len).expect("at most 65535");
+        &self.payloads[index * self.shape.size..][..length.min(self.shape.size)]
+    }
+
+    /// Whether a datagram was longer than the room for it.
+    ///
+    /// # Panics
+    /// When the last call received fewer.
+    #[must_use]
+    pub fn is_cut(&self, index: usize) -> bool {
+        assert!(index < self.headers.used, "datagram {index} of {}", self.headers.used);
+        self.headers.messages[index].msg_hdr.msg_flags & libc::MSG_TRUNC != 0
+    }
+
+    /// Where the first datagram of the last call came from; nothing when none came.
+    #[must_use]
+    pub fn source(&self) -> Option<SocketAddr> {
+        (self.headers.used > 0).then_some(())?;
+        socket_address(&self.source.0)
+    }
+
+    /// The socket's drop counter as last told; nothing before the first drop.
+    ///
+    /// Needs [`crate::socket::set_report_drops`]. It is cumulative and wraps.
+    #[must_use]
+    pub fn drops(&self) -> Option<u32> {
+        self.drops
+    }
+
+    /// When the kernel received a datagram, on `CLOCK_REALTIME`.
+    ///
+    /// Needs [`crate::socket::set_report_time`], otherwise nothing.
+    ///
+    /// # Panics
+    /// When the last call received fewer.
+    #[must_use]
+    pub fn kernel_time(&self, index: usize) -> Option<Nanos> {
+        let [secs, nanos] = [0..8, 8..16].map(|part: Range<usize>| {
+            let time: [u8; 16] = self.ancillary(index, libc::SO_TIMESTAMPNS)?;
+            u64::try_from(i64::from_ne_bytes(*time[part].first_chunk()?)).ok()
+        });
+        Some(Nanos::from_secs(secs?) + Nanos(nanos?))
+    }
+
+    /// The first bytes of a control message of `SOL_SOCKET`.
+    fn ancillary<const N: usize>(&self, index: usize, kind: c_int) -> Option<[u8; N]> {
+        assert!(index < self.headers.used, "datagram {index} of {}", self.headers.used);
+        let length = self.headers.messages[index].msg_hdr.msg_controllen.min(CONTROL_SIZE);
+        control_messages(&self.controls[index].0[..length])
+            .find(|message| (message.level, message.kind) == (libc::SOL_SOCKET, kind))
+            .and_then(|message| message.value.first_chunk().copied())
+    }
+}
+
+/// The size of `struct sockaddr_in6`, the longer of the two that UDP has.
+const NAME_SIZE: usize = 28;
+const NAME_LENGTH: libc::socklen_t = 28;
+
+/// An address as the kernel writes it, at the alignment of `struct sockaddr_in6`.
+#[repr(C, align(8))]
+struct Name([u8; NAME_SIZE]);
+
+/// Reads a `struct sockaddr_in` or `sockaddr_in6`.
+fn socket_address(name: &[u8; NAME_SIZE]) -> Option<SocketAddr> {
+    let family = c_int::from(u16::from_ne_bytes(*name.first_chunk()?));
+    let port = u16::from_be_bytes(*name[2..].first_chunk()?);
+    match family {
+        libc::AF_INET => Some((*name[4..].first_chunk::<4>()?, port).into()),
+        libc::AF_INET6 => {
+            let ip = Ipv6Addr::from(*name[8..].first_chunk::<16>()?);
+            let scope = u32::from_ne_bytes(*name[24..].first_chunk()?);
+            Some(SocketAddrV6::new(ip, port, 0, scope).into())
+        }
+        _ => None,
+    }
+}
+
+/// Room for a drop counter, a time stamp and one more control message.
+const CONTROL_SIZE: usize = 96;
+
+/// Control messages as the kernel writes them, at the alignment of `struct cmsghdr`.
+#[derive(Clone)]
+#[repr(C, align(8))]
+struct Control([u8; CONTROL_SIZE]);
+
+struct ControlMessage<'a> {
+    level: c_int,
+    kind: c_int,
+    value: &'a [u8],
+}
+
+/// Walks over control messages (cmsg(3), 64-bit: length, level, kind, value padded to 8 bytes).
+fn control_messages(mut bytes: &[u8]) -> impl Iterator<Item = ControlMessage<'_>> {
+    const HEADER: usize = 16;
+    std::iter::from_fn(move || {
+        let length = usize::from_ne_bytes(*bytes.first_chunk()?);
+        let level = c_int::from_ne_bytes(*bytes.get(8..)?.first_chunk()?);
+        let kind = c_int::from_ne_bytes(*bytes.get(12..)?.first_chunk()?);
+        let value = bytes.get(HEADER..length)?;
+        bytes = bytes.get(length.next_multiple_of(8)..).unwrap_or_default();
+        Some(ControlMessage { level, kind, value })
+    })
+}
+
+/// The kernel's view of a batch; its pointers are set before each call and not used after it.
+struct Headers {
+    vectors: Box<[libc::iovec]>,
+    messages: Box<[libc::mmsghdr]>,
+    used: usize,
+}
+
+// SAFETY: the pointers are only followed within a call that has set them, from the thread that calls.
+unsafe impl Send for Headers {}
+
+impl Headers {
+    fn new(count: usize) -> Self {
+        // SAFETY: `mmsghdr` holds integers and raw pointers, for which zero is valid.
+        let message: libc::mmsghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+        let vector = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+        Self { vectors: vec![vector; count].into(), messages: vec![message; count].into(), used: 0 }
+    }
+
+    /// One header for each `size` bytes of the payloads.
+    fn point_at(&mut self, payloads: &mut [u8], size: usize) -> &mut [libc::mmsghdr] {
+        let mut count = 0;
+        for ((payload, vector), message) in
+            payloads.chunks_exact_mut(size).zip(&mut self.vectors).zip(&mut self.messages)
+        {
+            *vector = libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: size };
+            message.msg_hdr.msg_iov = vector;
+            message.msg_hdr.msg_iovlen = 1;
+            count += 1;
+        }
+        &mut self.messages[..count]
+    }
+}
+
+fn count(headers: &[libc::mmsghdr]) -> c_uint {
+    c_uint::try_from(headers.len()).expect("a batch has at most 1024 datagrams")
+}
+
+fn dont_wait(wait: Wait) -> c_int {
+    match wait {
+        Wait::Block => 0,
+        Wait::Never => libc::MSG_DONTWAIT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+    use crate::{clock, socket, socket::Socket};
+
+    const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+    fn pair() -> (Socket, Socket) {
+        let far = socket::datagram(LOOPBACK).unwrap();
+        let near = socket::datagram(LOOPBACK).unwrap();
+        near.connect(&far.local_addr().unwrap()).unwrap();
+        socket::set_timeout(&far, Nanos::from_secs(1)).unwrap();
+        (near, far)
+    }
+
+    fn numbered(shape: Shape) -> SendBatch {
+        let mut batch = SendBatch::new(shape);
+        for index in 0..shape.count {
+            batch.payload_mut(index).fill(u8::try_from(index).unwrap());
+        }
+        batch
+    }
+
+    #[test]
+    fn a_batch_arrives_with_lengths_contents_and_source() {
+        let (near, far) = pair();
+        let mut out = numbered(Shape { count: 8, size: 100 });
+        assert_eq!(out.send(&near, 2..7, Wait::Never).unwrap(), Sent::Datagrams(5));
+        let mut batch = ReceiveBatch::new(Shape { count: 16, size: 200 });
+        assert_eq!(batch.source(), None);
+        assert_eq!(batch.receive(&far, Wait::Block).unwrap(), Some(5));
+        for index in 0..5 {
+            assert_eq!(batch.payload(index), [u8::try_from(index + 2).unwrap(); 100]);
+            assert!(!batch.is_cut(index));
+            assert_eq!(batch.kernel_time(index), None);
+        }
+        assert_eq!(batch.source(), Some(socket::local_address(&near).unwrap()));
+        assert_eq!(batch.receive(&far, Wait::Never).unwrap(), None);
+        assert_eq!(batch.source(), None);
+    }
+
+    #[test]
+    fn a_batch_that_has_moved_to_another_thread_still_works() {
+        let (near, far) = pair();
+        let mut out = numbered(Shape { count: 3, size: 10 });
+        std::thread::scope(|scope| {
+            scope.spawn(move || assert_eq!(out.send(&near, 0..3, Wait::Block).unwrap(), Sent::Datagrams(3)));
+        });
+        let mut batch = ReceiveBatch::new(Shape { count: 3, size: 10 });
+        assert_eq!(batch.receive(&far, Wait::Block).unwrap(), Some(3));
+        assert_eq!(batch.payload(2), [2; 10]);
+    }
+
+    #[test]
+    fn a_datagram_longer_than_its_room_is_cut_and_says_so() {
+        let (near, far) = pair();
+        SendBatch::new(Shape { count: 1, size: 100 }).send(&near, 0..1, Wait::Never).unwrap();
+        let mut batch = ReceiveBatch::new(Shape { count: 1, size: 60 });
+        batch.receive(&far, Wait::Block).unwrap();
+        assert_eq!((batch.payload(0).len(), batch.is_cut(0)), (60, true));
+    }
+
+    #[test]
+    fn drops_and_receive_times_come_with_the_datagrams() {
+        let (near, far) = pair();
+        socket::set_report_drops(&far).unwrap();
+        socket::set_report_time(&far).unwrap();
+        socket::set_buffer(&far, socket::Buffer::Receive, fathom_model::units::Bytes(4096)).unwrap();
+        let mut out = SendBatch::new(Shape { count: 50, size: 1000 });
+        assert_eq!(out.send(&near, 0..50, Wait::Never).unwrap(), Sent::Datagrams(50));
+        let mut batch = ReceiveBatch::new(Shape { count: 50, size: 1000 });
+        let first = batch.receive(&far, Wait::Block).unwrap().unwrap();
+        let age = clock::wall() - batch.kernel_time(0).unwrap();
+        assert!(age < Nanos::from_secs(5), "{age}");
+        assert_eq!(batch.drops(), None);
+        out.send(&near, 0..1, Wait::Never).unwrap();
+        batch.receive(&far, Wait::Block).unwrap();
+        assert_eq!(batch.drops().map(usize::try_from), Some(Ok(50 - first)));
+    }
+
+    #[test]
+    fn a_full_send_buffer_is_not_an_error() {
+        let (near, far) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        let mut out = SendBatch::new(Shape { count: 1024, size: 1000 });
+        let sent = loop {
+            match out.send(&near, 0..1024, Wait::Never).unwrap() {
+                Sent::Datagrams(_) => {}
+                other => break other,
+            }
+        };
+        assert_eq!(sent, Sent::WouldBlock);
+        drop(far);
+    }
+
+    #[test]
+    fn damaged_control_messages_end_the_walk() {
+        assert_eq!(control_messages(&[]).count(), 0);
+        assert_eq!(control_messages(&[0; 96]).count(), 0);
+        assert_eq!(control_messages(&[0xff; 96]).count(), 0);
+        let mut short = [0; 24];
+        short[0] = 20;
+        assert_eq!(control_messages(&short).map(|message| message.value.len()).collect::<Vec<_>>(), [4]);
+    }
+}

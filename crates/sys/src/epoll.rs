@@ -1,1 +1,243 @@
 //! Readiness of many descriptors.
+//!
+//! A thin layer over `epoll(7)` with time-outs in nanoseconds (`epoll_pwait2`, Linux 5.11). It does not own the descriptors that
+//! it watches and knows nothing of what flows through them.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use fathom_model::units::Nanos;
+use rustix::{
+    buffer::spare_capacity,
+    event::{EventfdFlags, epoll, eventfd},
+    io::Errno,
+    time::Timespec,
+};
+
+use crate::{Error, Result};
+
+/// What to be told of a descriptor; a hang-up or an error is always told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interest {
+    /// Bytes, connections or the end can be received.
+    pub read: bool,
+    /// Bytes can be sent, or a connect has ended.
+    pub write: bool,
+    /// Tell once per change (`EPOLLET`); the reader must then drain until nothing is left.
+    pub edge: bool,
+}
+
+impl Interest {
+    /// Level-triggered, for reading.
+    pub const READ: Self = Self { read: true, write: false, edge: false };
+    /// Level-triggered, for writing.
+    pub const WRITE: Self = Self { read: false, write: true, edge: false };
+
+    fn flags(self) -> epoll::EventFlags {
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN | epoll::EventFlags::RDHUP, self.read);
+        flags.set(epoll::EventFlags::OUT, self.write);
+        flags.set(epoll::EventFlags::ET, self.edge);
+        flags
+    }
+}
+
+/// A descriptor that became ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// The number that the descriptor was added with.
+    pub token: u64,
+    /// A receive would not block; also after a hang-up, so that the reader sees the end.
+    pub readable: bool,
+    /// A send would not block.
+    pub writable: bool,
+    /// The connection broke or was refused; `SO_ERROR` tells why.
+    pub failed: bool,
+}
+
+/// Room for what one wait reports, allocated once.
+pub struct Events(Vec<epoll::Event>);
+
+impl Events {
+    /// Room for at most `capacity` events per wait, at least one.
+    #[must_use]
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self(Vec::with_capacity(capacity.max(1)))
+    }
+
+    /// What the last wait reported.
+    pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
+        self.0.iter().map(|event| {
+            let flags = event.flags;
+            Event {
+                token: event.data.u64(),
+                readable: flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::HUP),
+                writable: flags.contains(epoll::EventFlags::OUT),
+                failed: flags.contains(epoll::EventFlags::ERR),
+            }
+        })
+    }
+}
+
+/// The kernel's list of watched descriptors; closing a descriptor removes it.
+#[derive(Debug)]
+pub struct Epoll(OwnedFd);
+
+impl Epoll {
+    /// An empty list.
+    ///
+    /// # Errors
+    /// `epoll_create1`, when descriptors have run out.
+    pub fn new() -> Result<Self> {
+        epoll::create(epoll::CreateFlags::CLOEXEC).map(Self).map_err(|error| Error::new("epoll_create1", error))
+    }
+
+    /// Watches one more descriptor; `token` comes back with its events.
+    ///
+    /// # Errors
+    /// `epoll_ctl(EPOLL_CTL_ADD)`, when it is watched already or cannot be (a regular file).
+    pub fn add(&self, fd: &impl AsFd, token: u64, interest: Interest) -> Result<()> {
+        epoll::add(&self.0, fd, epoll::EventData::new_u64(token), interest.flags())
+            .map_err(|error| Error::new("epoll_ctl(EPOLL_CTL_ADD)", error))
+    }
+
+    /// Changes the token and interest of a watched descriptor.
+    ///
+    /// # Errors
+    /// `epoll_ctl(EPOLL_CTL_MOD)`, when it is not watched.
+    pub fn modify(&self, fd: &impl AsFd, token: u64, interest: Interest) -> Result<()> {
+        epoll::modify(&self.0, fd, epoll::EventData::new_u64(token), interest.flags())
+            .map_err(|error| Error::new("epoll_ctl(EPOLL_CTL_MOD)", error))
+    }
+
+    /// Stops watching a descriptor that stays open.
+    ///
+    /// # Errors
+    /// `epoll_ctl(EPOLL_CTL_DEL)`, when it is not watched.
+    pub fn remove(&self, fd: &impl AsFd) -> Result<()> {
+        epoll::delete(&self.0, fd).map_err(|error| Error::new("epoll_ctl(EPOLL_CTL_DEL)", error))
+    }
+
+    /// Blocks until something is ready, at most `timeout`; returns how many events there are.
+    ///
+    /// A signal ends the wait early with zero events.
+    ///
+    /// # Errors
+    /// `epoll_pwait2`: Linux before 5.11, or a seccomp filter that does not know the call.
+    pub fn wait(&self, events: &mut Events, timeout: Option<Nanos>) -> Result<usize> {
+        // A span beyond the kernel's range, 292 years, is as good as none.
+        let timeout = timeout.and_then(|span| Timespec::try_from(span.as_duration()).ok());
+        events.0.clear();
+        match epoll::wait(&self.0, spare_capacity(&mut events.0), timeout.as_ref()) {
+            Ok(count) => Ok(count),
+            Err(Errno::INTR) => Ok(0),
+            Err(error) => Err(Error::new("epoll_pwait2", error)),
+        }
+    }
+}
+
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Something that another thread can make readable, to end a wait (`eventfd`).
+#[derive(Debug)]
+pub struct Wake(OwnedFd);
+
+impl Wake {
+    /// Not yet readable; add it for reading to the list whose wait it ends.
+    ///
+    /// # Errors
+    /// `eventfd`, when descriptors have run out.
+    pub fn new() -> Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        eventfd(0, flags).map(Self).map_err(|error| Error::new("eventfd", error))
+    }
+
+    /// Makes it readable, and leaves it so until [`Wake::clear`].
+    pub fn ring(&self) {
+        // The one expected failure, a full counter, leaves it readable as well.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Makes it unreadable again.
+    pub fn clear(&self) {
+        // An empty counter is clear already.
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+}
+
+impl AsFd for Wake {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write, os::unix::net::UnixStream, thread};
+
+    use super::*;
+    use crate::clock;
+
+    fn ready(epoll: &Epoll, events: &mut Events) -> Vec<Event> {
+        epoll.wait(events, Some(Nanos::ZERO)).unwrap();
+        events.iter().collect()
+    }
+
+    #[test]
+    fn a_descriptor_with_bytes_is_readable_under_its_token() {
+        let (mut far, near) = UnixStream::pair().unwrap();
+        let (epoll, mut events) = (Epoll::new().unwrap(), Events::with_capacity(4));
+        epoll.add(&near, 7, Interest::READ).unwrap();
+        assert_eq!(ready(&epoll, &mut events), []);
+        far.write_all(b"x").unwrap();
+        assert_eq!(ready(&epoll, &mut events), [Event { token: 7, readable: true, writable: false, failed: false }]);
+        epoll.modify(&near, 8, Interest::WRITE).unwrap();
+        assert_eq!(ready(&epoll, &mut events), [Event { token: 8, readable: false, writable: true, failed: false }]);
+        epoll.remove(&near).unwrap();
+        assert_eq!(ready(&epoll, &mut events), []);
+        assert_eq!(epoll.remove(&near).unwrap_err().to_string(), "epoll_ctl(EPOLL_CTL_DEL)");
+    }
+
+    #[test]
+    fn an_edge_is_told_once() {
+        let (mut far, near) = UnixStream::pair().unwrap();
+        let (epoll, mut events) = (Epoll::new().unwrap(), Events::with_capacity(4));
+        epoll.add(&near, 1, Interest { edge: true, ..Interest::READ }).unwrap();
+        far.write_all(b"x").unwrap();
+        assert_eq!(ready(&epoll, &mut events).len(), 1);
+        assert_eq!(ready(&epoll, &mut events).len(), 0);
+    }
+
+    #[test]
+    fn a_closed_peer_is_readable() {
+        let (far, near) = UnixStream::pair().unwrap();
+        let (epoll, mut events) = (Epoll::new().unwrap(), Events::with_capacity(4));
+        epoll.add(&near, 1, Interest::READ).unwrap();
+        drop(far);
+        assert!(ready(&epoll, &mut events)[0].readable);
+    }
+
+    #[test]
+    fn another_thread_ends_a_wait_without_a_time_out() {
+        let (epoll, mut events, wake) = (Epoll::new().unwrap(), Events::with_capacity(1), Wake::new().unwrap());
+        epoll.add(&wake, u64::MAX, Interest::READ).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| wake.ring());
+            assert_eq!(epoll.wait(&mut events, None).unwrap(), 1);
+        });
+        assert_eq!(events.iter().next().unwrap().token, u64::MAX);
+        wake.clear();
+        assert_eq!(ready(&epoll, &mut events), []);
+    }
+
+    #[test]
+    fn a_time_out_shorter_than_a_millisecond_is_not_rounded_away() {
+        let (epoll, mut events) = (Epoll::new().unwrap(), Events::with_capacity(1));
+        let begin = clock::now();
+        assert_eq!(epoll.wait(&mut events, Some(Nanos::from_micros(300))).unwrap(), 0);
+        assert!(clock::now() - begin >= Nanos::from_micros(300));
+    }
+}

@@ -1,1 +1,514 @@
 //! Sockets and their options.
+//!
+//! [`Socket`] and [`SockRef`] of the crate socket2 have most options (`SockRef::from(&fd)` works on every descriptor); here is what
+//! they lack, and transfers that say "not now" without an error. Needs no privilege except where it is said.
+
+use std::{
+    ffi::{c_int, c_void},
+    io,
+    mem::size_of,
+    net::SocketAddr,
+    os::fd::{AsFd, AsRawFd},
+    ptr,
+};
+
+use fathom_model::units::{BitsPerSec, Bytes, Nanos, approximate, rounded};
+use rustix::{
+    io::Errno,
+    net::{RecvFlags, SendFlags},
+};
+pub use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+
+use crate::{Error, Result};
+
+/// Whether a transfer may wait; a wait ends by the socket's own time-out or by its shutdown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Until something can be transferred.
+    Block,
+    /// Not at all (`MSG_DONTWAIT`).
+    Never,
+}
+
+/// Gives the error of a call its name: `.map_err(named("setsockopt(TCP_NODELAY)"))`.
+pub fn named<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> Error {
+    move |error| Error::new(call, error)
+}
+
+/// A TCP socket of the family of `address`, not yet bound or connected.
+///
+/// # Errors
+/// `socket`, when descriptors have run out or the family is missing.
+pub fn stream(address: SocketAddr) -> Result<Socket> {
+    Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP)).map_err(named("socket(SOCK_STREAM)"))
+}
+
+/// A UDP socket that is bound to `address`.
+///
+/// # Errors
+/// `socket` and `bind`, such as an address in use or not of this host.
+pub fn datagram(address: SocketAddr) -> Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
+        .map_err(named("socket(SOCK_DGRAM)"))?;
+    socket.bind(&address.into()).map_err(|error| Error::new(format!("bind({address})"), error))?;
+    Ok(socket)
+}
+
+/// A non-blocking TCP listener that may share its port with others of this user (`SO_REUSEPORT`).
+///
+/// The kernel bounds `backlog` by net.core.somaxconn.
+///
+/// # Errors
+/// `bind` and `listen`, such as a port in use by a listener without `SO_REUSEPORT`.
+pub fn listen(address: SocketAddr, backlog: u16) -> Result<Socket> {
+    let socket = stream(address)?;
+    socket.set_reuse_address(true).map_err(named("setsockopt(SO_REUSEADDR)"))?;
+    socket.set_reuse_port(true).map_err(named("setsockopt(SO_REUSEPORT)"))?;
+    socket.bind(&address.into()).map_err(|error| Error::new(format!("bind({address})"), error))?;
+    socket.listen(backlog.into()).map_err(|error| Error::new(format!("listen({address})"), error))?;
+    socket.set_nonblocking(true).map_err(named("fcntl(O_NONBLOCK)"))?;
+    Ok(socket)
+}
+
+/// The address that a socket is bound to, the port filled in by the kernel.
+///
+/// # Errors
+/// `getsockname`, when it is not an IP socket.
+pub fn local_address(socket: &Socket) -> Result<SocketAddr> {
+    let not_ip = || io::Error::from(io::ErrorKind::Unsupported);
+    let address = socket.local_addr().and_then(|address| address.as_socket().ok_or_else(not_ip));
+    address.map_err(named("getsockname"))
+}
+
+/// Takes a waiting connection as a non-blocking socket, or nothing when none waits.
+///
+/// A connection that the peer has given up meanwhile is skipped.
+///
+/// # Errors
+/// `accept4`, when descriptors have run out.
+pub fn accept(listener: &Socket) -> Result<Option<(Socket, SocketAddr)>> {
+    loop {
+        match listener.accept4(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) {
+            Ok((socket, from)) => return Ok(from.as_socket().map(|from| (socket, from))),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => match error.kind() {
+                io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
+                _ => return Err(Error::new("accept4", error)),
+            },
+        }
+    }
+}
+
+/// Connects and waits for the outcome, at most `timeout`; the socket blocks afterwards.
+///
+/// # Errors
+/// `connect`: refused, unreachable, or timed out.
+pub fn connect(socket: &Socket, address: SocketAddr, timeout: Nanos) -> Result<()> {
+    socket
+        .connect_timeout(&address.into(), timeout.as_duration())
+        .map_err(|error| Error::new(format!("connect({address})"), error))
+}
+
+/// Where a connect stands that nobody waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Connect {
+    /// Connected at once.
+    Done,
+    /// Under way; when the socket becomes writable, [`connect_result`] has the outcome.
+    Pending,
+}
+
+/// Begins to connect a non-blocking socket.
+///
+/// # Errors
+/// `connect`: refused at once (loopback), no route, or no free local port (`EADDRNOTAVAIL`).
+pub fn connect_begin(socket: &Socket, address: &SockAddr) -> Result<Connect> {
+    match socket.connect(address) {
+        Ok(()) => Ok(Connect::Done),
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(Connect::Pending),
+        Err(error) => Err(Error::new("connect", error)),
+    }
+}
+
+/// The outcome of a pending connect, once the socket is writable (`SO_ERROR`).
+///
+/// # Errors
+/// What connect would have returned: refused, unreachable, timed out.
+pub fn connect_result(socket: &Socket) -> Result<()> {
+    match socket.take_error() {
+        Ok(None) => Ok(()),
+        Ok(Some(error)) => Err(Error::new("connect", error)),
+        Err(error) => Err(Error::new("getsockopt(SO_ERROR)", error)),
+    }
+}
+
+/// Sends from a buffer; nothing means not now (buffer full, time-out passed, or a signal while blocking).
+///
+/// A broken connection is an error, never a signal (`MSG_NOSIGNAL`).
+///
+/// # Errors
+/// `send`: reset by the peer, shut down, or `ENOBUFS`.
+pub fn send(socket: impl AsFd, bytes: &[u8], wait: Wait) -> Result<Option<usize>> {
+    let flags = match wait {
+        Wait::Block => SendFlags::NOSIGNAL,
+        Wait::Never => SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+    };
+    not_now(rustix::net::send(socket, bytes, flags), "send")
+}
+
+/// Receives into a buffer; nothing means not now, zero bytes mean that the peer has ended.
+///
+/// # Errors
+/// `recv`: reset by the peer, or a refused datagram (`ECONNREFUSED`).
+pub fn recv(socket: impl AsFd, bytes: &mut [u8], wait: Wait) -> Result<Option<usize>> {
+    let flags = match wait {
+        Wait::Block => RecvFlags::empty(),
+        Wait::Never => RecvFlags::DONTWAIT,
+    };
+    not_now(rustix::net::recv(socket, bytes, flags).map(|(count, _)| count), "recv")
+}
+
+/// Receives at most `count` bytes from a TCP socket and discards them without copying (`MSG_TRUNC`, see tcp(7)).
+///
+/// It saves the copy to user space, so it measures less than an application pays: a result must say that it was used.
+///
+/// # Errors
+/// As [`recv`].
+pub fn discard(socket: impl AsFd, count: Bytes, wait: Wait) -> Result<Option<usize>> {
+    let flags = match wait {
+        Wait::Block => libc::MSG_TRUNC,
+        Wait::Never => libc::MSG_TRUNC | libc::MSG_DONTWAIT,
+    };
+    let count = usize::try_from(count.0).unwrap_or(usize::MAX);
+    // SAFETY: with MSG_TRUNC, TCP never writes to the buffer, so it may be null.
+    let received = unsafe { libc::recv(socket.as_fd().as_raw_fd(), ptr::null_mut(), count, flags) };
+    match usize::try_from(received) {
+        Ok(count) => Ok(Some(count)),
+        Err(_) => not_now(Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)), "recv"),
+    }
+}
+
+/// Turns "try again" into nothing.
+pub(crate) fn not_now<T>(outcome: std::result::Result<T, Errno>, call: &'static str) -> Result<Option<T>> {
+    match outcome {
+        Ok(value) => Ok(Some(value)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(error) => Err(Error::new(call, error)),
+    }
+}
+
+/// Which of a socket's two buffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Buffer {
+    /// What has arrived and has not been read (`SO_RCVBUF`).
+    Receive,
+    /// What has been sent and has not been acknowledged (`SO_SNDBUF`).
+    Send,
+}
+
+/// Fixes the size of a buffer (which ends auto-tuning) and returns what the kernel granted.
+///
+/// Beyond `net.core.rmem_max` and `wmem_max` it needs `CAP_NET_ADMIN`; without it the kernel grants less and says nothing,
+/// so compare the answer with what was asked.
+///
+/// # Errors
+/// `setsockopt`, when it is not a socket.
+pub fn set_buffer(socket: impl AsFd, buffer: Buffer, size: Bytes) -> Result<Bytes> {
+    let (name, forced) = match buffer {
+        Buffer::Receive => (libc::SO_RCVBUF, libc::SO_RCVBUFFORCE),
+        Buffer::Send => (libc::SO_SNDBUF, libc::SO_SNDBUFFORCE),
+    };
+    let size = c_int::try_from(size.0).unwrap_or(c_int::MAX / 2);
+    if set(&socket, (libc::SOL_SOCKET, forced), &size).is_err() {
+        set(&socket, (libc::SOL_SOCKET, name), &size).map_err(named("setsockopt(SO_RCVBUF or SO_SNDBUF)"))?;
+    }
+    self::buffer(socket, buffer)
+}
+
+/// The size of a buffer, without the half that the kernel adds for its bookkeeping.
+///
+/// # Errors
+/// `getsockopt`, when it is not a socket.
+pub fn buffer(socket: impl AsFd, buffer: Buffer) -> Result<Bytes> {
+    let socket = SockRef::from(&socket);
+    let (size, call) = match buffer {
+        Buffer::Receive => (socket.recv_buffer_size(), "getsockopt(SO_RCVBUF)"),
+        Buffer::Send => (socket.send_buffer_size(), "getsockopt(SO_SNDBUF)"),
+    };
+    size.map(|size| Bytes(u64::try_from(size).unwrap_or(u64::MAX) / 2)).map_err(named(call))
+}
+
+/// Selects the congestion control of a TCP connection, such as `cubic`.
+///
+/// One outside `net.ipv4.tcp_allowed_congestion_control` needs `CAP_NET_ADMIN`.
+///
+/// # Errors
+/// `setsockopt(TCP_CONGESTION, name)`: `ENOENT` when the kernel does not have it.
+pub fn set_congestion(socket: impl AsFd, name: &str) -> Result<()> {
+    SockRef::from(&socket)
+        .set_tcp_congestion(name.as_bytes())
+        .map_err(|error| Error::new(format!("setsockopt(TCP_CONGESTION, {name})"), error))
+}
+
+/// The congestion control in use.
+///
+/// # Errors
+/// `getsockopt(TCP_CONGESTION)`, when it is not a TCP socket.
+pub fn congestion(socket: impl AsFd) -> Result<String> {
+    let name = SockRef::from(&socket).tcp_congestion().map_err(named("getsockopt(TCP_CONGESTION)"))?;
+    let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(name).into_owned())
+}
+
+/// Bounds the rate at which the kernel lets segments leave, in whole bytes per second.
+///
+/// TCP paces itself; UDP obeys only under the fq queueing discipline.
+///
+/// # Errors
+/// `setsockopt(SO_MAX_PACING_RATE)`, when it is not a socket.
+pub fn set_max_pacing_rate(socket: impl AsFd, rate: BitsPerSec) -> Result<()> {
+    let bytes_per_sec = rounded(rate.get() / 8.0);
+    set(socket, (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE), &bytes_per_sec)
+        .map_err(named("setsockopt(SO_MAX_PACING_RATE)"))
+}
+
+/// The bound of the pacing rate, or nothing without one.
+///
+/// # Errors
+/// `getsockopt(SO_MAX_PACING_RATE)`, when it is not a socket.
+pub fn max_pacing_rate(socket: impl AsFd) -> Result<Option<BitsPerSec>> {
+    let mut rate = [0_u64];
+    get(socket, (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE), &mut rate)
+        .map_err(named("getsockopt(SO_MAX_PACING_RATE)"))?;
+    Ok(Some(rate[0]).filter(|&rate| rate != u64::MAX).and_then(|rate| BitsPerSec::new(approximate(rate) * 8.0)))
+}
+
+/// Leaves the choice of the local port to connect, so that ports are shared between destinations.
+///
+/// # Errors
+/// `setsockopt(IP_BIND_ADDRESS_NO_PORT)`, when it is not an IP socket.
+pub fn set_bind_address_no_port(socket: impl AsFd) -> Result<()> {
+    set(socket, (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT), &1)
+        .map_err(named("setsockopt(IP_BIND_ADDRESS_NO_PORT)"))
+}
+
+/// Sets the traffic class (DSCP and ECN bits) of what is sent, in the way of the socket's family.
+///
+/// # Errors
+/// `setsockopt(IP_TOS)` or `setsockopt(IPV6_TCLASS)`, when it is not an IP socket.
+pub fn set_traffic_class(socket: impl AsFd, class: u8) -> Result<()> {
+    let socket = SockRef::from(&socket);
+    if socket.domain().map_err(named("getsockopt(SO_DOMAIN)"))? == Domain::IPV6 {
+        socket.set_tclass_v6(class.into()).map_err(named("setsockopt(IPV6_TCLASS)"))
+    } else {
+        socket.set_tos_v4(class.into()).map_err(named("setsockopt(IP_TOS)"))
+    }
+}
+
+/// Bounds how long a blocking send and a blocking receive wait before they give up.
+///
+/// # Errors
+/// `setsockopt(SO_RCVTIMEO)` and `setsockopt(SO_SNDTIMEO)`, when it is not a socket.
+pub fn set_timeout(socket: impl AsFd, timeout: Nanos) -> Result<()> {
+    let socket = SockRef::from(&socket);
+    let timeout = Some(timeout.as_duration());
+    socket.set_read_timeout(timeout).map_err(named("setsockopt(SO_RCVTIMEO)"))?;
+    socket.set_write_timeout(timeout).map_err(named("setsockopt(SO_SNDTIMEO)"))
+}
+
+/// Makes close end a connection with a reset, without `TIME_WAIT`; unread and unsent bytes are lost.
+///
+/// # Errors
+/// `setsockopt(SO_LINGER)`, when it is not a socket.
+pub fn set_reset_on_close(socket: impl AsFd) -> Result<()> {
+    SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO)).map_err(named("setsockopt(SO_LINGER)"))
+}
+
+/// Asks for the kernel's drop counter with each datagram (`SO_RXQ_OVFL`).
+///
+/// It comes with the next datagram that is queued after the drop: [`drops`] knows drops at the end as well.
+///
+/// # Errors
+/// `setsockopt(SO_RXQ_OVFL)`, when it is not a socket.
+pub fn set_report_drops(socket: impl AsFd) -> Result<()> {
+    set(socket, (libc::SOL_SOCKET, libc::SO_RXQ_OVFL), &1).map_err(named("setsockopt(SO_RXQ_OVFL)"))
+}
+
+/// Asks for the kernel's receive time with each datagram, on `CLOCK_REALTIME` (`SO_TIMESTAMPNS`).
+///
+/// # Errors
+/// `setsockopt(SO_TIMESTAMPNS)`, when it is not a socket.
+pub fn set_report_time(socket: impl AsFd) -> Result<()> {
+    set(socket, (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS), &1).map_err(named("setsockopt(SO_TIMESTAMPNS)"))
+}
+
+/// How many datagrams this socket has dropped so far, mostly because its buffer was full; it wraps.
+///
+/// # Errors
+/// `getsockopt(SO_MEMINFO)`: Linux before 4.12.
+pub fn drops(socket: impl AsFd) -> Result<u32> {
+    /// `SK_MEMINFO_DROPS` of `include/uapi/linux/sock_diag.h`, the last of nine counters.
+    const DROPS: usize = 8;
+    let mut counters = [0_u32; DROPS + 1];
+    get(socket, (libc::SOL_SOCKET, libc::SO_MEMINFO), &mut counters).map_err(named("getsockopt(SO_MEMINFO)"))?;
+    Ok(counters[DROPS])
+}
+
+/// A value that the kernel may read and write as plain memory: no padding, every bit pattern valid.
+trait Plain: Copy {}
+impl Plain for c_int {}
+impl Plain for u32 {}
+impl Plain for u64 {}
+
+fn length<T>(values: &[T]) -> libc::socklen_t {
+    libc::socklen_t::try_from(size_of_val(values)).expect("an option is a few bytes long")
+}
+
+fn set<T: Plain>(socket: impl AsFd, (level, name): (c_int, c_int), value: &T) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(size_of::<T>()).expect("an option is a few bytes long");
+    let value: *const c_void = ptr::from_ref(value).cast();
+    // SAFETY: `value` points to `length` readable bytes, and the kernel keeps no pointer.
+    let status = unsafe { libc::setsockopt(socket.as_fd().as_raw_fd(), level, name, value, length) };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Fills `values`; what the kernel does not fill stays as it was.
+fn get<T: Plain>(socket: impl AsFd, (level, name): (c_int, c_int), values: &mut [T]) -> io::Result<()> {
+    let mut length = length(values);
+    let values: *mut c_void = values.as_mut_ptr().cast();
+    // SAFETY: `values` points to `length` writable bytes, and `T` accepts every bit pattern.
+    let status = unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), level, name, values, &raw mut length) };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        clock,
+        epoll::{Epoll, Events, Interest},
+    };
+
+    const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+    const SECOND: Nanos = Nanos::from_secs(1);
+
+    fn wait_for(socket: &Socket, interest: Interest) {
+        let (epoll, mut events) = (Epoll::new().unwrap(), Events::with_capacity(1));
+        epoll.add(socket, 0, interest).unwrap();
+        assert_eq!(epoll.wait(&mut events, Some(SECOND)).unwrap(), 1);
+    }
+
+    fn pair() -> (Socket, Socket) {
+        let listener = listen(LOOPBACK, 8).unwrap();
+        let near = stream(LOOPBACK).unwrap();
+        connect(&near, local_address(&listener).unwrap(), SECOND).unwrap();
+        wait_for(&listener, Interest::READ);
+        (near, accept(&listener).unwrap().unwrap().0)
+    }
+
+    #[test]
+    fn listeners_share_a_port_and_have_no_connection_at_first() {
+        let first = listen(LOOPBACK, 8).unwrap();
+        let second = listen(local_address(&first).unwrap(), 8).unwrap();
+        assert_eq!(local_address(&first).unwrap(), local_address(&second).unwrap());
+        assert!(accept(&first).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_connect_without_waiting_tells_its_outcome_when_writable() {
+        let listener = listen(LOOPBACK, 8).unwrap();
+        let near = stream(LOOPBACK).unwrap();
+        near.set_nonblocking(true).unwrap();
+        connect_begin(&near, &local_address(&listener).unwrap().into()).unwrap();
+        wait_for(&near, Interest::WRITE);
+        connect_result(&near).unwrap();
+    }
+
+    #[test]
+    fn a_refused_connection_names_the_address() {
+        let listener = listen(LOOPBACK, 8).unwrap();
+        let address = local_address(&listener).unwrap();
+        drop(listener);
+        let near = stream(address).unwrap();
+        let error = connect(&near, address, SECOND).unwrap_err();
+        assert_eq!(error.to_string(), format!("connect({address})"));
+        assert_eq!(error.errno(), Some(libc::ECONNREFUSED));
+    }
+
+    #[test]
+    fn nothing_to_receive_is_not_an_error_and_the_end_is_zero_bytes() {
+        let (near, far) = pair();
+        let mut bytes = [0; 8];
+        assert_eq!(recv(&far, &mut bytes, Wait::Never).unwrap(), None);
+        assert_eq!(send(&near, b"hello", Wait::Block).unwrap(), Some(5));
+        wait_for(&far, Interest::READ);
+        assert_eq!(recv(&far, &mut bytes, Wait::Never).unwrap(), Some(5));
+        assert_eq!(&bytes[..5], b"hello");
+        drop(near);
+        wait_for(&far, Interest::READ);
+        assert_eq!(recv(&far, &mut bytes, Wait::Block).unwrap(), Some(0));
+    }
+
+    #[test]
+    fn discarded_bytes_are_counted() {
+        let (near, far) = pair();
+        send(&near, &[7; 3000], Wait::Block).unwrap();
+        wait_for(&far, Interest::READ);
+        assert_eq!(discard(&far, Bytes(1000), Wait::Never).unwrap(), Some(1000));
+        assert_eq!(discard(&far, Bytes(9000), Wait::Never).unwrap(), Some(2000));
+        assert_eq!(discard(&far, Bytes(9000), Wait::Never).unwrap(), None);
+    }
+
+    #[test]
+    fn a_blocking_receive_gives_up_after_its_time_out() {
+        let (near, _far) = pair();
+        set_timeout(&near, Nanos::from_millis(20)).unwrap();
+        let begin = clock::now();
+        assert_eq!(recv(&near, &mut [0; 8], Wait::Block).unwrap(), None);
+        assert!(clock::now() - begin >= Nanos::from_millis(19));
+    }
+
+    #[test]
+    fn a_reset_connection_is_an_error_that_names_the_call() {
+        let (near, far) = pair();
+        set_reset_on_close(&near).unwrap();
+        drop(near);
+        wait_for(&far, Interest::READ);
+        let error = recv(&far, &mut [0; 8], Wait::Never).unwrap_err();
+        assert_eq!((error.to_string().as_str(), error.errno()), ("recv", Some(libc::ECONNRESET)));
+        assert_eq!(send(&far, b"x", Wait::Never).unwrap_err().errno(), Some(libc::EPIPE));
+    }
+
+    #[test]
+    fn options_are_read_back_as_they_were_granted() {
+        let (near, _far) = pair();
+        assert_eq!(set_buffer(&near, Buffer::Receive, Bytes(100_000)).unwrap(), Bytes(100_000));
+        assert_eq!(set_buffer(&near, Buffer::Send, Bytes(50_000)).unwrap(), Bytes(50_000));
+        set_congestion(&near, "reno").unwrap();
+        assert_eq!(congestion(&near).unwrap(), "reno");
+        assert_eq!(set_congestion(&near, "none").unwrap_err().to_string(), "setsockopt(TCP_CONGESTION, none)");
+        assert_eq!(max_pacing_rate(&near).unwrap(), None);
+        set_max_pacing_rate(&near, BitsPerSec::new(8e6).unwrap()).unwrap();
+        assert_eq!(max_pacing_rate(&near).unwrap(), BitsPerSec::new(8e6));
+        set_traffic_class(&near, 0xb8).unwrap();
+        assert_eq!(near.tos_v4().unwrap(), 0xb8);
+        set_bind_address_no_port(stream(LOOPBACK).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn the_kernel_counts_the_datagrams_that_a_full_buffer_drops() {
+        let far = datagram(LOOPBACK).unwrap();
+        set_buffer(&far, Buffer::Receive, Bytes(4096)).unwrap();
+        let near = datagram(LOOPBACK).unwrap();
+        near.connect(&local_address(&far).unwrap().into()).unwrap();
+        for _ in 0..100 {
+            send(&near, &[0; 1000], Wait::Never).unwrap();
+        }
+        let mut received = 0;
+        while recv(&far, &mut [0; 1000], Wait::Never).unwrap().is_some() {
+            received += 1;
+        }
+        assert_eq!(received + drops(&far).unwrap(), 100);
+        assert!(received < 100);
+    }
+}

@@ -1,1 +1,19 @@
-//! How a plan runs: test kinds, phases, pacing, workers.
+//! How a plan runs: what a test is ([`TestKind`]), how its phases follow each other ([`Crew`]), how it is paced ([`pace`]).
+//!
+//! Worker threads are pinned and share nothing: each writes its own padded [`Slot`], read once per interval, and its own
+//! histograms, merged after the run. This crate knows no protocol, no output and no way to reach a host.
+
+mod conduct;
+mod error;
+mod kind;
+mod observe;
+pub mod pace;
+mod session;
+mod slot;
+
+pub use conduct::{Conducted, Crew, Phase, Until, Watcher, Worker};
+pub use error::Error;
+pub use kind::{Test, TestKind, find};
+pub use observe::Observer;
+pub use session::{Live, Session, Stop, StopFlag};
+pub use slot::Slot;

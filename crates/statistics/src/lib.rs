@@ -1,1 +1,5 @@
 //! Quantiles, intervals, steadiness: pure functions.
+
+mod steadiness;
+
+pub use steadiness::Steadiness;

@@ -1,1 +1,48 @@
 //! Which cores a thread may run on.
+
+use crate::{Error, Result};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Binds the calling thread to one core, by the kernel's number.
+///
+/// # Errors
+/// `EINVAL` when the core does not exist or the process may not use it (cpuset).
+pub fn pin_thread(core: usize) -> Result<()> {
+    let call = || format!("sched_setaffinity(core {core})");
+    if core >= CpuSet::MAX_CPU {
+        return Err(Error::new(call(), rustix::io::Errno::INVAL));
+    }
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    sched_setaffinity(None, &cores).map_err(|errno| Error::new(call(), errno))
+}
+
+/// The cores on which the calling thread may run, in ascending order.
+///
+/// # Errors
+/// Whatever `sched_getaffinity` answers; on Linux it does not fail for the thread itself.
+pub fn allowed_cores() -> Result<Vec<usize>> {
+    let cores = sched_getaffinity(None).map_err(|errno| Error::new("sched_getaffinity", errno))?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&core| cores.is_set(core)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pinned_thread_may_run_on_one_core_only() {
+        let last = *allowed_cores().unwrap().last().unwrap();
+        let seen = std::thread::spawn(move || {
+            pin_thread(last).unwrap();
+            allowed_cores().unwrap()
+        });
+        assert_eq!(seen.join().unwrap(), [last]);
+    }
+
+    #[test]
+    fn a_core_that_does_not_exist_is_an_error() {
+        assert!(pin_thread(CpuSet::MAX_CPU - 1).is_err());
+        assert_eq!(pin_thread(usize::MAX).unwrap_err().call, format!("sched_setaffinity(core {})", usize::MAX));
+    }
+}

@@ -38,15 +38,14 @@ pub fn process_cpu() -> Nanos {
     nanos(clock_gettime(ClockId::ProcessCPUTime))
 }
 
-/// Sleeps until the monotonic clock shows `deadline`; a signal may end it early.
-///
-/// Returns the time at which it woke.
+/// Sleeps until the monotonic clock shows `deadline`, or until a signal; the time at which it woke.
+#[expect(clippy::must_use_candidate, reason = "most callers want the sleep, not the time")]
 pub fn sleep_until(deadline: Nanos) -> Nanos {
     let left = deadline.since(now());
     if left > Nanos::ZERO {
         let left = Timespec {
             tv_sec: i64::try_from(left.0 / 1_000_000_000).unwrap_or(i64::MAX),
-            tv_nsec: i64::try_from(left.0 % 1_000_000_000).expect("a remainder below 1e9 fits"),
+            tv_nsec: i64::try_from(left.0 % 1_000_000_000).unwrap_or(0),
         };
         match nanosleep(&left) {
             NanosleepRelativeResult::Ok | NanosleepRelativeResult::Interrupted(_) => {}

@@ -1,0 +1,478 @@
+//! The course of a trial: start together, warm up, measure, stop, gather.
+
+use std::{
+    collections::BTreeMap,
+    panic::resume_unwind,
+    sync::atomic::{AtomicU8, AtomicUsize, Ordering},
+    thread,
+};
+
+use fathom_model::{
+    Note, Record, Side, Timeline,
+    units::{Nanos, approximate},
+};
+use fathom_statistics::Steadiness;
+use fathom_sys::{affinity, clock};
+
+use crate::{Error, Session, Slot, Stop, session::Live, slot::COUNTERS_MAX};
+
+/// How long a responder goes on after the longest time that its initiator may take: nothing runs for ever.
+const RESPONDER_GRACE: Nanos = Nanos::from_secs(10);
+/// The live view is told at most twice a second.
+const LIVE_EVERY: Nanos = Nanos::from_millis(500);
+
+/// Which part of a trial is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// What happens now is not part of the result.
+    WarmUp,
+    /// What happens now counts.
+    Measure,
+    /// Come to an end.
+    Over,
+}
+
+/// What ends a trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// Its phases are over: for an initiator.
+    PhasesOver,
+    /// The other side has finished: for a responder, which measures from the start.
+    Told,
+}
+
+impl From<Side> for Until {
+    fn from(side: Side) -> Self {
+        match side {
+            Side::Initiator => Self::PhasesOver,
+            Side::Responder => Self::Told,
+        }
+    }
+}
+
+/// The workers of a trial, and what they count.
+#[derive(Debug)]
+pub struct Crew<'a, T> {
+    /// What each worker is given to work with: one worker per element.
+    pub states: Vec<T>,
+    /// The names of the counters, in the order of their numbers; the first one is what steadiness is judged by.
+    pub counters: &'static [&'static str],
+    /// The cores to pin to, in turn; empty for no pinning.
+    pub cores: &'a [usize],
+    /// What ends the trial.
+    pub until: Until,
+}
+
+/// What happens in the conducting thread between the workers' counts.
+pub trait Watcher {
+    /// Called after each interval, with the time since the start: the place to sample `TCP_INFO`.
+    fn interval(&mut self, _elapsed: Nanos) {}
+
+    /// Called once when the phases are over, before the workers are waited for: the place to shut sockets down.
+    fn over(&mut self) {}
+}
+
+impl Watcher for () {}
+
+struct Shared {
+    phase: AtomicU8,
+    running: AtomicUsize,
+}
+
+impl Shared {
+    fn set(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Relaxed);
+    }
+}
+
+/// What a worker thread has in hand.
+pub struct Worker<'a> {
+    /// Its number, from 0.
+    pub idx: usize,
+    /// The start that was agreed, on this host's monotonic clock.
+    pub start: Nanos,
+    slot: &'a Slot,
+    shared: &'a Shared,
+}
+
+impl Worker<'_> {
+    /// Adds to a counter, by its place in [`Crew::counters`].
+    #[inline]
+    pub fn add(&self, counter: usize, amount: u64) {
+        self.slot.add(counter, amount);
+    }
+
+    /// Raises a counter to `value` if it is lower.
+    #[inline]
+    pub fn raise(&self, counter: usize, value: u64) {
+        self.slot.raise(counter, value);
+    }
+
+    /// Which part of the trial is under way.
+    #[inline]
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        match self.shared.phase.load(Ordering::Relaxed) {
+            0 => Phase::WarmUp,
+            1 => Phase::Measure,
+            _ => Phase::Over,
+        }
+    }
+
+    /// Whether to come to an end.
+    #[inline]
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.phase() == Phase::Over
+    }
+}
+
+/// What a trial left behind.
+#[derive(Debug)]
+pub struct Conducted<W> {
+    /// What each worker returned.
+    pub workers: Vec<W>,
+    start: Nanos,
+    start_late: Nanos,
+    measured: (Nanos, Nanos),
+    steady: bool,
+    complete: bool,
+    cpu: Nanos,
+    timeline: Timeline,
+    totals: BTreeMap<String, u64>,
+}
+
+impl<W> Conducted<W> {
+    /// A record with times and counts filled in; distributions, flows and errors are the kind's to add.
+    #[must_use]
+    pub fn record(&self, side: Side) -> Record {
+        let mut notes = Vec::new();
+        if side == Side::Initiator && !self.steady && self.complete {
+            notes.push(Note {
+                id: "no-steady-state".to_owned(),
+                text: "the rate was not steady when the longest warm-up was over; measured all the same".to_owned(),
+            });
+        }
+        Record {
+            side,
+            start_ns: self.start,
+            start_late_ns: self.start_late,
+            measured_ns: self.measured,
+            steady: self.steady,
+            complete: self.complete,
+            cpu_ns: self.cpu,
+            timeline: self.timeline.clone(),
+            totals: self.totals.clone(),
+            distributions: BTreeMap::new(),
+            flows: Vec::new(),
+            errors: BTreeMap::new(),
+            notes,
+        }
+    }
+
+    /// The time that was measured.
+    #[must_use]
+    pub fn measured(&self) -> (Nanos, Nanos) {
+        self.measured
+    }
+}
+
+impl<T: Send> Crew<'_, T> {
+    /// Runs the workers from the agreed start to the end, and reads their counters once per interval.
+    ///
+    /// Each worker is pinned to a core in turn. It must return soon after its phase is [`Phase::Over`]; whatever it blocks on
+    /// must have a time-out or be ended by [`Watcher::over`]. When all workers have returned, the trial is over.
+    ///
+    /// # Errors
+    /// The first error that a worker returned.
+    ///
+    /// # Panics
+    /// If a worker panicked, with its message; or if there are more counters than a slot holds.
+    pub fn conduct<W: Send>(
+        self,
+        session: &Session,
+        watcher: &mut dyn Watcher,
+        work: impl Fn(Worker<'_>, T) -> Result<W, Error> + Sync,
+    ) -> Result<Conducted<W>, Error> {
+        assert!(self.counters.len() <= COUNTERS_MAX, "{} counters do not fit", self.counters.len());
+        let slots: Vec<Slot> = self.states.iter().map(|_| Slot::default()).collect();
+        let shared = Shared {
+            phase: AtomicU8::new(first_phase(self.until) as u8),
+            running: AtomicUsize::new(self.states.len()),
+        };
+        let mut course = Course::new(session, self.counters, self.until, &slots);
+        let outcomes = thread::scope(|scope| {
+            let start_worker = |(idx, state)| {
+                let worker = Worker { idx, start: session.start, slot: &slots[idx], shared: &shared };
+                let core = self.cores.get(idx % self.cores.len().max(1)).copied();
+                let work = &work;
+                scope.spawn(move || employ(worker, core, |worker| work(worker, state)))
+            };
+            let threads: Vec<_> = self.states.into_iter().enumerate().map(start_worker).collect();
+            course.go(&shared, watcher);
+            shared.set(Phase::Over);
+            watcher.over();
+            threads.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>()
+        });
+        course.last_interval();
+        let outcomes = outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|panic| resume_unwind(panic)));
+        Ok(course.conclude(outcomes.collect::<Result<_, _>>()?))
+    }
+}
+
+const fn first_phase(until: Until) -> Phase {
+    match until {
+        Until::PhasesOver => Phase::WarmUp,
+        Until::Told => Phase::Measure,
+    }
+}
+
+/// What a worker returned, how late it began, and the processor time it took.
+struct Employed<W> {
+    outcome: W,
+    late: Nanos,
+    cpu: Nanos,
+}
+
+/// Counts a worker as running until it returns or panics.
+struct Running<'a>(&'a Shared);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
+        if thread::panicking() {
+            self.0.set(Phase::Over);
+        }
+    }
+}
+
+fn employ<'a, W>(
+    worker: Worker<'a>,
+    core: Option<usize>,
+    work: impl FnOnce(Worker<'a>) -> Result<W, Error>,
+) -> Result<Employed<W>, Error> {
+    let shared = worker.shared;
+    let _running = Running(shared);
+    if let Some(core) = core {
+        affinity::pin_thread(core)
+            .map_err(|cause| Error::System { what: format!("pin a worker to core {core}"), cause })?;
+    }
+    let start = worker.start;
+    while clock::sleep_until(start) < start && !worker.is_over() {}
+    let late = clock::now() - start;
+    let before = clock::thread_cpu();
+    let outcome = work(worker).inspect_err(|_| shared.set(Phase::Over))?;
+    Ok(Employed { outcome, late, cpu: clock::thread_cpu() - before })
+}
+
+/// The conducting thread's view of a trial under way.
+struct Course<'a> {
+    session: &'a Session,
+    counters: &'static [&'static str],
+    until: Until,
+    slots: &'a [Slot],
+    timeline: Timeline,
+    seen: Vec<u64>,
+    steadiness: Steadiness,
+    steady: bool,
+    measure_from: Option<Nanos>,
+    measure_to: Nanos,
+    complete: bool,
+    elapsed: Nanos,
+    live_seen: (Nanos, u64),
+}
+
+impl<'a> Course<'a> {
+    fn new(session: &'a Session, counters: &'static [&'static str], until: Until, slots: &'a [Slot]) -> Self {
+        Self {
+            session,
+            counters,
+            until,
+            slots,
+            timeline: Timeline::of(counters),
+            seen: vec![0; counters.len()],
+            steadiness: Steadiness::default(),
+            steady: until == Until::Told,
+            measure_from: (until == Until::Told).then_some(Nanos::ZERO),
+            measure_to: Nanos::ZERO,
+            complete: false,
+            elapsed: Nanos::ZERO,
+            live_seen: (Nanos::ZERO, 0),
+        }
+    }
+
+    fn go(&mut self, shared: &Shared, watcher: &mut dyn Watcher) {
+        let phases = self.session.phases;
+        let bound = match self.until {
+            Until::PhasesOver => phases.longest(),
+            Until::Told => phases.longest() + RESPONDER_GRACE,
+        };
+        let mut tick = self.session.start;
+        loop {
+            tick += phases.interval_ns;
+            self.elapsed = sleep_watchfully(tick, self.session, shared) - self.session.start;
+            let rate = self.interval();
+            watcher.interval(self.elapsed);
+            self.tell_live();
+            let told = self.session.stop.told();
+            let all_returned = shared.running.load(Ordering::Relaxed) == 0;
+            let failed = shared.phase.load(Ordering::Relaxed) == Phase::Over as u8;
+            let measured_all = self.measure_from.is_some_and(|from| self.elapsed >= from + phases.measure_ns);
+            let finished = match self.until {
+                Until::PhasesOver => measured_all || all_returned,
+                Until::Told => told == Stop::Finish || all_returned,
+            };
+            if finished || failed || told == Stop::Abort || self.elapsed >= bound + phases.interval_ns {
+                self.complete = finished && !failed && told != Stop::Abort;
+                self.measure_to = self.elapsed;
+                return;
+            }
+            if self.measure_from.is_none() {
+                self.steady = rate.is_some_and(|rate| self.steadiness.push(rate));
+                if self.steady || self.elapsed >= phases.warmup_max_ns {
+                    self.measure_from = Some(self.elapsed);
+                    shared.set(Phase::Measure);
+                }
+            }
+        }
+    }
+
+    /// Reads all slots into the timeline; the rate of the first counter in this interval.
+    fn interval(&mut self) -> Option<f64> {
+        let n = self.counters.len();
+        let sums: Vec<u64> = (0..n).map(|counter| self.slots.iter().map(|slot| slot.read(counter)).sum()).collect();
+        let growth: Vec<u64> = sums.iter().zip(&self.seen).map(|(now, before)| now.saturating_sub(*before)).collect();
+        let span = self.elapsed - self.timeline.end_ns.last().copied().unwrap_or(Nanos::ZERO);
+        self.timeline.push(self.elapsed, self.counters, &growth);
+        self.seen = sums;
+        let first = growth.first().copied()?;
+        (span > Nanos::ZERO).then(|| approximate(first) / span.as_secs_f64())
+    }
+
+    /// What was counted between the end of the phases and the return of the last worker, such as a drain.
+    fn last_interval(&mut self) {
+        self.elapsed = clock::now() - self.session.start;
+        self.interval();
+    }
+
+    fn tell_live(&mut self) {
+        let Some(live) = &self.session.live else { return };
+        let (at, count) = self.live_seen;
+        let span = self.elapsed - at;
+        if span >= LIVE_EVERY {
+            let total = self.seen.first().copied().unwrap_or(0);
+            let growth = total.saturating_sub(count);
+            live(Live { elapsed: self.elapsed, growth, span, measuring: self.measure_from.is_some() });
+            self.live_seen = (self.elapsed, total);
+        }
+    }
+
+    fn conclude<W>(self, employed: Vec<Employed<W>>) -> Conducted<W> {
+        let names = self.counters.iter().map(|name| (*name).to_owned());
+        Conducted {
+            start: self.session.start,
+            start_late: employed.iter().map(|worker| worker.late).min().unwrap_or(Nanos::ZERO),
+            measured: (self.measure_from.unwrap_or(self.measure_to), self.measure_to),
+            steady: self.steady,
+            complete: self.complete,
+            cpu: Nanos(employed.iter().map(|worker| worker.cpu.0).sum()),
+            timeline: self.timeline,
+            totals: names.zip(self.seen).collect(),
+            workers: employed.into_iter().map(|worker| worker.outcome).collect(),
+        }
+    }
+}
+
+/// Sleeps until `tick` in steps short enough that an abort or a worker's failure is noticed within 20 ms.
+fn sleep_watchfully(tick: Nanos, session: &Session, shared: &Shared) -> Nanos {
+    const STEP: Nanos = Nanos::from_millis(20);
+    loop {
+        let now = clock::now();
+        let over = shared.phase.load(Ordering::Relaxed) == Phase::Over as u8;
+        if now >= tick || session.stop.told() == Stop::Abort || (over && now >= session.start) {
+            return now;
+        }
+        clock::sleep_until(tick.min(now + STEP));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::Phases;
+
+    use super::*;
+
+    fn session() -> Session {
+        let phases = Phases {
+            warmup_max_ns: Nanos::from_millis(40),
+            measure_ns: Nanos::from_millis(60),
+            interval_ns: Nanos::from_millis(10),
+        };
+        Session::new(clock::now() + Nanos::from_millis(5), phases)
+    }
+
+    fn crew(n_workers: usize, until: Until) -> Crew<'static, ()> {
+        Crew { states: vec![(); n_workers], counters: &["steps"], cores: &[], until }
+    }
+
+    fn count_until_over(worker: &Worker<'_>) -> u64 {
+        let mut n = 0;
+        while !worker.is_over() {
+            worker.add(0, 1);
+            n += 1;
+        }
+        n
+    }
+
+    #[test]
+    fn the_timeline_holds_what_all_workers_counted() {
+        let conducted = crew(2, Until::PhasesOver)
+            .conduct(&session(), &mut (), |worker, ()| Ok(count_until_over(&worker)))
+            .unwrap();
+        let record = conducted.record(Side::Initiator);
+        assert_eq!(record.totals["steps"], conducted.workers.iter().sum::<u64>());
+        assert_eq!(record.timeline.counters["steps"].iter().sum::<u64>(), record.totals["steps"]);
+        let (from, to) = record.measured_ns;
+        assert!(record.complete && to - from >= Nanos::from_millis(60), "{from} to {to}");
+    }
+
+    #[test]
+    fn workers_that_have_done_their_count_end_the_trial() {
+        let conducted = crew(3, Until::PhasesOver).conduct(&session(), &mut (), |worker, ()| {
+            worker.add(0, 7);
+            Ok(())
+        });
+        assert_eq!(conducted.unwrap().record(Side::Initiator).totals["steps"], 21);
+    }
+
+    #[test]
+    fn a_responder_goes_on_until_it_is_told() {
+        let session = session();
+        let stop = session.stop.clone();
+        let conducted = crew(1, Until::Told).conduct(&session, &mut (), |worker, ()| {
+            stop.finish();
+            Ok(count_until_over(&worker))
+        });
+        assert!(conducted.unwrap().record(Side::Responder).complete);
+    }
+
+    #[test]
+    fn an_abort_leaves_an_incomplete_record() {
+        let session = session();
+        session.stop.abort();
+        let conducted =
+            crew(1, Until::PhasesOver).conduct(&session, &mut (), |worker, ()| Ok(count_until_over(&worker)));
+        assert!(!conducted.unwrap().record(Side::Initiator).complete);
+    }
+
+    #[test]
+    fn the_error_of_one_worker_ends_all() {
+        let outcome = crew(2, Until::PhasesOver).conduct(&session(), &mut (), |worker, ()| {
+            if worker.idx == 0 {
+                return Err(Error::Peer { what: "closed the connection".to_owned() });
+            }
+            Ok(count_until_over(&worker))
+        });
+        assert!(matches!(outcome, Err(Error::Peer { .. })));
+    }
+}

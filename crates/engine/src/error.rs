@@ -1,0 +1,84 @@
+//! Why a test cannot be prepared or run.
+
+use fathom_model::settings::SettingError;
+
+/// What stopped a test, for the person who must act.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An option is wrong.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// There is no kind of test of this name.
+    #[error("there is no test kind `{name}`; there are {known}")]
+    UnknownKind {
+        /// The name that was asked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// The other side did not say something that this side needs.
+    #[error("{kind} needs `{what}` from the other side, which did not give it")]
+    Endpoint {
+        /// The kind of test.
+        kind: &'static str,
+        /// The key in the endpoints.
+        what: &'static str,
+    },
+    /// A privilege is missing.
+    #[error("{what} needs {needs}")]
+    Permission {
+        /// What was attempted, on what.
+        what: String,
+        /// The capability, such as `CAP_NET_RAW`.
+        needs: &'static str,
+        /// What the kernel answered.
+        #[source]
+        cause: fathom_sys::Error,
+    },
+    /// The kernel refused something.
+    #[error("cannot {what}")]
+    System {
+        /// What was attempted, on what: `listen on 198.18.0.2:7701`.
+        what: String,
+        /// What the kernel answered.
+        #[source]
+        cause: fathom_sys::Error,
+    },
+    /// The other side did something that the test's protocol does not allow.
+    #[error("the other side {what}")]
+    Peer {
+        /// What it did: `closed the connection before the end`.
+        what: String,
+    },
+    /// The test cannot be run here as it was asked.
+    #[error("{what}")]
+    Unsupported {
+        /// What cannot be done and why.
+        what: String,
+        /// What to do instead.
+        hint: Option<String>,
+    },
+}
+
+impl Error {
+    /// A system call's error as a missing privilege, if it is one, or as a refusal.
+    pub fn system(what: impl Into<String>, needs: &'static str, cause: fathom_sys::Error) -> Self {
+        let what = what.into();
+        if cause.is_permission() { Self::Permission { what, needs, cause } } else { Self::System { what, cause } }
+    }
+
+    /// What to do about it, where the error itself knows.
+    #[must_use]
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Unsupported { hint, .. } => hint.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Whether the machine or the request was found wanting before anything was started.
+    #[must_use]
+    pub const fn is_preflight(&self) -> bool {
+        !matches!(self, Self::Peer { .. })
+    }
+}

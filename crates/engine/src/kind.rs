@@ -1,0 +1,58 @@
+//! What a layer can run.
+
+use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role};
+
+use crate::{Error, Session};
+
+/// A kind of test: one row in its crate's table `KINDS`.
+pub trait TestKind: Sync {
+    /// The name in plans: `tcp_stream`.
+    fn name(&self) -> &'static str;
+
+    /// What it measures, in a line for the help; begins in lower case, ends without a full stop.
+    fn about(&self) -> &'static str;
+
+    /// The layer it belongs to.
+    fn layer(&self) -> Layer;
+
+    /// Whether a responder of ours must be at the other end.
+    fn is_two_sided(&self, settings: &fathom_model::Settings) -> bool;
+
+    /// A title for tables from complete settings: `stream, 8 flows`.
+    fn title(&self, settings: &fathom_model::Settings) -> String;
+
+    /// Its options: parsing, help and man page come from this.
+    fn options(&self) -> &'static [OptionDoc];
+
+    /// What it measures, the most important first: reports, plots and gates come from this.
+    fn metrics(&self) -> &'static [Metric];
+
+    /// Makes everything ready: sockets open, buffers filled, endpoints known. Nothing is sent before the start.
+    ///
+    /// # Errors
+    /// Says what is missing; nothing is left behind then.
+    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error>;
+}
+
+/// One side of a trial, ready to start.
+pub trait Test: Send {
+    /// What the other side needs to know; empty for an initiator.
+    fn endpoints(&self) -> Endpoints;
+
+    /// Waits for the start, runs, and says what happened.
+    ///
+    /// # Errors
+    /// Only when nothing can be recorded: what was measured before a loss is returned as an incomplete record.
+    fn run(self: Box<Self>, session: &Session) -> Result<Record, Error>;
+}
+
+/// The kind of this name.
+///
+/// # Errors
+/// Lists the names there are.
+pub fn find<'a>(kinds: &'a [&'static dyn TestKind], name: &str) -> Result<&'a &'static dyn TestKind, Error> {
+    kinds.iter().find(|kind| kind.name() == name).ok_or_else(|| Error::UnknownKind {
+        name: name.to_owned(),
+        known: kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", "),
+    })
+}

@@ -1,1 +1,34 @@
-fn main() {}
+//! Checks and chores of the workspace: `cargo xtask tidy` and `cargo xtask schema`.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for developers talks to its terminal")]
+
+mod schema;
+mod tidy;
+
+use std::{path::Path, process::ExitCode};
+
+type Chore = fn(&Path) -> anyhow::Result<Vec<String>>;
+const CHORES: &[(&str, Chore)] = &[("tidy", tidy::check), ("schema", schema::write)];
+
+fn main() -> ExitCode {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let asked = std::env::args().nth(1).unwrap_or_default();
+    let Some((_, chore)) = CHORES.iter().find(|(name, _)| *name == asked) else {
+        let names: Vec<_> = CHORES.iter().map(|(name, _)| *name).collect();
+        eprintln!("usage: cargo xtask {}", names.join("|"));
+        return ExitCode::from(2);
+    };
+    match chore(&root) {
+        Ok(faults) if faults.is_empty() => {
+            println!("{asked}: nothing to object to");
+            ExitCode::SUCCESS
+        }
+        Ok(faults) => {
+            eprintln!("{}\n{asked}: {} faults", faults.join("\n"), faults.len());
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("{asked}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

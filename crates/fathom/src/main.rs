@@ -1,1 +1,3 @@
+//! fathom.
+
 fn main() {}

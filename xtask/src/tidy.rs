@@ -1,0 +1,131 @@
+//! What the compiler does not check: who may depend on whom, how long a function is, where a metric's source stands.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+
+/// Who may use whom, as in ARCHITECTURE.md; the binary and the chores may use all.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("model", &[]),
+    ("statistics", &["model"]),
+    ("sys", &["model"]),
+    ("engine", &["model", "statistics", "sys"]),
+    ("packet", &["model", "statistics", "sys", "engine"]),
+    ("transport", &["model", "statistics", "sys", "engine"]),
+    ("http", &["model", "statistics", "sys", "engine"]),
+    ("monitor", &["model", "statistics", "sys", "engine"]),
+    ("analyze", &["model", "statistics"]),
+    ("report", &["model", "statistics"]),
+    ("lab", &["model", "sys"]),
+    ("fleet", &["model", "sys", "engine"]),
+];
+/// A function fits on a screen.
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// Everything that is wrong, a line each.
+pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
+    let mut faults = layering(root)?;
+    for path in sources(&root.join("crates"))?.into_iter().chain(sources(&root.join("xtask"))?) {
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let shown = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        faults.extend(long_functions(&text).map(|(line, name, n)| {
+            format!("{shown}:{line}: function {name} has {n} lines, the most is {FUNCTION_LINES_MAX}")
+        }));
+        faults.extend(missing_sources(root, &text).map(|source| format!("{shown}: there is no {source}")));
+        if shown.contains("/src/") && !text.starts_with("//!") {
+            faults.push(format!("{shown}: a module begins with what it is for"));
+        }
+    }
+    Ok(faults)
+}
+
+fn layering(root: &Path) -> anyhow::Result<Vec<String>> {
+    let mut faults = Vec::new();
+    for entry in fs::read_dir(root.join("crates"))? {
+        let folder = entry?.path();
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name == "fathom" {
+            continue;
+        }
+        let manifest: toml::Table = fs::read_to_string(folder.join("Cargo.toml"))?.parse()?;
+        let Some((_, allowed)) = MAY_USE.iter().find(|(crate_name, _)| *crate_name == name) else {
+            faults.push(format!("crates/{name} stands in no row of the layering table"));
+            continue;
+        };
+        let Some(used) = manifest.get("dependencies").and_then(toml::Value::as_table) else { continue };
+        let ours = used.keys().filter_map(|dependency| dependency.strip_prefix("fathom-"));
+        let wrong = ours.filter(|dependency| !allowed.contains(dependency));
+        faults.extend(wrong.map(|dependency| format!("crates/{name} must not know crates/{dependency}")));
+    }
+    Ok(faults)
+}
+
+fn sources(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.extend(sources(&path)?);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Functions that are too long: line, name, length. The end of a function is the closing brace at its own indentation.
+fn long_functions(text: &str) -> impl Iterator<Item = (usize, String, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut found = Vec::new();
+    for (begin, line) in lines.iter().enumerate() {
+        let Some(name) = function_name(line) else { continue };
+        let end = lines[begin..].iter().position(|other| other.trim_end() == format!("{}}}", " ".repeat(indent(line))));
+        if let Some(n) = end.map(|end| end + 1).filter(|n| *n > FUNCTION_LINES_MAX) {
+            found.push((begin + 1, name.to_owned(), n));
+        }
+    }
+    found.into_iter()
+}
+
+fn function_name(line: &str) -> Option<&str> {
+    const WORDS: [&str; 7] = ["pub", "pub(crate)", "pub(super)", "const", "async", "unsafe", "extern \"C\""];
+    let mut rest = line.trim_start();
+    while let Some(word) = WORDS.iter().find_map(|word| rest.strip_prefix(word)) {
+        rest = word.strip_prefix(' ')?;
+    }
+    let name = rest.strip_prefix("fn ")?;
+    (!line.trim_end().ends_with(';')).then(|| name.split(['(', '<']).next().unwrap_or(name))
+}
+
+/// Pages of docs/methods that a metric names as its source, but that are not there.
+fn missing_sources<'a>(root: &'a Path, text: &'a str) -> impl Iterator<Item = &'a str> {
+    let pages = text.match_indices("docs/methods/").filter_map(move |(at, _)| {
+        let rest = &text[at..];
+        Some(&rest[..rest.find(".md")? + 3])
+    });
+    pages.filter(move |page| !page.contains(char::is_whitespace) && !page.contains('<') && !root.join(page).exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_that_does_not_fit_on_a_screen_is_found() {
+        let body = "    step();\n".repeat(FUNCTION_LINES_MAX);
+        let text = format!("pub(crate) fn short() {{\n    step();\n}}\n\npub fn long<T>(t: T) {{\n{body}}}\n");
+        let found: Vec<_> = long_functions(&text).collect();
+        assert_eq!(found, [(5, "long".to_owned(), FUNCTION_LINES_MAX + 2)]);
+    }
+
+    #[test]
+    fn a_declaration_is_not_a_function() {
+        assert_eq!(function_name("    fn name(&self) -> &'static str;"), None);
+        assert_eq!(function_name("    pub const fn since(self, earlier: Self) -> Self {"), Some("since"));
+    }
+}

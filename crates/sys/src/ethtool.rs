@@ -1,1 +1,293 @@
 //! What a network device says of itself: driver, queues, offloads, statistics.
+//!
+//! Through `ioctl(SIOCETHTOOL)`, which every driver since 2.6 answers and which needs no privilege to ask. Only questions: nothing
+//! here changes a device. The structures are those of `linux/ethtool.h`, read by offset, all numbers in native order.
+
+use crate::{Error, Result};
+use fathom_model::units::BitsPerSec;
+use rustix::io::Errno;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+const GDRVINFO: u32 = 0x03;
+const GRINGPARAM: u32 = 0x10;
+const GSTRINGS: u32 = 0x1b;
+const GSTATS: u32 = 0x1d;
+const GSSET_INFO: u32 = 0x37;
+const GFEATURES: u32 = 0x3a;
+const GCHANNELS: u32 = 0x3c;
+const GLINKSETTINGS: u32 = 0x4c;
+
+/// `ETH_SS_STATS` and `ETH_SS_FEATURES`: which list of names is asked for.
+const STATISTICS: u32 = 1;
+const FEATURES: u32 = 4;
+/// `ETH_GSTRING_LEN`: every name is padded to this.
+const NAME_LEN: usize = 32;
+/// More names than any driver has; a larger number is not believed.
+const NAMES_MAX: usize = 1 << 16;
+/// Room behind every answer: the kernel writes as many names and counters as the driver has *now*, whatever count it was given,
+/// and a driver gains some when someone adds queues. 64 KiB are 2048 names or 8192 counters.
+const SLACK: usize = 1 << 16;
+/// `SPEED_UNKNOWN`.
+const SPEED_UNKNOWN: u32 = u32::MAX;
+
+/// Who drives a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Driver {
+    /// Such as `veth`, `virtio_net` or `mlx5_core`.
+    pub name: String,
+    /// The driver's version, mostly the kernel's.
+    pub version: String,
+    /// The version of the firmware, where the driver knows it.
+    pub firmware: Option<String>,
+    /// The place on the bus, such as `0000:01:00.0`; absent for a device without one.
+    pub bus: Option<String>,
+}
+
+/// How many queues a device uses and could use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Channels {
+    /// Those in use.
+    pub current: Queues,
+    /// Those that the device has.
+    pub max: Queues,
+}
+
+/// Queues by purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Queues {
+    /// For receiving only.
+    pub rx: u32,
+    /// For sending only.
+    pub tx: u32,
+    /// For other events, such as a change of the link.
+    pub other: u32,
+    /// For both ways with one interrupt.
+    pub combined: u32,
+}
+
+/// How many frames the rings of a device hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rings {
+    /// Slots of a receive ring.
+    pub rx: u32,
+    /// The most that a receive ring can have.
+    pub rx_max: u32,
+    /// Slots of a transmit ring.
+    pub tx: u32,
+    /// The most that a transmit ring can have.
+    pub tx_max: u32,
+}
+
+/// Something that a device does in place of the kernel, such as `tx-checksum-ipv4`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Feature {
+    /// The kernel's name: `ethtool -k` shows some of them under older ones.
+    pub name: String,
+    /// Whether it is in use.
+    pub active: bool,
+    /// Whether it can be switched: it is neither fixed on nor missing.
+    pub changeable: bool,
+}
+
+/// A network device that can be asked.
+#[derive(Debug)]
+pub struct Device {
+    socket: OwnedFd,
+    name: String,
+}
+
+impl Device {
+    /// Prepares to ask the device of that name in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// `EINVAL` for a name that no device can have; a device that does not exist shows at the first question.
+    pub fn open(name: &str) -> Result<Self> {
+        if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
+            return Err(Error::new(format!("ethtool({name:?})"), Errno::INVAL));
+        }
+        let socket = rustix::net::socket_with(
+            rustix::net::AddressFamily::INET,
+            rustix::net::SocketType::DGRAM,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(|errno| Error::new("socket(ethtool)", errno))?;
+        Ok(Self { socket, name: name.to_owned() })
+    }
+
+    /// Who drives it; absent when nobody says, as for loopback.
+    ///
+    /// # Errors
+    /// `ENODEV` when the device does not exist.
+    pub fn driver(&self) -> Result<Option<Driver>> {
+        // ethtool_drvinfo: cmd, then 32 bytes each of driver, version, firmware and bus, then more.
+        let Some(answer) = self.ask(GDRVINFO, vec![0; 196])? else { return Ok(None) };
+        let text = |index: usize| name_at(&answer, 4 + index * NAME_LEN);
+        let known = |text: String| (!text.is_empty() && text != "N/A").then_some(text);
+        Ok(Some(Driver { name: text(0), version: text(1), firmware: known(text(2)), bus: known(text(3)) }))
+    }
+
+    /// How many queues it has; absent when the driver does not say.
+    ///
+    /// # Errors
+    /// `ENODEV` when the device does not exist.
+    pub fn channels(&self) -> Result<Option<Channels>> {
+        let Some(answer) = self.ask(GCHANNELS, vec![0; 36])? else { return Ok(None) };
+        let queues = |at: usize| Queues {
+            rx: number_at(&answer, at),
+            tx: number_at(&answer, at + 4),
+            other: number_at(&answer, at + 8),
+            combined: number_at(&answer, at + 12),
+        };
+        Ok(Some(Channels { max: queues(4), current: queues(20) }))
+    }
+
+    /// How long its rings are; absent when it has none.
+    ///
+    /// # Errors
+    /// `ENODEV` when the device does not exist.
+    pub fn rings(&self) -> Result<Option<Rings>> {
+        // ethtool_ringparam: cmd, the four maxima (rx, mini, jumbo, tx), then the four in use.
+        let Some(answer) = self.ask(GRINGPARAM, vec![0; 36])? else { return Ok(None) };
+        let field = |index: usize| number_at(&answer, index * 4);
+        Ok(Some(Rings { rx_max: field(1), tx_max: field(4), rx: field(5), tx: field(8) }))
+    }
+
+    /// The speed of the link; absent when the device has none or does not know it.
+    ///
+    /// A veth answers 10 Gbit/s, which is an invention of its driver.
+    ///
+    /// # Errors
+    /// `ENODEV` when the device does not exist.
+    pub fn speed(&self) -> Result<Option<BitsPerSec>> {
+        // ethtool_link_settings: cmd, speed in Mbit/s, 8 single bytes of which the last is the count of mask words. A first
+        // question with a count of 0 is answered with the wanted count, negated.
+        let Some(answer) = self.ask(GLINKSETTINGS, vec![0; 48])? else { return Ok(None) };
+        let words = usize::from(answer[LINK_MODE_WORDS].cast_signed().unsigned_abs());
+        let mut question = vec![0; 48 + 3 * 4 * words];
+        question[LINK_MODE_WORDS] = answer[LINK_MODE_WORDS].wrapping_neg();
+        let Some(answer) = self.ask(GLINKSETTINGS, question)? else { return Ok(None) };
+        let megabits = number_at(&answer, 4);
+        Ok((megabits != 0 && megabits != SPEED_UNKNOWN).then(|| BitsPerSec::new(f64::from(megabits) * 1e6)).flatten())
+    }
+
+    /// What it can do in place of the kernel, in the kernel's order.
+    ///
+    /// # Errors
+    /// `ENODEV` when the device does not exist.
+    pub fn features(&self) -> Result<Vec<Feature>> {
+        let names = self.names(FEATURES)?;
+        let blocks = names.len().div_ceil(32);
+        // ethtool_gfeatures: cmd, count of blocks, then per 32 features: available, requested, active, never changed.
+        let mut question = vec![0; 8 + blocks * 16];
+        put_number(&mut question, 4, blocks);
+        let Some(answer) = self.ask(GFEATURES, question)? else { return Ok(Vec::new()) };
+        let feature = |(index, name): (usize, String)| {
+            let block = 8 + index / 32 * 16;
+            let bit = |field: usize| number_at(&answer, block + field * 4) >> (index % 32) & 1 == 1;
+            Feature { name, active: bit(2), changeable: bit(0) && !bit(3) }
+        };
+        Ok(names.into_iter().enumerate().filter(|(_, name)| !name.is_empty()).map(feature).collect())
+    }
+
+    /// The driver's own counters (`ethtool -S`), in its order; empty when it has none.
+    ///
+    /// # Errors
+    /// `ENODEV` when the device does not exist.
+    pub fn statistics(&self) -> Result<Vec<(String, u64)>> {
+        let names = self.names(STATISTICS)?;
+        let mut question = vec![0; 8 + names.len() * 8];
+        put_number(&mut question, 4, names.len());
+        let Some(answer) = self.ask(GSTATS, question)? else { return Ok(Vec::new()) };
+        let value = |index: usize| counter_at(&answer, 8 + index * 8);
+        Ok(names.into_iter().enumerate().map(|(index, name)| (name, value(index))).collect())
+    }
+
+    /// One of the lists of names that a driver has.
+    fn names(&self, set: u32) -> Result<Vec<String>> {
+        // ethtool_sset_info: cmd, reserved, a mask of 64 bits, then the count for the one bit that is set.
+        let mut question = vec![0; 20];
+        question[8..16].copy_from_slice(&(1_u64 << set).to_ne_bytes());
+        let Some(answer) = self.ask(GSSET_INFO, question)? else { return Ok(Vec::new()) };
+        let is_known = answer[8..16] != [0; 8];
+        let count = if is_known { usize::try_from(number_at(&answer, 16)).unwrap_or(usize::MAX) } else { 0 };
+        if count == 0 || count > NAMES_MAX {
+            return Ok(Vec::new());
+        }
+        let mut question = vec![0; 12 + count * NAME_LEN];
+        question[4..8].copy_from_slice(&set.to_ne_bytes());
+        put_number(&mut question, 8, count);
+        let Some(answer) = self.ask(GSTRINGS, question)? else { return Ok(Vec::new()) };
+        Ok((0..count).map(|index| name_at(&answer, 12 + index * NAME_LEN)).collect())
+    }
+
+    /// Asks one question; absent when the driver does not answer that one.
+    fn ask(&self, command: u32, mut message: Vec<u8>) -> Result<Option<Vec<u8>>> {
+        let length = message.len();
+        message.resize(length + SLACK, 0);
+        message[..4].copy_from_slice(&command.to_ne_bytes());
+        // SAFETY: ifreq is plain old data, for which zeros are valid.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(self.name.bytes()) {
+            *to = libc::c_char::from_ne_bytes([from]);
+        }
+        request.ifr_ifru.ifru_data = message.as_mut_ptr().cast();
+        // SAFETY: the request and the message live through the call, and the message is as long as the command and the counts in
+        // it demand, with slack for what the driver may have gained since they were asked.
+        let outcome = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+        if outcome == 0 {
+            message.truncate(length);
+            return Ok(Some(message));
+        }
+        let error = Error::last(format!("ioctl(SIOCETHTOOL {command:#x}, {})", self.name));
+        if error.errno() == Some(libc::EOPNOTSUPP) { Ok(None) } else { Err(error) }
+    }
+}
+
+/// The offset of `link_mode_masks_nwords` in `ethtool_link_settings`.
+const LINK_MODE_WORDS: usize = 15;
+
+fn number_at(message: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(message[at..at + 4].try_into().expect("4 bytes"))
+}
+
+fn counter_at(message: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(message[at..at + 8].try_into().expect("8 bytes"))
+}
+
+fn put_number(message: &mut [u8], at: usize, number: usize) {
+    let number = u32::try_from(number).expect("bounded by NAMES_MAX");
+    message[at..at + 4].copy_from_slice(&number.to_ne_bytes());
+}
+
+fn name_at(message: &[u8], at: usize) -> String {
+    let bytes = &message[at..at + NAME_LEN];
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(NAME_LEN);
+    String::from_utf8_lossy(&bytes[..end]).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_has_features_but_no_rings_no_speed_and_no_statistics() {
+        let loopback = Device::open("lo").unwrap();
+        let features = loopback.features().unwrap();
+        let checksum = features.iter().find(|feature| feature.name == "tx-checksum-ip-generic").unwrap();
+        assert!(checksum.active);
+        assert!(features.iter().any(|feature| feature.name == "netns-local" || feature.name == "loopback"));
+        assert_eq!(loopback.rings().unwrap(), None);
+        assert_eq!(loopback.speed().unwrap(), None);
+        assert_eq!(loopback.channels().unwrap(), None);
+        assert!(loopback.statistics().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_device_that_does_not_exist_is_named() {
+        let error = Device::open("none").unwrap().driver().unwrap_err();
+        assert_eq!(error.call, "ioctl(SIOCETHTOOL 0x3, none)");
+        assert_eq!(error.errno(), Some(libc::ENODEV));
+        assert!(Device::open("sixteen-bytes-at").is_err());
+    }
+}

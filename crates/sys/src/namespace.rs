@@ -1,1 +1,284 @@
 //! Network and user namespaces: making, entering and leaving them.
+//!
+//! All of them are anonymous: a namespace lives as long as a descriptor or a process refers to it, so even a SIGKILL leaves none
+//! behind. The calling thread never changes its namespace; work inside one is done by a thread made for it.
+
+use crate::{Error, Result, netlink::Netlink};
+use rustix::{
+    process::{Gid, Uid, getegid, geteuid},
+    thread::{
+        LinkNameSpaceType, UnshareFlags, move_into_link_name_space, set_thread_gid, set_thread_uid, unshare_unsafe,
+    },
+};
+use std::{
+    fs::{self, File},
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+    thread,
+};
+
+/// A network namespace, held by a descriptor.
+#[derive(Debug)]
+pub struct NetNs {
+    fd: OwnedFd,
+}
+
+impl NetNs {
+    /// Makes an empty one, with its loopback device up.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_SYS_ADMIN`, `ENOSPC` when `user.max_net_namespaces` is reached.
+    pub fn new() -> Result<Self> {
+        in_scratch_thread(|| {
+            // SAFETY: a network namespace has no bearing on memory; descriptors of other threads keep theirs.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
+                .map_err(|errno| Error::new("unshare(CLONE_NEWNET)", errno))?;
+            let mut netlink = Netlink::open()?;
+            let loopback = netlink.link("lo")?.index;
+            netlink.set_up(loopback)?;
+            Self::current()
+        })
+    }
+
+    /// Opens the one that a path refers to, such as `/proc/PID/ns/net`.
+    ///
+    /// # Errors
+    /// Whatever `open` answers: `EACCES` for a process of someone else.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Ok(Self { fd: open_namespace(path.as_ref())? })
+    }
+
+    /// The one that the calling thread is in.
+    ///
+    /// # Errors
+    /// When `/proc` is not mounted.
+    pub fn current() -> Result<Self> {
+        Self::open("/proc/thread-self/ns/net")
+    }
+
+    /// Runs `work` in a fresh thread inside the namespace and returns its result.
+    ///
+    /// A socket that it returns stays in the namespace. A panic in `work` goes on in the caller.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_SYS_ADMIN` over the namespace.
+    pub fn enter_with<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        in_scratch_thread(|| {
+            enter(self.as_fd(), LinkNameSpaceType::Network)
+                .map_err(|error| Error::new("setns(CLONE_NEWNET)", error))?;
+            Ok(work())
+        })
+    }
+
+    /// A second handle on the same namespace.
+    ///
+    /// # Errors
+    /// `EMFILE` when the process has no descriptor left.
+    pub fn try_clone(&self) -> Result<Self> {
+        Ok(Self { fd: duplicate(&self.fd)? })
+    }
+
+    /// Whether both are one and the same namespace.
+    ///
+    /// # Errors
+    /// Whatever `fstat` answers.
+    pub fn is_same(&self, other: &Self) -> Result<bool> {
+        let key = |namespace: &Self| {
+            rustix::fs::fstat(&namespace.fd)
+                .map(|stat| (stat.st_dev, stat.st_ino))
+                .map_err(|errno| Error::new("fstat(namespace)", errno))
+        };
+        Ok(key(self)? == key(other)?)
+    }
+}
+
+impl AsFd for NetNs {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Where a process runs: a network namespace and, without root, the user namespace that owns it.
+#[derive(Debug)]
+pub struct Namespaces {
+    /// Absent when the process may enter the network namespace as it is.
+    pub user: Option<OwnedFd>,
+    /// Links, addresses, routes and sockets.
+    pub net: NetNs,
+}
+
+impl Namespaces {
+    /// A second handle on the same namespaces.
+    ///
+    /// # Errors
+    /// `EMFILE` when the process has no descriptor left.
+    pub fn try_clone(&self) -> Result<Self> {
+        Ok(Self { user: self.user.as_ref().map(duplicate).transpose()?, net: self.net.try_clone()? })
+    }
+}
+
+/// Opens the user namespace of a process.
+///
+/// # Errors
+/// Whatever `open` answers: `EACCES` for a process of someone else.
+pub fn open_user_namespace(pid: u32) -> Result<OwnedFd> {
+    open_namespace(Path::new(&format!("/proc/{pid}/ns/user")))
+}
+
+/// Makes this process root in a new user namespace, with a network namespace below it.
+///
+/// To be called while the process has one thread: the kernel refuses otherwise. Outside, its rights stay those of its user.
+///
+/// # Errors
+/// `EINVAL` with more than one thread, `EPERM` or `ENOSPC` where user namespaces are forbidden.
+pub fn become_root_in_user_namespace() -> Result<()> {
+    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+    // SAFETY: the kernel refuses to do it with several threads, so no other thread can be left with different rights.
+    unsafe { unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNET) }
+        .map_err(|errno| Error::new("unshare(CLONE_NEWUSER | CLONE_NEWNET)", errno))?;
+    // The kernel takes a map of groups from an ordinary user only once setgroups is denied: user_namespaces(7).
+    for (file, text) in
+        [("setgroups", "deny"), ("uid_map", &format!("0 {user} 1")), ("gid_map", &format!("0 {group} 1"))]
+    {
+        let path = format!("/proc/self/{file}");
+        fs::write(&path, text).map_err(|error| Error::new(format!("write({path})"), error))?;
+    }
+    Ok(())
+}
+
+/// Moves the calling thread; for a child between fork and exec, so it makes system calls only.
+pub(crate) fn join(namespaces: &Namespaces) -> io::Result<()> {
+    if let Some(user) = &namespaces.user {
+        enter(user.as_fd(), LinkNameSpaceType::User)?;
+        // The rights inside survive the exec of a root only, and whoever comes from another user than the owner is none yet.
+        set_thread_gid(Gid::ROOT)?;
+        set_thread_uid(Uid::ROOT)?;
+    }
+    enter(namespaces.net.as_fd(), LinkNameSpaceType::Network)
+}
+
+fn enter(namespace: BorrowedFd<'_>, kind: LinkNameSpaceType) -> io::Result<()> {
+    Ok(move_into_link_name_space(namespace, Some(kind))?)
+}
+
+fn open_namespace(path: &Path) -> Result<OwnedFd> {
+    let file = File::open(path).map_err(|error| Error::new(format!("open({})", path.display()), error))?;
+    Ok(file.into())
+}
+
+fn duplicate(fd: &OwnedFd) -> Result<OwnedFd> {
+    fd.try_clone().map_err(|error| Error::new("dup(namespace)", error))
+}
+
+/// Runs `work` in a thread that ends with it, so that a change of namespace ends too.
+fn in_scratch_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new()
+            .name("namespace".to_owned())
+            .spawn_scoped(scope, work)
+            .map_err(|error| Error::new("clone(namespace thread)", error))?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        netlink::{Veth, VethEnd},
+        process::{Bond, Start, may_administer_network},
+    };
+    use std::process::{Command, Stdio};
+
+    /// Says loudly that a test did not run; where tests must be complete it fails instead.
+    fn lacks_privileges() -> bool {
+        let lacking = !may_administer_network();
+        if lacking {
+            assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "these tests need root");
+            eprintln!("SKIPPED: needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
+        }
+        lacking
+    }
+
+    #[test]
+    fn a_new_namespace_holds_a_loopback_device_that_is_up_and_the_caller_stays_outside() {
+        if lacks_privileges() {
+            return;
+        }
+        let before = NetNs::current().unwrap();
+        let namespace = NetNs::new().unwrap();
+        let links = namespace.enter_with(|| Netlink::open()?.links()).unwrap().unwrap();
+        assert_eq!(links.len(), 1);
+        assert!(links[0].is_up);
+        assert!(NetNs::current().unwrap().is_same(&before).unwrap());
+        assert!(!namespace.is_same(&before).unwrap());
+    }
+
+    #[test]
+    fn a_veth_joins_two_namespaces_and_goes_with_either() {
+        if lacks_privileges() {
+            return;
+        }
+        let (near, far) = (NetNs::new().unwrap(), NetNs::new().unwrap());
+        let mac = Some([2, 0, 0, 0, 0, 1]);
+        let veth = Veth {
+            near: VethEnd { name: "eth0", mac },
+            far: VethEnd { name: "eth0", mac: None },
+            far_namespace: Some(far.as_fd()),
+            mtu_bytes: 9000,
+            n_queues: 2,
+        };
+        let mut inside = near.enter_with(Netlink::open).unwrap().unwrap();
+        inside.add_veth(&veth).unwrap();
+        assert_eq!(inside.add_veth(&veth).unwrap_err().errno(), Some(libc::EEXIST));
+        let link = inside.link("eth0").unwrap();
+        assert_eq!((link.mac, link.mtu_bytes, link.n_rx_queues), (mac, 9000, Some(2)));
+        assert_eq!(link.kind.as_deref(), Some("veth"));
+        let device = near.enter_with(|| crate::ethtool::Device::open("eth0")).unwrap().unwrap();
+        assert_eq!(device.driver().unwrap().unwrap().name, "veth");
+        assert_eq!(device.speed().unwrap().unwrap().get(), 10e9);
+        assert_eq!(device.channels().unwrap().unwrap().max.rx, 2);
+        let statistics = device.statistics().unwrap();
+        assert!(statistics.iter().any(|(name, value)| name == "rx_queue_0_xdp_packets" && *value == 0));
+        assert!(
+            device.features().unwrap().iter().any(|feature| feature.name == "tx-tcp-segmentation" && feature.active)
+        );
+        inside.set_mtu(link.index, 1400).unwrap();
+        inside.set_up(link.index).unwrap();
+        inside.add_address(link.index, "198.18.7.1".parse().unwrap(), 24).unwrap();
+        assert_eq!(inside.link("eth0").unwrap().mtu_bytes, 1400);
+        assert!(inside.link("eth0").unwrap().is_up);
+        let default = crate::netlink::Route {
+            destination: "0.0.0.0".parse().unwrap(),
+            prefix_len: 0,
+            gateway: Some("198.18.7.2".parse().unwrap()),
+            device: None,
+        };
+        inside.add_route(&default).unwrap();
+        assert_eq!(inside.add_route(&default).unwrap_err().errno(), Some(libc::EEXIST));
+        inside.delete_link(link.index).unwrap();
+        assert_eq!(far.enter_with(|| Netlink::open()?.links()).unwrap().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_child_starts_inside_a_namespace() {
+        if lacks_privileges() {
+            return;
+        }
+        let namespaces = Namespaces { user: None, net: NetNs::new().unwrap() };
+        let mut command = Command::new("cat");
+        command.arg("/proc/net/dev").stdout(Stdio::piped());
+        let start = Start { command, namespaces: Some(&namespaces), bond: Bond::DiesWithParent };
+        let output = start.spawn().unwrap().wait_with_output().unwrap();
+        let devices = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(devices.lines().count(), 3, "two lines of headings and loopback: {devices}");
+    }
+
+    #[test]
+    fn a_process_with_threads_cannot_become_root() {
+        // The test runner has threads, so the kernel must refuse and nothing may change.
+        let error = become_root_in_user_namespace().unwrap_err();
+        assert_eq!(error.call, "unshare(CLONE_NEWUSER | CLONE_NEWNET)");
+    }
+}

@@ -1,1 +1,429 @@
-//! Links, addresses and routes through rtnetlink.
+//! Links, addresses, routes and neighbours through rtnetlink.
+//!
+//! Blocking: one request, one answer. A socket belongs to the network namespace of the thread that opened it, for good.
+//! The kernel's own description: rtnetlink(7).
+
+use crate::{Error, Result};
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage as Message,
+    address::{AddressAttribute, AddressMessage},
+    link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, Stats64},
+    neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState},
+    route::{RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType},
+};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use std::{
+    io,
+    net::IpAddr,
+    os::fd::{AsRawFd, BorrowedFd},
+};
+
+/// An Ethernet address, in the order of the wire.
+pub type MacAddress = [u8; 6];
+
+/// A network device, as it was when it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// The kernel's number, unique in its namespace.
+    pub index: u32,
+    /// The name, at most 15 bytes.
+    pub name: String,
+    /// The Ethernet address; absent for devices that have none.
+    pub mac: Option<MacAddress>,
+    /// The largest payload of a frame, in bytes, without the Ethernet header.
+    pub mtu_bytes: u32,
+    /// What makes it: `veth`, `bridge`; absent for hardware and loopback.
+    pub kind: Option<String>,
+    /// The discipline of its send queue, such as `noqueue` or `mq`.
+    pub qdisc: Option<String>,
+    /// Whether an administrator or a program has set it up.
+    pub is_up: bool,
+    /// Whether it can pass frames; the peer of a veth that is down takes it away.
+    pub has_carrier: bool,
+    /// The number of its receive queues.
+    pub n_rx_queues: Option<u32>,
+    /// The number of its transmit queues.
+    pub n_tx_queues: Option<u32>,
+    /// What it counted since it was made.
+    pub stats: LinkStats,
+}
+
+/// The counters of a network device (`IFLA_STATS64`); they only grow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are the kernel's: Documentation/networking/statistics.rst")]
+pub struct LinkStats {
+    pub rx_packets: u64,
+    pub tx_packets: u64,
+    pub rx_bytes: u64,
+    pub tx_bytes: u64,
+    pub rx_errors: u64,
+    pub tx_errors: u64,
+    pub rx_dropped: u64,
+    pub tx_dropped: u64,
+    pub multicast: u64,
+    pub collisions: u64,
+    pub rx_length_errors: u64,
+    pub rx_over_errors: u64,
+    pub rx_crc_errors: u64,
+    pub rx_frame_errors: u64,
+    pub rx_fifo_errors: u64,
+    pub rx_missed_errors: u64,
+    pub tx_aborted_errors: u64,
+    pub tx_carrier_errors: u64,
+    pub tx_fifo_errors: u64,
+    pub rx_nohandler: u64,
+}
+
+/// Two devices joined by a wire that exists in memory only.
+#[derive(Debug, Clone, Copy)]
+pub struct Veth<'a> {
+    /// The end in the namespace of the [`Netlink`].
+    pub near: VethEnd<'a>,
+    /// The other end.
+    pub far: VethEnd<'a>,
+    /// Where the other end goes; the namespace of the [`Netlink`] when absent.
+    pub far_namespace: Option<BorrowedFd<'a>>,
+    /// The MTU of both ends, in bytes.
+    pub mtu_bytes: u32,
+    /// The number of queues of both ends, each way.
+    pub n_queues: u32,
+}
+
+/// One end of a veth pair.
+#[derive(Debug, Clone, Copy)]
+pub struct VethEnd<'a> {
+    /// The name, at most 15 bytes.
+    pub name: &'a str,
+    /// The Ethernet address; the kernel draws one when absent.
+    pub mac: Option<MacAddress>,
+}
+
+/// Where frames for a range of addresses go.
+#[derive(Debug, Clone, Copy)]
+pub struct Route {
+    /// The first address of the range.
+    pub destination: IpAddr,
+    /// How many leading bits all addresses of the range share; 0 is the default route.
+    pub prefix_len: u8,
+    /// The router that takes them; the range is on the link itself when absent.
+    pub gateway: Option<IpAddr>,
+    /// The device, by index; found through the gateway when absent.
+    pub device: Option<u32>,
+}
+
+/// A socket to the routing part of the kernel.
+#[derive(Debug)]
+pub struct Netlink {
+    socket: Socket,
+    sequence: u32,
+}
+
+/// How a request is answered besides with an error.
+const CHANGE: u16 = NLM_F_REQUEST | NLM_F_ACK;
+
+impl Netlink {
+    /// Opens one in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// Whatever `socket` and `bind` answer.
+    pub fn open() -> Result<Self> {
+        let open = || -> io::Result<Socket> {
+            let mut socket = Socket::new(NETLINK_ROUTE)?;
+            socket.bind_auto()?;
+            socket.connect(&SocketAddr::new(0, 0))?;
+            Ok(socket)
+        };
+        let socket = open().map_err(|error| Error::new("socket(NETLINK_ROUTE)", error))?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// Every link of the namespace, by ascending index.
+    ///
+    /// # Errors
+    /// Whatever the kernel answers.
+    pub fn links(&mut self) -> Result<Vec<Link>> {
+        let answers =
+            self.request("RTM_GETLINK", Message::GetLink(LinkMessage::default()), NLM_F_REQUEST | NLM_F_DUMP)?;
+        let mut links: Vec<_> = answers.into_iter().filter_map(link_of).collect();
+        links.sort_by_key(|link| link.index);
+        Ok(links)
+    }
+
+    /// The link of that name.
+    ///
+    /// # Errors
+    /// `ENODEV` when the namespace has none.
+    pub fn link(&mut self, name: &str) -> Result<Link> {
+        let call = format!("RTM_GETLINK({name})");
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        let answers = self.request(&call, Message::GetLink(message), CHANGE)?;
+        answers
+            .into_iter()
+            .find_map(link_of)
+            .ok_or_else(|| Error::new(call, io::Error::from(io::ErrorKind::UnexpectedEof)))
+    }
+
+    /// Makes a veth pair; both ends are down. Needs `CAP_NET_ADMIN` over both namespaces.
+    ///
+    /// # Errors
+    /// `EEXIST` when a name is taken, `EINVAL` for a name or an MTU that cannot be.
+    pub fn add_veth(&mut self, veth: &Veth<'_>) -> Result<()> {
+        let mut far = veth_end(veth, &veth.far);
+        if let Some(namespace) = veth.far_namespace {
+            far.attributes.push(LinkAttribute::NetNsFd(namespace.as_raw_fd()));
+        }
+        let mut near = veth_end(veth, &veth.near);
+        near.attributes.push(LinkAttribute::LinkInfo(vec![
+            LinkInfo::Kind(InfoKind::Veth),
+            LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(far))),
+        ]));
+        let call = format!("RTM_NEWLINK(veth {})", veth.near.name);
+        self.change(&call, Message::NewLink(near), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Lets a link pass frames. Needs `CAP_NET_ADMIN`, like all changes.
+    ///
+    /// # Errors
+    /// `ENODEV` when it is gone.
+    pub fn set_up(&mut self, index: u32) -> Result<()> {
+        self.set_flags(index, LinkFlags::Up)
+    }
+
+    /// Stops a link from passing frames.
+    ///
+    /// # Errors
+    /// `ENODEV` when it is gone.
+    pub fn set_down(&mut self, index: u32) -> Result<()> {
+        self.set_flags(index, LinkFlags::empty())
+    }
+
+    fn set_flags(&mut self, index: u32, flags: LinkFlags) -> Result<()> {
+        let mut message = link_message(index);
+        message.header.flags = flags;
+        message.header.change_mask = LinkFlags::Up;
+        self.change(&format!("RTM_SETLINK(link {index}, {flags:?})"), Message::SetLink(message), 0)
+    }
+
+    /// Sets the MTU of a link, in bytes.
+    ///
+    /// # Errors
+    /// `EINVAL` outside what the device allows.
+    pub fn set_mtu(&mut self, index: u32, mtu_bytes: u32) -> Result<()> {
+        let mut message = link_message(index);
+        message.attributes.push(LinkAttribute::Mtu(mtu_bytes));
+        self.change(&format!("RTM_SETLINK(link {index}, mtu {mtu_bytes})"), Message::SetLink(message), 0)
+    }
+
+    /// Removes a link, and with one end of a veth the other.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` for a device that software did not make.
+    pub fn delete_link(&mut self, index: u32) -> Result<()> {
+        self.change(&format!("RTM_DELLINK(link {index})"), Message::DelLink(link_message(index)), 0)
+    }
+
+    /// Gives a link an address and the route to its neighbours.
+    ///
+    /// # Errors
+    /// `EEXIST` when it has the address.
+    pub fn add_address(&mut self, index: u32, address: IpAddr, prefix_len: u8) -> Result<()> {
+        let mut message = AddressMessage::default();
+        message.header.family = family(address);
+        message.header.prefix_len = prefix_len;
+        message.header.index = index;
+        message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+        let call = format!("RTM_NEWADDR(link {index}, {address}/{prefix_len})");
+        self.change(&call, Message::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Writes down for good who has an address, so that no ARP is sent for it.
+    ///
+    /// # Errors
+    /// `ENETDOWN` while the link is down.
+    pub fn add_neighbour(&mut self, index: u32, address: IpAddr, mac: MacAddress) -> Result<()> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = family(address);
+        message.header.ifindex = index;
+        message.header.state = NeighbourState::Permanent;
+        message.attributes =
+            vec![NeighbourAttribute::Destination(address.into()), NeighbourAttribute::LinkLayerAddress(mac.to_vec())];
+        let call = format!("RTM_NEWNEIGH(link {index}, {address})");
+        self.change(&call, Message::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Adds a route to the main table.
+    ///
+    /// # Errors
+    /// `EEXIST` when there is one, `ENETUNREACH` when the gateway is on no link.
+    pub fn add_route(&mut self, route: &Route) -> Result<()> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(route.destination);
+        message.header.destination_prefix_length = route.prefix_len;
+        message.header.table = RouteHeader::RT_TABLE_MAIN;
+        message.header.protocol = RouteProtocol::Static;
+        message.header.kind = RouteType::Unicast;
+        message.header.scope = if route.gateway.is_some() { RouteScope::Universe } else { RouteScope::Link };
+        if route.prefix_len > 0 {
+            message.attributes.push(RouteAttribute::Destination(route.destination.into()));
+        }
+        message.attributes.extend(route.gateway.map(|gateway| RouteAttribute::Gateway(gateway.into())));
+        message.attributes.extend(route.device.map(RouteAttribute::Oif));
+        let call = format!("RTM_NEWROUTE({}/{})", route.destination, route.prefix_len);
+        self.change(&call, Message::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    fn change(&mut self, call: &str, message: Message, flags: u16) -> Result<()> {
+        self.request(call, message, CHANGE | flags).map(drop)
+    }
+
+    /// Sends one request and reads its answers up to the acknowledgement or the end of the dump.
+    fn request(&mut self, call: &str, message: Message, flags: u16) -> Result<Vec<Message>> {
+        self.exchange(message, flags).map_err(|error| Error::new(call, error))
+    }
+
+    fn exchange(&mut self, message: Message, flags: u16) -> io::Result<Vec<Message>> {
+        self.sequence += 1;
+        let mut request = NetlinkMessage::from(message);
+        request.header.flags = flags;
+        request.header.sequence_number = self.sequence;
+        request.finalize();
+        let mut bytes = vec![0; request.buffer_len()];
+        request.serialize(&mut bytes);
+        self.socket.send(&bytes, 0)?;
+
+        let mut answers = Vec::new();
+        loop {
+            let (datagram, _) = self.socket.recv_from_full()?;
+            let mut rest = datagram.as_slice();
+            while !rest.is_empty() {
+                let answer = NetlinkMessage::<Message>::deserialize(rest)
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+                // Messages are aligned to 4 bytes: netlink(7), NLMSG_ALIGN.
+                let length =
+                    usize::try_from(answer.header.length).expect("u32 fits usize on Linux").next_multiple_of(4);
+                rest = rest.get(length..).unwrap_or_default();
+                match answer.payload {
+                    NetlinkPayload::InnerMessage(message) => answers.push(message),
+                    NetlinkPayload::Done(done) if done.code == 0 => return Ok(answers),
+                    NetlinkPayload::Done(done) => return Err(io::Error::from_raw_os_error(done.code.abs())),
+                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(answers),
+                    NetlinkPayload::Error(error) => return Err(error.to_io()),
+                    // Nothing is sent behind a lost answer, so waiting on would hang.
+                    NetlinkPayload::Overrun(_) => return Err(rustix::io::Errno::NOBUFS.into()),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+fn family(address: IpAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+fn link_message(index: u32) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message
+}
+
+fn veth_end(veth: &Veth<'_>, end: &VethEnd<'_>) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    message.attributes = vec![
+        LinkAttribute::IfName(end.name.to_owned()),
+        LinkAttribute::Mtu(veth.mtu_bytes),
+        LinkAttribute::NumTxQueues(veth.n_queues),
+        LinkAttribute::NumRxQueues(veth.n_queues),
+    ];
+    message.attributes.extend(end.mac.map(|mac| LinkAttribute::Address(mac.to_vec())));
+    message
+}
+
+fn link_of(message: Message) -> Option<Link> {
+    let Message::NewLink(message) = message else { return None };
+    let flags = message.header.flags;
+    let mut link = Link {
+        index: message.header.index,
+        name: String::new(),
+        mac: None,
+        mtu_bytes: 0,
+        kind: None,
+        qdisc: None,
+        is_up: flags.contains(LinkFlags::Up),
+        has_carrier: flags.contains(LinkFlags::LowerUp),
+        n_rx_queues: None,
+        n_tx_queues: None,
+        stats: LinkStats::default(),
+    };
+    for attribute in message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name = name,
+            LinkAttribute::Address(bytes) => link.mac = MacAddress::try_from(bytes).ok(),
+            LinkAttribute::Mtu(mtu) => link.mtu_bytes = mtu,
+            LinkAttribute::Qdisc(qdisc) => link.qdisc = Some(qdisc),
+            LinkAttribute::NumRxQueues(count) => link.n_rx_queues = Some(count),
+            LinkAttribute::NumTxQueues(count) => link.n_tx_queues = Some(count),
+            LinkAttribute::Stats64(stats) => link.stats = stats_of(&stats),
+            LinkAttribute::LinkInfo(infos) => {
+                link.kind = infos.into_iter().find_map(|info| match info {
+                    LinkInfo::Kind(kind) => Some(kind.to_string()),
+                    _ => None,
+                });
+            }
+            _ => {}
+        }
+    }
+    Some(link)
+}
+
+fn stats_of(stats: &Stats64) -> LinkStats {
+    LinkStats {
+        rx_packets: stats.rx_packets,
+        tx_packets: stats.tx_packets,
+        rx_bytes: stats.rx_bytes,
+        tx_bytes: stats.tx_bytes,
+        rx_errors: stats.rx_errors,
+        tx_errors: stats.tx_errors,
+        rx_dropped: stats.rx_dropped,
+        tx_dropped: stats.tx_dropped,
+        multicast: stats.multicast,
+        collisions: stats.collisions,
+        rx_length_errors: stats.rx_length_errors,
+        rx_over_errors: stats.rx_over_errors,
+        rx_crc_errors: stats.rx_crc_errors,
+        rx_frame_errors: stats.rx_frame_errors,
+        rx_fifo_errors: stats.rx_fifo_errors,
+        rx_missed_errors: stats.rx_missed_errors,
+        tx_aborted_errors: stats.tx_aborted_errors,
+        tx_carrier_errors: stats.tx_carrier_errors,
+        tx_fifo_errors: stats.tx_fifo_errors,
+        rx_nohandler: stats.rx_nohandler,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_device_is_found_by_name_and_in_the_list() {
+        let mut netlink = Netlink::open().unwrap();
+        let loopback = netlink.link("lo").unwrap();
+        assert_eq!((loopback.index, loopback.mac), (1, Some([0; 6])));
+        assert_eq!(netlink.links().unwrap()[0].name, "lo");
+    }
+
+    #[test]
+    fn an_answer_of_the_kernel_names_the_request() {
+        let mut netlink = Netlink::open().unwrap();
+        let error = netlink.link("none").unwrap_err();
+        assert_eq!(error.call, "RTM_GETLINK(none)");
+        assert_eq!(error.errno(), Some(libc::ENODEV));
+        // The socket is in step after an error.
+        assert_eq!(netlink.link("lo").unwrap().name, "lo");
+    }
+}

@@ -1,1 +1,200 @@
-//! SIGINT, SIGTERM and their kin as a flag.
+//! SIGINT, SIGTERM and SIGHUP as a flag.
+//!
+//! The first signal is noted, so that a run can end in order and print what it measured. The handler is used once per signal:
+//! a second ctrl-C finds the default action in place and kills, whatever the program is stuck in.
+
+use crate::{Error, Result, clock};
+use fathom_model::units::Nanos;
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, eventfd, poll},
+    io::Errno,
+    time::Timespec,
+};
+use std::{
+    mem::MaybeUninit,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    ptr,
+    sync::atomic::{AtomicI32, Ordering},
+};
+
+/// The first signal that arrived, 0 for none. A handler can reach nothing but statics.
+static RECEIVED: AtomicI32 = AtomicI32::new(0);
+/// The descriptor that the handler makes readable, -1 when nobody watches.
+static WAKE: AtomicI32 = AtomicI32::new(-1);
+
+/// A wish of the user or the system that the program ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGINT: ctrl-C.
+    Interrupt,
+    /// SIGTERM: the polite wish of another program.
+    Terminate,
+    /// SIGHUP: the terminal is gone.
+    Hangup,
+}
+
+impl Signal {
+    const ALL: [Self; 3] = [Self::Interrupt, Self::Terminate, Self::Hangup];
+
+    pub(crate) const fn number(self) -> i32 {
+        match self {
+            Self::Interrupt => libc::SIGINT,
+            Self::Terminate => libc::SIGTERM,
+            Self::Hangup => libc::SIGHUP,
+        }
+    }
+
+    /// What the shell expects of a program that ends for it: 128 plus the number.
+    #[must_use]
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Interrupt => 130,
+            Self::Terminate => 143,
+            Self::Hangup => 129,
+        }
+    }
+}
+
+/// The signals of this process as a flag; dropping it puts the former actions back.
+#[derive(Debug)]
+pub struct Watch {
+    wake: OwnedFd,
+    former: Vec<(Signal, libc::sigaction)>,
+}
+
+/// Starts to note the signals that ask for the end.
+///
+/// A signal that is ignored already stays ignored, as `nohup` wants it.
+///
+/// # Errors
+/// `EBUSY` when a watch exists already: the action of a signal belongs to the whole process.
+pub fn watch() -> Result<Watch> {
+    let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(|errno| Error::new("eventfd(signals)", errno))?;
+    WAKE.compare_exchange(-1, wake.as_raw_fd(), Ordering::SeqCst, Ordering::SeqCst)
+        .map_err(|_| Error::new("sigaction(watched already)", Errno::BUSY))?;
+    RECEIVED.store(0, Ordering::SeqCst);
+    let mut watch = Watch { wake, former: Vec::new() };
+    for signal in Signal::ALL {
+        let former = action(signal, None)?;
+        if former.sa_sigaction != libc::SIG_IGN {
+            action(signal, Some(&noting()))?;
+            watch.former.push((signal, former));
+        }
+    }
+    Ok(watch)
+}
+
+impl Watch {
+    /// The first signal that arrived since the watch began.
+    #[must_use]
+    pub fn received(&self) -> Option<Signal> {
+        let number = RECEIVED.load(Ordering::SeqCst);
+        Signal::ALL.into_iter().find(|signal| signal.number() == number)
+    }
+
+    /// Sleeps until a signal arrives or the monotonic clock shows `deadline`.
+    ///
+    /// # Errors
+    /// Whatever `poll` answers.
+    pub fn wait_until(&self, deadline: Nanos) -> Result<Option<Signal>> {
+        while self.received().is_none() {
+            let left = deadline.since(clock::now());
+            if left == Nanos::ZERO || poll_readable(&[self.as_fd()], left)? {
+                break;
+            }
+        }
+        Ok(self.received())
+    }
+}
+
+/// Readable once a signal has arrived, for an event loop.
+impl AsFd for Watch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        for (signal, former) in &self.former {
+            // The former action came from the kernel, so the kernel takes it back.
+            let _ = action(*signal, Some(former));
+        }
+        WAKE.store(-1, Ordering::SeqCst);
+    }
+}
+
+/// Whether one of the descriptors became readable (or hung up) within the time; a signal ends the wait early.
+pub(crate) fn poll_readable(descriptors: &[BorrowedFd<'_>], patience: Nanos) -> Result<bool> {
+    let mut polled: Vec<_> = descriptors.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    let timeout = Timespec {
+        tv_sec: i64::try_from(patience.0 / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(patience.0 % 1_000_000_000).expect("a remainder below 1e9 fits"),
+    };
+    match poll(&mut polled, Some(&timeout)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(errno) => Err(Error::new("poll", errno)),
+    }
+}
+
+/// Only what signal-safety(7) allows: atomics and `write`.
+extern "C" fn note(number: libc::c_int) {
+    let _ = RECEIVED.compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst);
+    let wake = WAKE.load(Ordering::SeqCst);
+    let one = 1_u64;
+    // SAFETY: errno is a thread-local of libc; its address is valid for the life of the thread.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: the pointer is valid, and the interrupted code must find the errno it left.
+    let saved = unsafe { *errno };
+    // SAFETY: writes 8 bytes from a live u64; a bad descriptor (-1) is refused with EBADF.
+    unsafe { libc::write(wake, ptr::from_ref(&one).cast(), size_of::<u64>()) };
+    // SAFETY: as for the read above.
+    unsafe { *errno = saved };
+}
+
+/// The action that notes a signal once and leaves the default for the next of its kind.
+fn noting() -> libc::sigaction {
+    // SAFETY: sigaction is plain old data, for which zeros are valid (no flags, an empty mask).
+    let mut noting: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    noting.sa_sigaction = note as *const () as libc::sighandler_t;
+    noting.sa_flags = libc::SA_RESETHAND;
+    noting
+}
+
+/// Reads, and with `new` replaces, what the process does on a signal: sigaction(2).
+fn action(signal: Signal, new: Option<&libc::sigaction>) -> Result<libc::sigaction> {
+    let mut former = MaybeUninit::<libc::sigaction>::zeroed();
+    let new = new.map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: `new` is null or points to a valid action, `former` has room for one.
+    if unsafe { libc::sigaction(signal.number(), new, former.as_mut_ptr()) } < 0 {
+        return Err(Error::last(format!("sigaction({signal:?})")));
+    }
+    // SAFETY: the call succeeded, so the kernel has filled it in (and it was zeroed before).
+    Ok(unsafe { former.assume_init() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // One test, because the actions of signals belong to the whole process.
+    #[test]
+    fn the_first_signal_is_noted_and_the_second_finds_the_default_action() {
+        let watch = watch().unwrap();
+        assert!(super::watch().is_err(), "a second watch is refused");
+        assert_eq!(watch.received(), None);
+        assert_eq!(watch.wait_until(Nanos::ZERO).unwrap(), None, "a deadline in the past does not block");
+
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
+        let noted = watch.wait_until(clock::now() + Nanos::from_secs(10)).unwrap();
+        assert_eq!(noted, Some(Signal::Hangup));
+        assert_eq!(noted.unwrap().exit_code(), 129);
+        assert_eq!(action(Signal::Hangup, None).unwrap().sa_sigaction, libc::SIG_DFL);
+        assert_ne!(action(Signal::Interrupt, None).unwrap().sa_sigaction, libc::SIG_DFL);
+
+        drop(watch);
+        assert_eq!(action(Signal::Interrupt, None).unwrap().sa_sigaction, libc::SIG_DFL);
+    }
+}

@@ -1,1 +1,21 @@
 //! Programs for the kernel: an assembler and a loader, without clang.
+//!
+//! A program is a Rust function that returns [`Instruction`]s; what a compiler would take from read-only data (ports, rates,
+//! addresses) are immediates of that function. It knows nothing of what a program is for, and of program types only XDP.
+//!
+//! Needs `CAP_BPF` and `CAP_NET_ADMIN` (see bpf(2) and capabilities(7)).
+
+mod assembler;
+mod instruction;
+mod link;
+mod map;
+#[cfg(test)]
+pub(crate) mod privilege;
+mod program;
+mod syscall;
+
+pub use assembler::{Assembler, Helper, Label};
+pub use instruction::{Condition, Instruction, Operand, Operation, Place, Register, Width};
+pub use link::{XdpLink, XdpMode};
+pub use map::{Array, PerCpuArray};
+pub use program::{Program, ProgramType, TestRun, XdpAction};

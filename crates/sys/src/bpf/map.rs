@@ -1,0 +1,174 @@
+//! Arrays that programs and user space share.
+
+use std::{
+    fs, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use super::syscall::{MapCreate, MapLookup, MapUpdate, address, bpf, bpf_fd, descriptor, object_name, size};
+use crate::{Error, Result};
+
+const TYPE_ARRAY: u32 = 2;
+const TYPE_PER_CPU_ARRAY: u32 = 6;
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+
+/// Rows of `WORDS` numbers, seen by all processors alike; a program needs atomic operations to count in it.
+#[derive(Debug)]
+pub struct Array<const WORDS: usize>(Rows<WORDS>);
+
+/// Rows of `WORDS` numbers, one copy for each processor.
+#[derive(Debug)]
+pub struct PerCpuArray<const WORDS: usize> {
+    rows: Rows<WORDS>,
+    cpus: usize,
+}
+
+#[derive(Debug)]
+struct Rows<const WORDS: usize> {
+    fd: OwnedFd,
+    name: String,
+}
+
+impl<const WORDS: usize> Rows<WORDS> {
+    fn create(map_type: u32, name: &str, entries: u32) -> Result<Self> {
+        let mut attributes = MapCreate {
+            map_type,
+            key_size: 4,
+            value_size: size(WORDS * 8),
+            max_entries: entries,
+            map_name: object_name(name),
+            ..MapCreate::default()
+        };
+        let fd = bpf_fd(&mut attributes).map_err(|error| Error::new(format!("bpf(BPF_MAP_CREATE) {name}"), error))?;
+        Ok(Self { fd, name: name.to_owned() })
+    }
+
+    /// Reads one entry into a slice as long as the kernel will write: one row, or one for each processor.
+    fn look_up(&self, index: u32, rows: &mut [[u64; WORDS]]) -> Result<()> {
+        let mut attributes = MapLookup {
+            map_fd: descriptor(&self.fd),
+            key: address(&raw const index),
+            value: address(rows.as_mut_ptr()),
+            ..MapLookup::default()
+        };
+        bpf(&mut attributes).map(drop).map_err(|error| self.error("BPF_MAP_LOOKUP_ELEM", index, error))
+    }
+
+    fn update(&self, index: u32, rows: &[[u64; WORDS]]) -> Result<()> {
+        let mut attributes = MapUpdate {
+            map_fd: descriptor(&self.fd),
+            key: address(&raw const index),
+            value: address(rows.as_ptr()),
+            ..MapUpdate::default()
+        };
+        bpf(&mut attributes).map(drop).map_err(|error| self.error("BPF_MAP_UPDATE_ELEM", index, error))
+    }
+
+    fn error(&self, command: &str, index: u32, error: io::Error) -> Error {
+        Error::new(format!("bpf({command}) {}[{index}]", self.name), error)
+    }
+}
+
+impl<const WORDS: usize> Array<WORDS> {
+    /// Makes an array of rows of zeros.
+    ///
+    /// # Errors
+    /// Without `CAP_BPF`, or when the kernel lacks the memory.
+    pub fn create(name: &str, entries: u32) -> Result<Self> {
+        Rows::create(TYPE_ARRAY, name, entries).map(Self)
+    }
+
+    /// Reads a row.
+    ///
+    /// # Errors
+    /// When there is no such row.
+    pub fn get(&self, index: u32) -> Result<[u64; WORDS]> {
+        let mut row = [[0; WORDS]];
+        self.0.look_up(index, &mut row)?;
+        Ok(row[0])
+    }
+
+    /// Writes a row.
+    ///
+    /// # Errors
+    /// When there is no such row.
+    pub fn set(&self, index: u32, row: &[u64; WORDS]) -> Result<()> {
+        self.0.update(index, std::slice::from_ref(row))
+    }
+}
+
+impl<const WORDS: usize> PerCpuArray<WORDS> {
+    /// Makes an array of rows of zeros.
+    ///
+    /// # Errors
+    /// Without `CAP_BPF`, when the kernel lacks the memory, or without a mounted `/sys`.
+    pub fn create(name: &str, entries: u32) -> Result<Self> {
+        let cpus = possible_cpus()?;
+        Rows::create(TYPE_PER_CPU_ARRAY, name, entries).map(|rows| Self { rows, cpus })
+    }
+
+    /// Reads what each possible processor has written into a row.
+    ///
+    /// # Errors
+    /// When there is no such row.
+    pub fn get(&self, index: u32) -> Result<Vec<[u64; WORDS]>> {
+        let mut rows = vec![[0; WORDS]; self.cpus];
+        self.rows.look_up(index, &mut rows)?;
+        Ok(rows)
+    }
+
+    /// Adds up, word by word, what all processors have written into a row.
+    ///
+    /// # Errors
+    /// When there is no such row.
+    pub fn sum(&self, index: u32) -> Result<[u64; WORDS]> {
+        let mut sum = [0; WORDS];
+        for row in self.get(index)? {
+            for (total, word) in sum.iter_mut().zip(row) {
+                *total += word;
+            }
+        }
+        Ok(sum)
+    }
+}
+
+impl<const WORDS: usize> AsFd for Array<WORDS> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.fd.as_fd()
+    }
+}
+
+impl<const WORDS: usize> AsFd for PerCpuArray<WORDS> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.rows.fd.as_fd()
+    }
+}
+
+/// How many copies the kernel keeps of an entry: one per processor that could ever be there.
+fn possible_cpus() -> Result<usize> {
+    let error = |source| Error::new(format!("read({POSSIBLE})"), source);
+    let text = fs::read_to_string(POSSIBLE).map_err(error)?;
+    count(text.trim()).ok_or_else(|| error(io::ErrorKind::InvalidData.into()))
+}
+
+/// The number of processors in a list such as `0-3,8`.
+fn count(processors: &str) -> Option<usize> {
+    let span = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        (last + 1).checked_sub(first)
+    };
+    processors.split(',').map(span).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors_are_counted() {
+        for (list, cpus) in [("0", Some(1)), ("0-1", Some(2)), ("0-3,8,10-11", Some(7)), ("", None), ("3-1", None)] {
+            assert_eq!(count(list), cpus, "{list}");
+        }
+    }
+}

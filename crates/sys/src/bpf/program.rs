@@ -1,0 +1,212 @@
+//! Programs: checked by the kernel's verifier, then run.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use fathom_model::units::Nanos;
+
+use super::{
+    Instruction,
+    syscall::{ProgramLoad, ProgramTestRun, address, bpf, bpf_fd, descriptor, object_name, size},
+};
+use crate::{Error, Result};
+
+/// What kind of event a program runs at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProgramType {
+    /// A frame that a device has received.
+    Xdp,
+}
+
+/// What becomes of a frame: the value that an XDP program returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum XdpAction {
+    /// Dropped as an error, which a tracepoint reports.
+    Aborted = 0,
+    /// Dropped.
+    Drop = 1,
+    /// Handed to the network stack.
+    Pass = 2,
+    /// Sent back out of the device it came from.
+    Transmit = 3,
+}
+
+impl From<XdpAction> for i32 {
+    fn from(action: XdpAction) -> Self {
+        action as Self
+    }
+}
+
+/// A program that the kernel has accepted; unloaded when dropped, unless something still holds it.
+#[derive(Debug)]
+pub struct Program {
+    fd: OwnedFd,
+    name: String,
+}
+
+/// What a program made of a frame without any device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TestRun {
+    /// What the program returned, such as an [`XdpAction`].
+    pub value: u32,
+    /// The frame afterwards.
+    pub frame: Vec<u8>,
+    /// The mean time of one run.
+    pub duration: Nanos,
+}
+
+/// What the kernel must read to allow helpers that it keeps for programs under the GPL.
+const LICENSE: &[u8] = b"Dual MIT/GPL\0";
+/// Enough for the verifier's account of a program of some hundred instructions.
+const LOG_SIZE: usize = 256 * 1024;
+
+impl Program {
+    /// Lets the kernel verify and compile a program; the name (15 characters) is what `bpftool` shows.
+    ///
+    /// # Errors
+    /// Without `CAP_BPF` and `CAP_NET_ADMIN`, or with the verifier's log when it refuses the code.
+    pub fn load(kind: ProgramType, name: &str, code: &[Instruction]) -> Result<Self> {
+        let fd = load(kind, name, code, &mut []).or_else(|error| {
+            // The log costs time, so the kernel is asked for it only when there is something to explain.
+            let mut log = vec![0; LOG_SIZE];
+            let again = if is_verdict(&error) { load(kind, name, code, &mut log) } else { Err(error) };
+            again.map_err(|error| Error::new(format!("bpf(BPF_PROG_LOAD) {name}"), explained(error, &log)))
+        })?;
+        Ok(Self { fd, name: name.to_owned() })
+    }
+
+    /// Runs the program `repeat` times on a frame (at least 14 bytes) that comes from no device.
+    ///
+    /// # Errors
+    /// Without `CAP_BPF` and `CAP_NET_ADMIN`, or for frames that the kernel does not take.
+    pub fn test_run(&self, frame: &[u8], repeat: u32) -> Result<TestRun> {
+        // A program may put headers in front of the frame, for which XDP reserves 256 bytes.
+        let mut output = vec![0; frame.len() + 256];
+        let mut attributes = ProgramTestRun {
+            prog_fd: descriptor(self),
+            data_in: address(frame.as_ptr()),
+            data_size_in: size(frame.len()),
+            data_out: address(output.as_mut_ptr()),
+            data_size_out: size(output.len()),
+            repeat,
+            ..ProgramTestRun::default()
+        };
+        bpf(&mut attributes).map_err(|error| Error::new(format!("bpf(BPF_PROG_TEST_RUN) {}", self.name), error))?;
+        output.truncate(usize::try_from(attributes.data_size_out).unwrap_or(usize::MAX));
+        Ok(TestRun { value: attributes.retval, frame: output, duration: Nanos(attributes.duration.into()) })
+    }
+
+    /// The name it was loaded under.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn load(kind: ProgramType, name: &str, code: &[Instruction], log: &mut [u8]) -> io::Result<OwnedFd> {
+    let mut attributes = ProgramLoad {
+        prog_type: match kind {
+            ProgramType::Xdp => 6,
+        },
+        insn_cnt: size(code.len()),
+        insns: address(code.as_ptr()),
+        license: address(LICENSE.as_ptr()),
+        prog_name: object_name(name),
+        ..ProgramLoad::default()
+    };
+    if !log.is_empty() {
+        attributes.log_level = 1;
+        attributes.log_size = size(log.len());
+        attributes.log_buf = address(log.as_mut_ptr());
+    }
+    bpf_fd(&mut attributes)
+}
+
+/// Whether the error may come from the verifier.
+fn is_verdict(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EACCES | libc::E2BIG | libc::ENOSPC))
+}
+
+/// The verifier's log in place of its error, which may be `EACCES` and would pass for a missing privilege.
+fn explained(error: io::Error, log: &[u8]) -> io::Error {
+    let text = String::from_utf8_lossy(log.split(|&byte| byte == 0).next().unwrap_or_default());
+    if text.is_empty() {
+        return error;
+    }
+    io::Error::new(io::ErrorKind::InvalidInput, format!("{error}, verifier:\n{}", text.trim_end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{
+            Array, Assembler, PerCpuArray,
+            Register::{R0, R1, R2, R6, R7, R10},
+        },
+        *,
+    };
+    use crate::bpf::privilege::or_skip;
+
+    fn xdp(write: impl FnOnce(&mut Assembler)) -> Result<Program> {
+        let mut assembler = Assembler::new();
+        write(&mut assembler);
+        Program::load(ProgramType::Xdp, "test", &assembler.assemble())
+    }
+
+    #[test]
+    fn a_program_that_returns_drop_drops() {
+        let drop = xdp(|a| {
+            a.give(XdpAction::Drop);
+        });
+        let Some(program) = or_skip(drop) else { return };
+        let frame: Vec<u8> = (0..60).collect();
+        let run = program.test_run(&frame, 10).unwrap();
+        assert_eq!((run.value, run.frame), (1, frame));
+    }
+
+    #[test]
+    fn a_refused_program_comes_with_the_words_of_the_verifier() {
+        let Some(_) = or_skip(PerCpuArray::<1>::create("probe", 1)) else { return };
+        let refused = xdp(|a| {
+            a.mov(R0, R2).exit();
+        });
+        let error = refused.unwrap_err();
+        assert!(error.source.to_string().contains("R2 !read_ok"), "{}", error.source);
+        assert!(!error.is_permission());
+    }
+
+    /// Counts runs in both kinds of map and puts the number of the run into the frame.
+    fn counting(shared: &Array<2>, per_cpu: &PerCpuArray<1>) -> Vec<Instruction> {
+        let mut a = Assembler::new();
+        let missing = a.label();
+        a.mov(R7, R1).store(R10.word(-4), 0).look_up(shared, -4, missing);
+        a.mov(R6, 1).atomic_fetch_add(R0.double(8), R6);
+        a.look_up(per_cpu, -4, missing).load(R1, R0.double(0)).add(R1, 1).store(R0.double(0), R1);
+        a.load(R1, R7.word(0)).load(R2, R7.word(4)).mov(R0, R1).add(R0, 14).jump_if(R0.above(R2), missing);
+        a.store(R1.byte(0), R6).give(XdpAction::Pass);
+        a.bind(missing).give(XdpAction::Aborted);
+        a.assemble()
+    }
+
+    #[test]
+    fn programs_and_user_space_see_the_same_maps() {
+        let Some(shared) = or_skip(Array::<2>::create("shared", 1)) else { return };
+        let per_cpu = PerCpuArray::<1>::create("per_cpu", 1).unwrap();
+        shared.set(0, &[7, 40]).unwrap();
+        let program = Program::load(ProgramType::Xdp, "counting", &counting(&shared, &per_cpu)).unwrap();
+        let run = program.test_run(&[0; 60], 100).unwrap();
+        assert_eq!(run.value, XdpAction::Pass as u32);
+        assert_eq!(run.frame[0], 139, "the last run sees what the 99 before it have added to 40");
+        assert_eq!(shared.get(0).unwrap(), [7, 140]);
+        assert_eq!(per_cpu.sum(0).unwrap(), [100]);
+        assert_eq!(shared.get(1).unwrap_err().call, "bpf(BPF_MAP_LOOKUP_ELEM) shared[1]");
+    }
+}

@@ -1,5 +1,18 @@
-//! Quantiles, intervals, steadiness: pure functions.
+//! Quantiles, intervals, steadiness and line rates: pure functions over numbers and histograms.
+//!
+//! It knows no clock, no file and no kind of test. What cannot be computed is `None`, never 0 or NaN.
 
+mod drift;
+mod line_rate;
+mod moments;
+mod quantile;
 mod steadiness;
 
+pub use drift::drift;
+pub use line_rate::{ETHERNET_OVERHEAD, Headers, WIRE_OVERHEAD, best_goodput, frame_rate};
+pub use moments::{LEVEL, mean, mean_interval, share_interval, stdev, student_t};
+pub use quantile::{Quantile, enough_samples, quantile_interval, quantile_summary};
 pub use steadiness::Steadiness;
+
+#[cfg(test)]
+mod noise;

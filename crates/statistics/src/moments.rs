@@ -1,0 +1,116 @@
+//! Means and the intervals around them; it does not know what the values are.
+
+use fathom_model::{Confidence, units::approximate};
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
+/// The probability with which the intervals of a result contain the true value.
+pub const LEVEL: f64 = 0.95;
+
+/// A length as a number to divide by.
+pub(crate) fn n_of<T>(values: &[T]) -> f64 {
+    approximate(u64::try_from(values.len()).unwrap_or(u64::MAX))
+}
+
+/// The arithmetic mean; nothing for no values.
+#[must_use]
+pub fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / n_of(values))
+}
+
+/// The standard deviation of a sample (n − 1); nothing for fewer than two values.
+#[must_use]
+pub fn stdev(values: &[f64]) -> Option<f64> {
+    let mean = mean(values)?;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (values.len() >= 2).then(|| (squares / (n_of(values) - 1.0)).sqrt())
+}
+
+/// The two-sided quantile of Student's t distribution: 4.30 at level 0.95 with 2 degrees of freedom.
+///
+/// Nothing without a degree of freedom, or for a level outside 0 to 1.
+#[must_use]
+pub fn student_t(level: f64, degrees: usize) -> Option<f64> {
+    let degrees = approximate(u64::try_from(degrees).ok()?);
+    if degrees < 1.0 || level <= 0.0 || level >= 1.0 {
+        return None;
+    }
+    let distribution = StudentsT::new(0.0, 1.0, degrees).ok()?;
+    Some(distribution.inverse_cdf(f64::midpoint(1.0, level)))
+}
+
+/// Student's t interval around the mean of independent trials.
+///
+/// Nothing for fewer than two trials: one trial says nothing about how trials differ.
+#[must_use]
+pub fn mean_interval(trials: &[f64], level: f64) -> Option<Confidence> {
+    let mean = mean(trials)?;
+    let half = student_t(level, trials.len().checked_sub(1)?)? * stdev(trials)? / n_of(trials).sqrt();
+    Some(Confidence { low: mean - half, high: mean + half, level, n_trials: trials.len() })
+}
+
+/// An interval as wide as the trials' t interval, around a value that was computed from all of them together.
+pub(crate) fn centred_interval(trials: &[f64], centre: f64) -> Option<Confidence> {
+    let interval = mean_interval(trials, LEVEL)?;
+    let half = (interval.high - interval.low) / 2.0;
+    Some(Confidence { low: centre - half, high: centre + half, ..interval })
+}
+
+/// The interval of a pooled share: the trials' t interval within 0 to 1.
+///
+/// Where no event was seen among `n_samples`, its upper end is at least 3 / n (the rule of three), because a share of which
+/// nothing was seen need not be zero; likewise where every sample was an event.
+#[must_use]
+pub fn share_interval(trials: &[f64], share: f64, n_samples: u64) -> Option<Confidence> {
+    let around = centred_interval(trials, share)?;
+    let unseen = if n_samples > 0 { (3.0 / approximate(n_samples)).min(1.0) } else { 1.0 };
+    let low = if share >= 1.0 { 1.0 - unseen } else { 0.0_f64.max(around.low) };
+    let high = if share <= 0.0 { unseen } else { 1.0_f64.min(around.high) };
+    Some(Confidence { low: low.min(share), high: high.max(share), ..around })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::noise::Noise;
+
+    #[test]
+    fn the_t_quantiles_are_those_of_the_printed_tables() {
+        for (level, degrees, t) in [(0.95, 1, 12.706), (0.95, 2, 4.303), (0.95, 4, 2.776), (0.99, 9, 3.250)] {
+            let ours = student_t(level, degrees).unwrap();
+            assert!((ours - t).abs() < 1e-3, "{ours} is not {t}");
+        }
+        assert_eq!((student_t(0.95, 0), student_t(1.0, 3)), (None, None));
+    }
+
+    #[test]
+    fn an_interval_of_three_trials_is_computed_as_by_hand() {
+        let interval = mean_interval(&[9.0, 10.0, 11.0], 0.95).unwrap();
+        assert!((interval.high - (10.0 + 4.3027 / 3.0_f64.sqrt())).abs() < 1e-3, "{interval:?}");
+        assert_eq!(interval.n_trials, 3);
+    }
+
+    #[test]
+    fn one_trial_has_no_interval_and_none_has_no_mean() {
+        assert_eq!(mean_interval(&[9.0], 0.95), None);
+        assert_eq!((mean(&[]), stdev(&[1.0])), (None, None));
+    }
+
+    #[test]
+    fn nineteen_of_twenty_intervals_contain_the_true_mean() {
+        let covered = (0..1000).filter(|seed| {
+            let trials = Noise::seeded(seed + 1).around(0.05, 3);
+            let interval = mean_interval(&trials, 0.95).unwrap();
+            (interval.low..=interval.high).contains(&1000.0)
+        });
+        let n_covered = covered.count();
+        assert!((930..=970).contains(&n_covered), "{n_covered} of 1000");
+    }
+
+    #[test]
+    fn a_loss_of_which_nothing_was_seen_may_still_be_three_in_n() {
+        let none = share_interval(&[0.0, 0.0, 0.0], 0.0, 1000).unwrap();
+        assert_eq!((none.low, none.high), (0.0, 0.003));
+        let some = share_interval(&[0.001, 0.002, 0.003], 0.002, 1000).unwrap();
+        assert!(some.low >= 0.0 && some.high < 0.01, "{some:?}");
+    }
+}

@@ -1,0 +1,30 @@
+# make run    build, and evaluate a lab on this machine
+# make test   everything that must hold
+# make lint   formatting, clippy, layering, licences
+# make bench  ours against the peers, side by side
+.PHONY: run test lint bench schema man
+
+CARGO ?= cargo
+
+run:
+	$(CARGO) run --release --package fathom -- evaluate
+
+test:
+	$(CARGO) xtask tidy
+	$(CARGO) test --workspace
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- --deny warnings
+	$(CARGO) xtask tidy
+	@if command -v cargo-deny >/dev/null; then $(CARGO) deny check; else echo "SKIPPED: cargo deny check (cargo install cargo-deny)"; fi
+
+bench:
+	bench/run.sh
+
+# The JSON Schema of a run, from the types of the model; a test fails when it is out of date.
+schema:
+	$(CARGO) xtask schema
+
+man:
+	$(CARGO) run --release --package fathom -- generate man target/man

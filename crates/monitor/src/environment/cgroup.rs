@@ -1,0 +1,95 @@
+//! How much processor time the control groups above this process leave it.
+//!
+//! Both generations are read: `cpu.max` of cgroup v2, `cpu.cfs_*_us` of v1 (Documentation/admin-guide/cgroup-v2.rst and
+//! Documentation/scheduler/sched-bwc.rst).
+
+use std::path::{Component, Path, PathBuf};
+
+use fathom_model::units::ratio;
+
+use super::content;
+
+/// The smallest limit on the way to the root, in cores; `none` when there is a group to ask and it has no limit.
+pub(super) fn limit_cores(root: &Path) -> Option<String> {
+    let groups = content(&root.join("proc/self/cgroup"))?;
+    let smallest = groups.lines().flat_map(|line| limits_of(root, line)).min_by(f64::total_cmp)?;
+    Some(if smallest.is_finite() { format!("{smallest:.2}") } else { "none".to_owned() })
+}
+
+/// The limits that one line of `/proc/self/cgroup`, `4:cpu,cpuacct:/a/b`, leads to: one for each group that tells.
+fn limits_of(root: &Path, line: &str) -> Vec<f64> {
+    let mut parts = line.splitn(3, ':').skip(1);
+    let (Some(controllers), Some(group)) = (parts.next(), parts.next()) else { return Vec::new() };
+    let limit: fn(&Path) -> Option<f64> = match controllers {
+        "" => limit_v2,
+        _ if controllers.split(',').any(|controller| controller == "cpu") => limit_v1,
+        _ => return Vec::new(),
+    };
+    // Where both generations are in use, the second one hangs below the first.
+    let mounts = if controllers.is_empty() { ["", "unified"] } else { [controllers, "cpu"] };
+    let mounts = mounts.map(|mount| root.join("sys/fs/cgroup").join(mount));
+    // A group outside the namespace of groups begins with `..` and cannot be seen from here.
+    let group: PathBuf = Path::new(group).components().filter(|part| matches!(part, Component::Normal(_))).collect();
+    let ways = mounts.iter().flat_map(|mount| group.ancestors().map(|group| mount.join(group)));
+    ways.filter_map(|way| limit(&way)).collect()
+}
+
+/// `200000 100000` is two cores, `max 100000` no limit, which is more than any number of cores.
+fn limit_v2(group: &Path) -> Option<f64> {
+    let text = content(&group.join("cpu.max"))?;
+    let (quota, period) = text.split_once(' ')?;
+    if quota == "max" { Some(f64::INFINITY) } else { ratio(quota.parse().ok()?, period.parse().ok()?) }
+}
+
+/// A quota of −1 is no limit.
+fn limit_v1(group: &Path) -> Option<f64> {
+    let quota = content(&group.join("cpu.cfs_quota_us"))?;
+    let period = content(&group.join("cpu.cfs_period_us"))?;
+    if quota == "-1" { Some(f64::INFINITY) } else { ratio(quota.parse().ok()?, period.parse().ok()?) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn the_smallest_limit_on_the_way_to_the_root_counts() {
+        let root = root(&[
+            ("proc/self/cgroup", "0::/pod/web\n"),
+            ("sys/fs/cgroup/pod/cpu.max", "150000 100000\n"),
+            ("sys/fs/cgroup/pod/web/cpu.max", "400000 100000\n"),
+        ]);
+        assert_eq!(limit_cores(root.path()).as_deref(), Some("1.50"));
+    }
+
+    #[test]
+    fn the_first_generation_of_groups_is_understood() {
+        let root = root(&[
+            ("proc/self/cgroup", "4:memory:/a\n2:cpu,cpuacct:/a\n0::/\n"),
+            ("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "50000\n"),
+            ("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us", "100000\n"),
+            ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n"),
+            ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n"),
+        ]);
+        assert_eq!(limit_cores(root.path()).as_deref(), Some("0.50"));
+    }
+
+    #[test]
+    fn no_limit_is_not_the_same_as_not_knowing() {
+        let unlimited = root(&[("proc/self/cgroup", "0::/../a\n"), ("sys/fs/cgroup/a/cpu.max", "max 100000\n")]);
+        assert_eq!(limit_cores(unlimited.path()).as_deref(), Some("none"));
+        let unknown = root(&[("proc/self/cgroup", "0::/a\nnonsense\n"), ("sys/fs/cgroup/a/cpu.max", "soon\n")]);
+        assert_eq!(limit_cores(unknown.path()), None);
+    }
+}

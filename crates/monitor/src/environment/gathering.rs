@@ -1,0 +1,70 @@
+//! Asks the kernel for the facts of its interfaces, through rtnetlink and ethtool.
+
+use fathom_model::units::Bytes;
+use fathom_sys::{
+    Result,
+    ethtool::Device,
+    netlink::{Link, MacAddress, Netlink},
+};
+
+use super::{InterfaceFacts, Queues};
+
+/// The interfaces of the network namespace of the calling thread.
+///
+/// What a device does not tell is left out of its facts; one that goes away meanwhile tells nothing more.
+///
+/// # Errors
+/// When the kernel does not list them.
+pub fn interfaces() -> Result<Vec<InterfaceFacts>> {
+    Ok(Netlink::open()?.links()?.into_iter().map(facts).collect())
+}
+
+fn facts(link: Link) -> InterfaceFacts {
+    let device = Device::open(&link.name).ok();
+    let device = device.as_ref();
+    let driver = device.and_then(|device| device.driver().ok().flatten());
+    let features = device.and_then(|device| device.features().ok()).unwrap_or_default();
+    InterfaceFacts {
+        speed: device.and_then(|device| device.speed().ok().flatten()),
+        mtu: Some(Bytes(u64::from(link.mtu_bytes))),
+        queues: queues(device, &link),
+        offloads: features.into_iter().filter(|feature| feature.active).map(|feature| feature.name).collect(),
+        mac: link.mac.map(mac_text),
+        operstate: Some(if link.is_up && link.has_carrier { "up" } else { "down" }.to_owned()),
+        qdisc: link.qdisc,
+        name: link.name,
+        firmware: driver.as_ref().and_then(|driver| driver.firmware.clone()),
+        bus: driver.as_ref().and_then(|driver| driver.bus.clone()),
+        driver: driver.map(|driver| driver.name),
+    }
+}
+
+/// What the driver says of its channels, or the kernel's own count where the driver says nothing.
+fn queues(device: Option<&Device>, link: &Link) -> Queues {
+    let some = |n: u32| (n > 0).then_some(n);
+    match device.and_then(|device| device.channels().ok().flatten()) {
+        Some(channels) => {
+            let current = channels.current;
+            Queues { rx: some(current.rx), tx: some(current.tx), combined: some(current.combined) }
+        }
+        None => Queues { rx: link.n_rx_queues, tx: link.n_tx_queues, combined: None },
+    }
+}
+
+fn mac_text(mac: MacAddress) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_of_this_machine_has_its_facts() {
+        let all = interfaces().unwrap();
+        let lo = all.iter().find(|interface| interface.name == "lo").unwrap();
+        assert!(lo.mtu >= Some(Bytes(16_436)), "{lo:?}");
+        assert!(lo.offloads.iter().any(|name| name == "loopback"), "{lo:?}");
+        assert_eq!((lo.speed, lo.line_rate()), (None, None));
+    }
+}

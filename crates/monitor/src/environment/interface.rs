@@ -1,0 +1,138 @@
+//! What an interface is: who drives it, how fast it says it is, what it does for the kernel.
+
+use fathom_model::{
+    Environment,
+    units::{BitsPerSec, Bytes, rounded},
+};
+
+/// Facts of one interface, each absent when nobody told it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct InterfaceFacts {
+    /// What it is called: the topic of its facts.
+    pub name: String,
+    /// Who drives it, as ethtool says: `virtio_net`, `veth`, `ixgbe`.
+    pub driver: Option<String>,
+    /// The version of the device's firmware.
+    pub firmware: Option<String>,
+    /// Where the device sits: `0000:00:04.0`.
+    pub bus: Option<String>,
+    /// What it says its line carries; see [`LineRate`] for whether that is so.
+    pub speed: Option<BitsPerSec>,
+    /// The largest payload of a frame.
+    pub mtu: Option<Bytes>,
+    /// Its queues.
+    pub queues: Queues,
+    /// The offloads that are on, by ethtool's names: `tx-checksum-ipv4`, `rx-gro`.
+    pub offloads: Vec<String>,
+    /// Its own address on the wire.
+    pub mac: Option<String>,
+    /// The queueing discipline at its root.
+    pub qdisc: Option<String>,
+    /// Whether it works: `up`, `down`, `unknown`, as RFC 2863 has it.
+    pub operstate: Option<String>,
+}
+
+/// How many queues an interface has, by what they are for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Queues {
+    /// Queues that only receive.
+    pub rx: Option<u32>,
+    /// Queues that only send.
+    pub tx: Option<u32>,
+    /// Queues that do both, on one interrupt.
+    pub combined: Option<u32>,
+}
+
+/// Whether the speed of an interface is that of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LineRate {
+    /// A line carries so much and no more.
+    Real,
+    /// The driver made the number up: nothing holds frames to it.
+    Nominal,
+}
+
+/// Drivers of devices without a line: the speed that they tell is a constant, or what somebody told the device.
+///
+/// `veth` and `tun` say 10 Gbit/s and 10 Mbit/s whatever they carry (drivers/net/veth.c, drivers/net/tun.c); a paravirtual
+/// device repeats what the host of the guest chose.
+const WITHOUT_LINE: [&str; 10] =
+    ["bridge", "dummy", "hv_netvsc", "macvlan", "tun", "veth", "virtio_net", "vmxnet3", "vif", "xen_netfront"];
+
+impl InterfaceFacts {
+    /// Whether its speed is a line's; nothing when it tells no speed or nobody knows its driver.
+    #[must_use]
+    pub fn line_rate(&self) -> Option<LineRate> {
+        self.speed?;
+        let driver = self.driver.as_deref()?;
+        Some(if WITHOUT_LINE.contains(&driver) { LineRate::Nominal } else { LineRate::Real })
+    }
+
+    /// Writes the facts down under its name.
+    pub(super) fn note(&self, facts: &mut Environment) {
+        let count = |n: Option<u32>| n.map(|n| n.to_string());
+        let line_rate = self.line_rate().map(|rate| match rate {
+            LineRate::Real => "real".to_owned(),
+            LineRate::Nominal => "nominal".to_owned(),
+        });
+        let all = [
+            ("driver", self.driver.clone()),
+            ("firmware", self.firmware.clone()),
+            ("bus", self.bus.clone()),
+            ("speed_bps", self.speed.map(|speed| rounded(speed.get()).to_string())),
+            ("line_rate", line_rate),
+            ("mtu_bytes", self.mtu.map(|mtu| mtu.0.to_string())),
+            ("queues_rx", count(self.queues.rx)),
+            ("queues_tx", count(self.queues.tx)),
+            ("queues_combined", count(self.queues.combined)),
+            ("offloads", (!self.offloads.is_empty()).then(|| self.offloads.join(" "))),
+            ("mac", self.mac.clone()),
+            ("qdisc", self.qdisc.clone()),
+            ("operstate", self.operstate.clone()),
+        ];
+        for (name, value) in all {
+            super::note_some(facts, (&self.name, name), value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_of_an_interface_stand_under_its_name() {
+        let interface = InterfaceFacts {
+            name: "eth0".to_owned(),
+            driver: Some("ixgbe".to_owned()),
+            speed: BitsPerSec::new(1e10),
+            mtu: Some(Bytes(1500)),
+            queues: Queues { combined: Some(8), ..Queues::default() },
+            offloads: vec!["rx-gro".to_owned(), "tx-udp-segmentation".to_owned()],
+            ..InterfaceFacts::default()
+        };
+        let mut facts = Environment::default();
+        interface.note(&mut facts);
+        let expected = [
+            ("driver", Some("ixgbe")),
+            ("speed_bps", Some("10000000000")),
+            ("line_rate", Some("real")),
+            ("mtu_bytes", Some("1500")),
+            ("queues_combined", Some("8")),
+            ("queues_rx", None),
+            ("offloads", Some("rx-gro tx-udp-segmentation")),
+            ("mac", None),
+        ];
+        for (name, value) in expected {
+            assert_eq!(facts.get("eth0", name), value, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_speed_of_a_device_without_a_line_is_called_nominal() {
+        let veth =
+            InterfaceFacts { driver: Some("veth".to_owned()), speed: BitsPerSec::new(1e10), ..Default::default() };
+        assert_eq!(veth.line_rate(), Some(LineRate::Nominal));
+        assert_eq!(InterfaceFacts { speed: None, ..veth }.line_rate(), None);
+    }
+}

@@ -1,0 +1,145 @@
+//! What a host is, as far as it bears on the numbers: kernel, processors, settings, interfaces.
+//!
+//! A fact that the host does not tell is left out. Facts are texts, as the kernel writes them unless a fact's name has a unit;
+//! what follows from them is for others to say.
+
+mod cgroup;
+mod command_line;
+mod gathering;
+mod interface;
+mod sysctl;
+
+use std::{fs, io::Read as _, path::Path};
+
+use fathom_model::Environment;
+
+pub use gathering::interfaces;
+pub use interface::{InterfaceFacts, LineRate, Queues};
+
+/// More than any file with a fact has.
+const FILE_MAX: u64 = 1 << 20;
+
+/// Files that hold one fact: its topic, its name and the path under the root.
+const FILES: [(&str, &str, &str); 19] = [
+    ("kernel", "release", "proc/sys/kernel/osrelease"),
+    ("kernel", "version", "proc/sys/kernel/version"),
+    ("kernel", "boot_id", "proc/sys/kernel/random/boot_id"),
+    ("kernel", "clocksource", "sys/devices/system/clocksource/clocksource0/current_clocksource"),
+    ("kernel", "clocksource_available", "sys/devices/system/clocksource/clocksource0/available_clocksource"),
+    ("cpu", "present", "sys/devices/system/cpu/present"),
+    ("cpu", "online", "sys/devices/system/cpu/online"),
+    ("cpu", "isolated", "sys/devices/system/cpu/isolated"),
+    ("cpu", "smt", "sys/devices/system/cpu/smt/control"),
+    ("cpu", "governor", "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+    ("cpu", "frequency_driver", "sys/devices/system/cpu/cpu0/cpufreq/scaling_driver"),
+    ("cpu", "boost", "sys/devices/system/cpu/cpufreq/boost"),
+    ("cpu", "numa_nodes", "sys/devices/system/node/online"),
+    ("cpu", "machine", "sys/class/dmi/id/product_name"),
+    ("memory", "transparent_huge_pages", "sys/kernel/mm/transparent_hugepage/enabled"),
+    ("tcp", "congestion_control", "proc/sys/net/ipv4/tcp_congestion_control"),
+    ("tcp", "congestion_control_available", "proc/sys/net/ipv4/tcp_available_congestion_control"),
+    // One of the whole host: Linux hides it in every network namespace but the first.
+    ("tcp", "qdisc_default", "proc/sys/net/core/default_qdisc"),
+    ("tcp", "mptcp", "proc/sys/net/mptcp/enabled"),
+];
+
+/// Facts of the processor: the name here and the key in `/proc/cpuinfo`.
+const CPU_KEYS: [(&str, &str); 2] = [("model", "model name"), ("microcode", "microcode")];
+
+/// Facts of the distribution: the name here and the key in os-release(5).
+const DISTRIBUTION_KEYS: [(&str, &str); 3] = [("name", "PRETTY_NAME"), ("id", "ID"), ("version", "VERSION_ID")];
+
+/// What the host under `root` is; `/` is this one, seen from the network namespace that the process is in.
+#[must_use]
+pub fn environment(root: &Path, interfaces: &[InterfaceFacts]) -> Environment {
+    let mut facts = Environment::default();
+    for (topic, name, path) in FILES {
+        note_some(&mut facts, (topic, name), content(&root.join(path)));
+    }
+    let command_line = content(&root.join("proc/cmdline")).map(|line| command_line::redacted(&line));
+    note_some(&mut facts, ("kernel", "command_line"), command_line);
+    distribution(root, &mut facts);
+    processors(root, &mut facts);
+    memory(root, &mut facts);
+    mitigations(root, &mut facts);
+    sysctl::note(root, &mut facts);
+    for interface in interfaces {
+        interface.note(&mut facts);
+    }
+    facts
+}
+
+fn distribution(root: &Path, facts: &mut Environment) {
+    let Some(text) = content(&root.join("etc/os-release")).or_else(|| content(&root.join("usr/lib/os-release"))) else {
+        return;
+    };
+    for (name, key) in DISTRIBUTION_KEYS {
+        let value = value_of(&text, key, '=').map(|value| value.trim_matches(['"', '\'']).to_owned());
+        note_some(facts, ("distribution", name), value);
+    }
+}
+
+fn processors(root: &Path, facts: &mut Environment) {
+    if let Some(text) = content(&root.join("proc/cpuinfo")) {
+        let online = text.lines().filter(|line| line.starts_with("processor")).count();
+        if online > 0 {
+            facts.note("cpu", "count", online.to_string());
+        }
+        for (name, key) in CPU_KEYS {
+            note_some(facts, ("cpu", name), value_of(&text, key, ':'));
+        }
+        if let Some(flags) = value_of(&text, "flags", ':') {
+            let is_guest = flags.split_whitespace().any(|flag| flag == "hypervisor");
+            facts.note("cpu", "hypervisor", if is_guest { "yes" } else { "no" });
+        }
+    }
+    let status = content(&root.join("proc/self/status"));
+    let allowed = status.and_then(|text| value_of(&text, "Cpus_allowed_list", ':'));
+    note_some(facts, ("cpu", "allowed"), allowed);
+    note_some(facts, ("cpu", "cgroup_limit_cores"), cgroup::limit_cores(root));
+}
+
+fn memory(root: &Path, facts: &mut Environment) {
+    let Some(text) = content(&root.join("proc/meminfo")) else { return };
+    let total = value_of(&text, "MemTotal", ':').and_then(|total| kibibytes(&total));
+    note_some(facts, ("memory", "total_bytes"), total.map(|bytes| bytes.to_string()));
+    note_some(facts, ("memory", "huge_pages"), value_of(&text, "HugePages_Total", ':'));
+}
+
+/// The bytes of a text such as `24624128 kB`, in which the kernel means 1024 by `k`.
+fn kibibytes(text: &str) -> Option<u64> {
+    text.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+fn mitigations(root: &Path, facts: &mut Environment) {
+    for (name, value) in contents(&root.join("sys/devices/system/cpu/vulnerabilities")) {
+        facts.note("mitigations", &name, value);
+    }
+}
+
+fn note_some(facts: &mut Environment, (topic, name): (&str, &str), value: Option<String>) {
+    if let Some(value) = value.filter(|value| !value.is_empty()) {
+        facts.note(topic, name, value);
+    }
+}
+
+/// The value behind the first line that begins with a key and its separator, as in `MemTotal:  24624128 kB`.
+fn value_of(text: &str, key: &str, separator: char) -> Option<String> {
+    let value = |line: &str| Some(line.strip_prefix(key)?.trim_start().strip_prefix(separator)?.trim().to_owned());
+    text.lines().find_map(value)
+}
+
+/// What a file holds, without white space around it; nothing when it cannot be read or is no text.
+fn content(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    // Some files of /proc/sys answer only with an error: they tell nothing, like one that is not there.
+    fs::File::open(path).ok()?.take(FILE_MAX).read_to_string(&mut text).ok()?;
+    Some(text.trim().to_owned())
+}
+
+/// The names and the contents of all files in a directory that can be read.
+fn contents(directory: &Path) -> impl Iterator<Item = (String, String)> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    files.filter_map(|file| Some((file.file_name().into_string().ok()?, content(&file.path())?)))
+}

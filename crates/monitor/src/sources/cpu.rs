@@ -1,0 +1,67 @@
+//! Processor time per core and state: `/proc/stat`, the page proc(5).
+//!
+//! The kernel may take back a little idle time while a core sleeps, so that one may fall by a tick between two samples.
+
+use std::{io, path::Path, str};
+
+use fathom_model::names::host;
+
+use super::{Recorder, Source, counters_of};
+use crate::procfs::{ProcFile, fields, lines, numbers};
+
+/// The kernel shows ticks of `USER_HZ`, which is 100 on every architecture that is left, whatever its own timer does.
+const NANOS_PER_TICK: u64 = 1_000_000_000 / 100;
+
+/// Each counter with the columns that it adds up: user nice system idle iowait irq softirq steal.
+///
+/// The columns behind these, guest and guest nice, are part of user and nice already.
+const STATES: [(&str, &[usize]); 6] = [
+    (host::CPU_USER_NS, &[0, 1]),
+    (host::CPU_SYSTEM_NS, &[2]),
+    (host::CPU_IDLE_NS, &[3, 4]),
+    (host::CPU_IRQ_NS, &[5]),
+    (host::CPU_SOFTIRQ_NS, &[6]),
+    (host::CPU_STEAL_NS, &[7]),
+];
+
+/// The source.
+pub(super) struct Cpu(ProcFile);
+
+impl Cpu {
+    /// One that has read nothing yet.
+    pub(super) const fn new() -> Self {
+        Self(ProcFile::new("proc/stat"))
+    }
+}
+
+impl Source for Cpu {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn counters(&self) -> &'static [&'static str] {
+        const { &counters_of(&STATES) }
+    }
+
+    fn sample(&mut self, root: &Path, out: &mut dyn Recorder) -> io::Result<()> {
+        for line in lines(self.0.read(root)?) {
+            let mut fields = fields(line);
+            let Some(core) = fields.next().and_then(core) else { continue };
+            let ticks: [Option<u64>; 8] = numbers(fields);
+            for (counter, states) in STATES {
+                let sum = states.iter().try_fold(0_u64, |sum, state| sum.checked_add(ticks[*state]?));
+                if let Some(ns) = sum.and_then(|sum| sum.checked_mul(NANOS_PER_TICK)) {
+                    out.value(counter, core, ns);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The name of one core: `cpu3`, but not the sum of all, `cpu`.
+fn core(field: &[u8]) -> Option<&str> {
+    let digits = field.strip_prefix(b"cpu")?;
+    let one = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    one.then(|| str::from_utf8(field).ok()).flatten()
+}

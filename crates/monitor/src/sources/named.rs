@@ -1,0 +1,56 @@
+//! Files in which each line of values stands below a line of names: `/proc/net/snmp` and `/proc/net/netstat`.
+//!
+//! Which names there are differs from kernel to kernel, so values are found by name; names that nobody asked for are passed
+//! over, and names that are asked for and not there give no value.
+
+use std::{io, path::Path};
+
+use super::{Recorder, Source};
+use crate::procfs::{ProcFile, fields, lines, number};
+
+/// A counter with the group and the name that the file gives it, such as `Udp:` and `NoPorts`.
+pub(super) type Wanted = (&'static str, (&'static str, &'static str));
+
+/// The source of one such file.
+pub(super) struct Named {
+    pub(super) name: &'static str,
+    pub(super) file: ProcFile,
+    pub(super) wanted: &'static [Wanted],
+    pub(super) counters: &'static [&'static str],
+}
+
+impl Source for Named {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn counters(&self) -> &'static [&'static str] {
+        self.counters
+    }
+
+    fn sample(&mut self, root: &Path, out: &mut dyn Recorder) -> io::Result<()> {
+        let mut above: Option<&[u8]> = None;
+        for line in lines(self.file.read(root)?) {
+            match above.take() {
+                Some(names) if pair(names, line) => record(names, line, self.wanted, out),
+                _ => above = Some(line),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether two lines belong together: one group, and as many values as names, so that no value slips under another name.
+fn pair(names: &[u8], values: &[u8]) -> bool {
+    fields(names).next() == fields(values).next() && fields(names).count() == fields(values).count()
+}
+
+fn record(names: &[u8], values: &[u8], wanted: &[Wanted], out: &mut dyn Recorder) {
+    let Some(group) = fields(names).next() else { return };
+    for (name, value) in fields(names).zip(fields(values)).skip(1) {
+        let asked = wanted.iter().find(|(_, (g, n))| g.as_bytes() == group && n.as_bytes() == name);
+        if let (Some((counter, _)), Some(value)) = (asked, number(value)) {
+            out.value(counter, "", value);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Frames and bytes of every interface of the namespace: `/proc/net/dev`, written by `net/core/net-procfs.c`.
+//!
+//! The drops on receiving include those that the device counts as missed for want of room.
+
+use std::{io, path::Path};
+
+use fathom_model::names::host;
+
+use super::{Recorder, Source, counters_of};
+use crate::procfs::{ProcFile, fields, lines, numbers};
+
+/// Each counter with its column behind the name of the interface; eight columns of receiving, then eight of sending.
+const COLUMNS: [(&str, usize); 9] = [
+    (host::DEV_RX_BYTES, 0),
+    (host::DEV_RX_FRAMES, 1),
+    (host::DEV_RX_ERRORS, 2),
+    (host::DEV_RX_DROPPED, 3),
+    (host::DEV_RX_FIFO, 4),
+    (host::DEV_TX_BYTES, 8),
+    (host::DEV_TX_FRAMES, 9),
+    (host::DEV_TX_ERRORS, 10),
+    (host::DEV_TX_DROPPED, 11),
+];
+
+/// The source.
+pub(super) struct NetDev(ProcFile);
+
+impl NetDev {
+    /// One that has read nothing yet.
+    pub(super) const fn new() -> Self {
+        Self(ProcFile::new("proc/net/dev"))
+    }
+}
+
+impl Source for NetDev {
+    fn name(&self) -> &'static str {
+        "netdev"
+    }
+
+    fn counters(&self) -> &'static [&'static str] {
+        const { &counters_of(&COLUMNS) }
+    }
+
+    fn sample(&mut self, root: &Path, out: &mut dyn Recorder) -> io::Result<()> {
+        for line in lines(self.0.read(root)?) {
+            // The kernel refuses names with a colon, and writes none behind the one that follows the name.
+            let Some(colon) = line.iter().rposition(|byte| *byte == b':') else { continue };
+            let interface = String::from_utf8_lossy(line[..colon].trim_ascii());
+            let shown: [Option<u64>; 16] = numbers(fields(&line[colon + 1..]));
+            for (counter, column) in COLUMNS {
+                if let Some(value) = shown[column] {
+                    out.value(counter, &interface, value);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,26 @@
+//! What Linux counts beyond the MIBs: `/proc/net/netstat`, written by `net/ipv4/proc.c`.
+
+use fathom_model::names::host;
+
+use super::{
+    counters_of,
+    named::{Named, Wanted},
+};
+use crate::procfs::ProcFile;
+
+const WANTED: [Wanted; 4] = [
+    (host::TCP_TIMEOUTS, ("TcpExt:", "TCPTimeouts")),
+    (host::TCP_LISTEN_OVERFLOWS, ("TcpExt:", "ListenOverflows")),
+    (host::TCP_LISTEN_DROPS, ("TcpExt:", "ListenDrops")),
+    (host::TCP_PRUNED, ("TcpExt:", "PruneCalled")),
+];
+
+/// One that has read nothing yet.
+pub(super) const fn source() -> Named {
+    Named {
+        name: "netstat",
+        file: ProcFile::new("proc/net/netstat"),
+        wanted: &WANTED,
+        counters: const { &counters_of(&WANTED) },
+    }
+}

@@ -1,0 +1,36 @@
+//! IP, TCP and UDP as the MIBs count them: `/proc/net/snmp`, written by `net/ipv4/proc.c`; TCP and UDP over IPv4 and,
+//! for TCP, over IPv6 as well.
+
+use fathom_model::names::host;
+
+use super::{
+    counters_of,
+    named::{Named, Wanted},
+};
+use crate::procfs::ProcFile;
+
+const WANTED: [Wanted; 13] = [
+    (host::IP_IN_DISCARDS, ("Ip:", "InDiscards")),
+    (host::IP_OUT_DISCARDS, ("Ip:", "OutDiscards")),
+    (host::TCP_IN_SEGMENTS, ("Tcp:", "InSegs")),
+    (host::TCP_OUT_SEGMENTS, ("Tcp:", "OutSegs")),
+    (host::TCP_RETRANS_SEGMENTS, ("Tcp:", "RetransSegs")),
+    (host::TCP_IN_ERRORS, ("Tcp:", "InErrs")),
+    (host::TCP_OUT_RESETS, ("Tcp:", "OutRsts")),
+    (host::UDP_IN_DATAGRAMS, ("Udp:", "InDatagrams")),
+    (host::UDP_NO_PORTS, ("Udp:", "NoPorts")),
+    (host::UDP_OUT_DATAGRAMS, ("Udp:", "OutDatagrams")),
+    (host::UDP_RCVBUF_ERRORS, ("Udp:", "RcvbufErrors")),
+    (host::UDP_SNDBUF_ERRORS, ("Udp:", "SndbufErrors")),
+    (host::UDP_IN_CSUM_ERRORS, ("Udp:", "InCsumErrors")),
+];
+
+/// One that has read nothing yet.
+pub(super) const fn source() -> Named {
+    Named {
+        name: "snmp",
+        file: ProcFile::new("proc/net/snmp"),
+        wanted: &WANTED,
+        counters: const { &counters_of(&WANTED) },
+    }
+}

@@ -1,0 +1,113 @@
+//! What each core took from its backlog: `/proc/net/softnet_stat`, written by `net/core/net-procfs.c`.
+//!
+//! One line per core that is online, in columns of eight hexadecimal digits. Linux 6.1 writes 13 columns, 6.18 writes 15; what
+//! is read here stands in the first three, and the number of the core in the thirteenth.
+
+use std::{fmt::Write as _, io, path::Path, str};
+
+use fathom_model::names::host;
+
+use super::{Recorder, Source};
+use crate::procfs::{ProcFile, fields, lines};
+
+/// The counters, in the order of their columns.
+const COLUMNS: [&str; 3] = [host::SOFTNET_PROCESSED, host::SOFTNET_DROPPED, host::SOFTNET_SQUEEZED];
+/// The column with the number of the core, since Linux 5.10.
+const CORE_COLUMN: usize = 12;
+/// A file of fewer columns is not this one: Linux 2.6 had nine.
+const COLUMNS_MIN: usize = 9;
+/// The most cores that Linux can be built for (`NR_CPUS` on x86): a higher number is not a core's.
+const CORES_MAX: usize = 8192;
+
+/// The source.
+pub(super) struct Softnet {
+    file: ProcFile,
+    cores: Vec<[Unwrapped; COLUMNS.len()]>,
+    /// The name of the core at hand, kept so that its room is used again.
+    of: String,
+}
+
+impl Softnet {
+    /// One that has read nothing yet.
+    pub(super) const fn new() -> Self {
+        Self { file: ProcFile::new("proc/net/softnet_stat"), cores: Vec::new(), of: String::new() }
+    }
+}
+
+impl Source for Softnet {
+    fn name(&self) -> &'static str {
+        "softnet"
+    }
+
+    fn counters(&self) -> &'static [&'static str] {
+        &COLUMNS
+    }
+
+    fn sample(&mut self, root: &Path, out: &mut dyn Recorder) -> io::Result<()> {
+        let text = self.file.read(root)?;
+        let n_columns = lines(text).next().map_or(0, |first| fields(first).count());
+        for (row, line) in lines(text).enumerate() {
+            // A line that differs from the first was cut off, and its core would be a guess.
+            if n_columns < COLUMNS_MIN || fields(line).count() != n_columns {
+                continue;
+            }
+            let Some(core) = core(line, row) else { continue };
+            if self.cores.len() <= core {
+                self.cores.resize(core + 1, Default::default());
+            }
+            self.of.clear();
+            write!(self.of, "cpu{core}").expect("a text takes everything");
+            for ((counter, total), field) in COLUMNS.iter().zip(&mut self.cores[core]).zip(fields(line)) {
+                if let Some(shown) = hexadecimal(field) {
+                    out.value(counter, &self.of, total.follow(shown));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whose line it is; before Linux 5.10 the lines were only counted, which is right while every core is online.
+fn core(line: &[u8], row: usize) -> Option<usize> {
+    let core = match fields(line).nth(CORE_COLUMN) {
+        Some(field) => usize::try_from(hexadecimal(field)?).ok()?,
+        None => row,
+    };
+    (core < CORES_MAX).then_some(core)
+}
+
+/// Exactly eight digits, as the kernel writes them: with fewer the field was cut off.
+fn hexadecimal(field: &[u8]) -> Option<u32> {
+    let digits = field.len() == 8 && field.iter().all(u8::is_ascii_hexdigit);
+    u32::from_str_radix(str::from_utf8(field).ok().filter(|_| digits)?, 16).ok()
+}
+
+/// A counter of 32 bits, followed beyond its range.
+#[derive(Clone, Default)]
+struct Unwrapped {
+    shown: u32,
+    total: u64,
+}
+
+impl Unwrapped {
+    /// The count since the first sample's zero; right while fewer than 2³² come between two samples.
+    fn follow(&mut self, shown: u32) -> u64 {
+        self.total += u64::from(shown.wrapping_sub(self.shown));
+        self.shown = shown;
+        self.total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_of_32_bits_goes_on_where_it_wraps() {
+        let mut counter = Unwrapped::default();
+        assert_eq!(counter.follow(0xffff_fff0), 0xffff_fff0);
+        assert_eq!(counter.follow(0x10), 0x1_0000_0010);
+        assert_eq!(counter.follow(0x10), 0x1_0000_0010);
+        assert_eq!(counter.follow(0x0f), 0x2_0000_000f);
+    }
+}

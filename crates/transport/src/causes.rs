@@ -1,0 +1,28 @@
+//! Errors of a trial by cause, with how often each came.
+
+use std::collections::BTreeMap;
+
+use fathom_model::Record;
+
+/// What went wrong, in the words of the kernel.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Causes(BTreeMap<String, u64>);
+
+impl Causes {
+    /// Counts a system call that failed.
+    pub(crate) fn count(&mut self, error: &fathom_sys::Error) {
+        self.note(&format!("{}: {}", error.call, error.source.kind()));
+    }
+
+    /// Counts something else.
+    pub(crate) fn note(&mut self, cause: &str) {
+        *self.0.entry(cause.to_owned()).or_default() += 1;
+    }
+
+    /// Adds them to a record.
+    pub(crate) fn add_to(self, record: &mut Record) {
+        for (cause, times) in self.0 {
+            *record.errors.entry(cause).or_default() += times;
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! `TCP_INFO` of the flows of a test, sampled beside it.
+//!
+//! Memory is constant in time and in the number of flows: when a series is full, every second sample goes and the distance doubles.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use fathom_engine::Watcher;
+use fathom_model::{
+    Histogram, Record,
+    names::tcp,
+    record::{Flow, FlowSample},
+    units::{BitsPerSec, Bytes, Nanos, rounded},
+};
+use fathom_sys::{socket::Socket, tcp_info::TcpInfo};
+
+/// The most samples of all flows together: about 4 MiB.
+const SAMPLES_MAX: usize = 4096;
+/// The most flows that are sampled.
+const FLOWS_MAX: usize = 512;
+
+/// Samples every flow once per interval, from the thread that conducts.
+#[derive(Debug)]
+pub(crate) struct FlowWatch {
+    sockets: Vec<Arc<Socket>>,
+    flows: Vec<Flow>,
+    rtt: Histogram,
+    per_flow_max: usize,
+    every: usize,
+    n_intervals: usize,
+}
+
+/// The values that the kernel returned, by name.
+fn values(info: &TcpInfo) -> BTreeMap<String, u64> {
+    let nanos = |span: Nanos| span.0;
+    let bits = |rate: BitsPerSec| rounded(rate.get());
+    let bytes = |volume: Bytes| volume.0;
+    let rows = [
+        (tcp::RTT_NS, Some(info.rtt.0)),
+        (tcp::RTT_MIN_NS, info.min_rtt.map(nanos)),
+        (tcp::CWND_SEGMENTS, Some(info.snd_cwnd.into())),
+        (tcp::SND_MSS_BYTES, Some(info.snd_mss.0)),
+        (tcp::RETRANS_TOTAL, Some(info.total_retrans.into())),
+        (tcp::SEGMENTS_OUT, info.segs_out.map(u64::from)),
+        (tcp::BYTES_SENT, info.bytes_sent.map(bytes)),
+        (tcp::BYTES_ACKED, info.bytes_acked.map(bytes)),
+        (tcp::BYTES_RECEIVED, info.bytes_received.map(bytes)),
+        (tcp::BYTES_RETRANS, info.bytes_retrans.map(bytes)),
+        (tcp::BUSY_NS, info.busy_time.map(nanos)),
+        (tcp::RWND_LIMITED_NS, info.rwnd_limited.map(nanos)),
+        (tcp::SNDBUF_LIMITED_NS, info.sndbuf_limited.map(nanos)),
+        (tcp::DELIVERY_RATE_BPS, info.delivery_rate.map(bits)),
+        (tcp::PACING_RATE_BPS, info.pacing_rate.map(bits)),
+    ];
+    rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
+/// Local and remote address of a connection.
+fn id(socket: &Socket) -> String {
+    let text = |address: std::io::Result<fathom_sys::socket::SockAddr>| {
+        address.ok().and_then(|address| address.as_socket()).map_or("-".to_owned(), |address| address.to_string())
+    };
+    format!("{} {}", text(socket.local_addr()), text(socket.peer_addr()))
+}
+
+impl FlowWatch {
+    pub(crate) fn new(sockets: &[Arc<Socket>]) -> Self {
+        let sockets: Vec<_> = sockets.iter().take(FLOWS_MAX).cloned().collect();
+        Self {
+            flows: sockets.iter().map(|socket| Flow { id: id(socket), samples: Vec::new() }).collect(),
+            rtt: Histogram::new(),
+            per_flow_max: (SAMPLES_MAX / sockets.len().max(1)).max(4),
+            sockets,
+            every: 1,
+            n_intervals: 0,
+        }
+    }
+
+    fn sample(&mut self, at_ns: Nanos) {
+        for (socket, flow) in self.sockets.iter().zip(&mut self.flows) {
+            // A connection that broke has no more to tell; its earlier samples stay.
+            let Ok(info) = TcpInfo::of(socket) else { continue };
+            self.rtt.record(info.rtt.0);
+            flow.samples.push(FlowSample { at_ns, values: values(&info) });
+        }
+    }
+
+    fn thin_out(&mut self) {
+        for flow in &mut self.flows {
+            let mut row = 0;
+            flow.samples.retain(|_| {
+                row += 1;
+                row % 2 == 1
+            });
+        }
+        self.every *= 2;
+    }
+
+    /// Takes a last sample and writes all of them, with the totals that follow, to the record.
+    pub(crate) fn finish(mut self, record: &mut Record) {
+        self.sample(record.timeline.end_ns.last().copied().unwrap_or_default());
+        for name in [tcp::RETRANS_TOTAL, tcp::BYTES_RETRANS] {
+            let last = |flow: &Flow| flow.samples.last().and_then(|sample| sample.values.get(name).copied());
+            record.totals.insert(name.to_owned(), self.flows.iter().filter_map(last).sum());
+        }
+        record.distributions.insert(tcp::RTT_NS.to_owned(), self.rtt);
+        record.flows = self.flows;
+    }
+}
+
+impl Watcher for FlowWatch {
+    fn interval(&mut self, elapsed: Nanos) {
+        if self.n_intervals.is_multiple_of(self.every) {
+            self.sample(elapsed);
+            if self.flows.iter().any(|flow| flow.samples.len() >= self.per_flow_max) {
+                self.thin_out();
+            }
+        }
+        self.n_intervals += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use fathom_sys::socket;
+
+    use super::*;
+
+    #[test]
+    fn a_long_test_keeps_a_bounded_number_of_evenly_spaced_samples() {
+        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let listener = socket::listen(loopback, 1).unwrap();
+        let near = Arc::new(socket::stream(loopback).unwrap());
+        socket::connect(&near, socket::local_address(&listener).unwrap(), Nanos::from_secs(1)).unwrap();
+        let mut watch = FlowWatch::new(&[near]);
+        watch.per_flow_max = 8;
+        for at in 1..=100 {
+            watch.interval(Nanos(at));
+        }
+        let at: Vec<_> = watch.flows[0].samples.iter().map(|sample| sample.at_ns.0).collect();
+        assert!(at.len() < 8 && at.len() >= 3, "{at:?}");
+        assert!(at.windows(2).all(|pair| pair[1] - pair[0] == at[1] - at[0]), "{at:?}");
+    }
+}

@@ -1,0 +1,239 @@
+//! Both sides of every kind in one process, over the loopback.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
+
+use std::{collections::BTreeMap, net::Ipv4Addr, thread};
+
+use fathom_engine::{Error, Session, StopFlag, Test, find};
+use fathom_model::{Phases, Record, Role, Settings, Side, names::count, units::Nanos};
+use fathom_sys::clock;
+use fathom_transport::KINDS;
+
+/// What both sides recorded.
+struct Trial {
+    initiator: Record,
+    responder: Record,
+}
+
+fn role(kind: &str, side: Side, settings: &Settings) -> Role {
+    Role {
+        test: "test".to_owned(),
+        kind: kind.to_owned(),
+        side,
+        settings: settings.complete(find(KINDS, kind).unwrap().options()).unwrap(),
+        phases: Phases {
+            warmup_max_ns: Nanos::from_millis(50),
+            measure_ns: Nanos::from_millis(200),
+            interval_ns: Nanos::from_millis(20),
+        },
+        address: Some(Ipv4Addr::LOCALHOST.into()),
+        interface: None,
+        peer: BTreeMap::new(),
+        cores: Vec::new(),
+        seed: 42,
+    }
+}
+
+fn prepare(kind: &str, options: &[(&str, &str)]) -> Result<[Box<dyn Test>; 2], Error> {
+    let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
+    let found = find(KINDS, kind).unwrap();
+    let responder = found.prepare(&role(kind, Side::Responder, &settings))?;
+    let mut asks = role(kind, Side::Initiator, &settings);
+    asks.peer = responder.endpoints();
+    Ok([found.prepare(&asks)?, responder])
+}
+
+fn sessions(kind: &str) -> [Session; 2] {
+    let phases = role(kind, Side::Initiator, &Settings::default()).phases;
+    let start = clock::now() + Nanos::from_millis(20);
+    [Session::new(start, phases), Session::new(start, phases)]
+}
+
+/// Runs a trial as an agent would: the responder is told to finish when the initiator has come back.
+fn run(kind: &str, options: &[(&str, &str)]) -> Trial {
+    let [initiator, responder] = prepare(kind, options).unwrap();
+    let [asks, answers] = sessions(kind);
+    thread::scope(|scope| {
+        let finish = answers.stop.clone();
+        let responder = scope.spawn(move || responder.run(&answers).unwrap());
+        let initiator = initiator.run(&asks).unwrap();
+        finish.finish();
+        Trial { initiator, responder: responder.join().unwrap() }
+    })
+}
+
+fn total(record: &Record, name: &str) -> u64 {
+    *record.totals.get(name).unwrap_or_else(|| panic!("no total `{name}` in {:?}", record.totals))
+}
+
+fn assert_clean(trial: &Trial) {
+    for record in [&trial.initiator, &trial.responder] {
+        assert!(record.complete && record.errors.is_empty(), "{:?} {:?}", record.side, record.errors);
+        assert!(record.cpu_ns > Nanos::ZERO);
+    }
+}
+
+#[test]
+fn all_that_a_stream_sent_was_received_in_either_direction() {
+    for flows in ["1", "3"] {
+        for (kind, is_down) in [("tcp_stream", false), ("tcp_stream_down", true)] {
+            let trial = run(kind, &[("flows", flows)]);
+            assert_clean(&trial);
+            let (sender, receiver) =
+                if is_down { (&trial.responder, &trial.initiator) } else { (&trial.initiator, &trial.responder) };
+            let sent = total(sender, count::BYTES_SENT);
+            assert_eq!(sent, total(receiver, count::BYTES_RECEIVED), "{kind} with {flows} flows");
+            assert!(sent > 10_000_000, "{sent} bytes in 200 ms");
+            assert_eq!(receiver.timeline.counters[count::BYTES_RECEIVED].iter().sum::<u64>(), sent);
+            assert_eq!(sender.flows.len().to_string(), flows);
+            let acked: u64 = sender.flows.iter().map(|flow| flow.samples.last().unwrap().values["bytes_acked"]).sum();
+            // The kernel counts the FIN, and on the connecting side the SYN, as one byte each.
+            assert!((sent..=sent + 2 * 3).contains(&acked), "{acked} of {sent} acknowledged");
+        }
+    }
+}
+
+#[test]
+fn a_stream_keeps_to_the_rate_that_was_asked() {
+    let trial = run("tcp_stream", &[("rate", "80M"), ("write", "8KiB"), ("discard", "true")]);
+    assert_clean(&trial);
+    let (from, to) = trial.initiator.measured_ns;
+    let (bytes, span) = trial.responder.timeline.growth(count::BYTES_RECEIVED, from, to).unwrap();
+    let rate = fathom_model::units::Bytes(bytes) / span;
+    assert!(rate.is_some_and(|rate| rate.get() < 100e6), "{rate:?}");
+    assert_eq!(trial.responder.notes[0].id, "receive-discarded");
+}
+
+#[test]
+fn every_transaction_is_counted_by_both_sides_and_timed() {
+    for options in [
+        [("flows", "1"), ("request", "1"), ("response", "1"), ("workers", "1")],
+        [("flows", "50"), ("request", "100"), ("response", "20000"), ("workers", "2")],
+        [("flows", "3"), ("request", "400000"), ("response", "1"), ("workers", "1")],
+    ] {
+        let trial = run("tcp_rr", &options);
+        assert_clean(&trial);
+        let asked = total(&trial.initiator, count::TRANSACTIONS);
+        assert_eq!(asked, total(&trial.responder, count::TRANSACTIONS), "{options:?}");
+        assert!(asked > 100, "{asked} transactions, {options:?}");
+        let times = &trial.initiator.distributions["service_time_ns"];
+        assert!(times.count() > asked / 4 && times.count() <= asked, "{} of {asked} timed", times.count());
+        assert!(times.min().unwrap() > 1_000 && times.max().unwrap() < 1_000_000_000);
+    }
+}
+
+#[test]
+fn every_connection_is_opened_used_and_closed_on_both_sides() {
+    for options in [
+        [("flows", "1"), ("workers", "1"), ("close", "orderly"), ("response", "1")],
+        [("flows", "16"), ("workers", "2"), ("close", "orderly"), ("response", "100000")],
+        [("flows", "4"), ("workers", "1"), ("close", "reset"), ("response", "64")],
+    ] {
+        let trial = run("tcp_crr", &options);
+        assert_clean(&trial);
+        let called = total(&trial.initiator, count::TRANSACTIONS);
+        assert_eq!(called, total(&trial.responder, count::TRANSACTIONS), "{options:?}");
+        assert_eq!(total(&trial.initiator, count::CONNECTIONS), total(&trial.responder, count::CONNECTIONS));
+        assert!(called > 100, "{called} connections, {options:?}");
+        let [connect, service] = ["connect_time_ns", "service_time_ns"]
+            .map(|name| trial.initiator.distributions[name].quantile(0.5).unwrap());
+        assert!(connect < service, "{connect} ns to connect, {service} ns in all");
+    }
+}
+
+#[test]
+fn datagrams_sent_are_received_or_known_to_be_dropped() {
+    for options in [
+        [("size", "1400"), ("flows", "1"), ("batch", "32")],
+        [("size", "18"), ("flows", "2"), ("batch", "64")],
+        [("size", "65507"), ("flows", "1"), ("batch", "1")],
+    ] {
+        let trial = run("udp_stream", &options);
+        assert_clean(&trial);
+        let received = total(&trial.responder, count::RECEIVED);
+        let dropped = total(&trial.responder, count::SOCKET_DROPPED);
+        let late = total(&trial.responder, "late");
+        assert_eq!(late + total(&trial.responder, "strangers") + total(&trial.responder, count::DUPLICATES), 0);
+        // An end mark that finds the buffer full is dropped as well: at most ten per flow.
+        let excess = (received + dropped).checked_sub(total(&trial.initiator, count::SENT)).unwrap();
+        assert!(excess <= 20, "{excess} too many, {options:?}");
+        assert!(received > 1000, "{received} received, {options:?}");
+        assert!(!trial.responder.totals.contains_key(count::JITTER_NS), "jitter without a schedule means nothing");
+    }
+}
+
+#[test]
+fn paced_datagrams_all_arrive_at_the_rate_that_was_asked() {
+    let trial = run("udp_stream", &[("pps", "2k"), ("size", "200")]);
+    assert_clean(&trial);
+    let sent = total(&trial.initiator, count::SENT);
+    assert_eq!(sent, total(&trial.responder, count::RECEIVED));
+    assert_eq!(total(&trial.responder, count::REORDERED), 0);
+    let intended = total(&trial.initiator, count::INTENDED);
+    assert!(
+        intended - sent <= 1 + total(&trial.initiator, count::SCHEDULE_LAG_NS_MAX) / 500_000,
+        "{sent} of {intended}"
+    );
+    let elapsed = trial.initiator.timeline.end_ns.last().unwrap().as_secs_f64();
+    assert!(
+        (150.0..=2_000.0 * elapsed + 1.0).contains(&fathom_model::units::approximate(sent)),
+        "{sent} in {elapsed} s"
+    );
+    assert!(total(&trial.responder, count::JITTER_NS) < 100_000_000);
+}
+
+#[test]
+fn an_abort_ends_both_sides_quickly_and_leaves_incomplete_records() {
+    for kind in KINDS {
+        let [initiator, responder] = prepare(kind.name(), &[("flows", "2")]).unwrap();
+        let [asks, answers] = sessions(kind.name()).map(|session| Session {
+            phases: Phases { measure_ns: Nanos::from_secs(20), ..session.phases },
+            ..session
+        });
+        let stops: [StopFlag; 2] = [asks.stop.clone(), answers.stop.clone()];
+        thread::scope(|scope| {
+            let sides = [scope.spawn(move || initiator.run(&asks)), scope.spawn(move || responder.run(&answers))];
+            clock::sleep_until(clock::now() + Nanos::from_millis(150));
+            let begin = clock::now();
+            stops.iter().for_each(StopFlag::abort);
+            for side in sides {
+                let record = side.join().unwrap().unwrap();
+                assert!(!record.complete, "{}, {:?}", kind.name(), record.side);
+            }
+            let took = clock::now() - begin;
+            assert!(took < Nanos::from_millis(150), "{} took {took}", kind.name());
+        });
+    }
+}
+
+#[test]
+fn a_responder_that_nobody_connects_to_says_so() {
+    let settings = Settings::default();
+    let responder = find(KINDS, "tcp_rr").unwrap().prepare(&role("tcp_rr", Side::Responder, &settings)).unwrap();
+    let [_, session] = sessions("tcp_rr");
+    session.stop.finish();
+    let error = responder.run(&session).unwrap_err();
+    assert_eq!(error.to_string(), "the other side opened 0 of 1 connections");
+}
+
+#[test]
+fn an_initiator_without_an_address_is_refused() {
+    for kind in KINDS {
+        let error = kind.prepare(&role(kind.name(), Side::Initiator, &Settings::default())).err().unwrap();
+        assert!(matches!(error, Error::Endpoint { .. }), "{error}");
+    }
+}
+
+#[test]
+fn every_option_and_metric_has_a_name_of_its_own() {
+    for kind in KINDS {
+        let mut options: Vec<_> = kind.options().iter().map(|option| option.name).collect();
+        let mut metrics: Vec<_> = kind.metrics().iter().map(|metric| metric.name.as_ref()).collect();
+        for names in [&mut options, &mut metrics] {
+            let n = names.len();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), n, "{}", kind.name());
+        }
+    }
+}

@@ -1,1 +1,7 @@
-//! Layers 2 and 3: frames.
+//! Layers 2 and 3: frames made, sent, counted, and lost on purpose.
+//!
+//! It knows no other layer, no output and no way to reach a host.
+
+pub mod sequence;
+pub mod wire;
+pub mod xdp;

@@ -1,0 +1,71 @@
+//! What the numbers of arrived frames say: the order they came in, and which came twice.
+
+/// How many of the last numbers are remembered one by one.
+pub const MEMORY: u64 = 64;
+
+/// The order of one flow, in constant memory.
+///
+/// A frame is reordered when one with a higher number came before it (RFC 4737 section 3.3). Of two frames with the same number
+/// the second is a duplicate, as long as the number is among the last 64; an older one counts as reordered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sequence {
+    /// One more than the highest number so far.
+    pub next: u64,
+    /// Which of the last numbers have arrived: bit 0 for the highest.
+    pub recent: u64,
+    /// Frames that arrived after one with a higher number.
+    pub reordered: u64,
+    /// Frames whose number had arrived before.
+    pub duplicates: u64,
+}
+
+impl Sequence {
+    /// Takes note of a frame with this number.
+    pub fn arrive(&mut self, number: u64) {
+        if number >= self.next {
+            let ahead = number - self.next;
+            let kept = if ahead < MEMORY - 1 { self.recent << (ahead + 1) } else { 0 };
+            self.recent = kept | 1;
+            self.next = number.wrapping_add(1);
+            return;
+        }
+        let age = self.next - 1 - number;
+        if age >= MEMORY {
+            self.reordered += 1;
+        } else if self.recent & 1 << age == 0 {
+            self.recent |= 1 << age;
+            self.reordered += 1;
+        } else {
+            self.duplicates += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(numbers: impl IntoIterator<Item = u64>) -> (u64, u64, u64) {
+        let mut sequence = Sequence::default();
+        for number in numbers {
+            sequence.arrive(number);
+        }
+        (sequence.next, sequence.reordered, sequence.duplicates)
+    }
+
+    #[test]
+    fn frames_in_order_with_gaps_are_not_reordered() {
+        assert_eq!(counts([0, 1, 2, 5, 70, 200, 201]), (202, 0, 0));
+    }
+
+    #[test]
+    fn a_late_frame_is_reordered_once_and_a_duplicate_after_that() {
+        assert_eq!(counts([0, 2, 1, 1, 2, 3]), (4, 1, 2));
+    }
+
+    #[test]
+    fn what_is_older_than_the_memory_is_taken_for_late() {
+        assert_eq!(counts((0..=64).chain([1])), (65, 0, 1));
+        assert_eq!(counts((0..=64).chain([0])), (65, 1, 0));
+    }
+}

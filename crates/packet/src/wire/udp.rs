@@ -1,0 +1,74 @@
+//! UDP over IPv4 (RFC 768).
+
+use std::net::Ipv4Addr;
+
+use super::{PROTOCOL_UDP, Sum};
+
+/// The header of a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Udp {
+    /// The port it is from.
+    pub source: u16,
+    /// The port it is for.
+    pub destination: u16,
+    /// The length of the datagram in bytes, this header included.
+    pub length: u16,
+    /// Zero when there is none.
+    pub checksum: u16,
+}
+
+impl Udp {
+    /// Its length in bytes.
+    pub const LENGTH: usize = 8;
+
+    /// The bytes of the header.
+    #[must_use]
+    pub fn bytes(&self) -> [u8; Self::LENGTH] {
+        let mut bytes = [0; Self::LENGTH];
+        for (at, word) in [self.source, self.destination, self.length, self.checksum].into_iter().enumerate() {
+            bytes[2 * at..2 * at + 2].copy_from_slice(&word.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// The header, and what it carries; nothing when the datagram is cut off.
+    #[must_use]
+    pub fn parse(datagram: &[u8]) -> Option<(Self, &[u8])> {
+        let (header, _) = datagram.split_first_chunk::<{ Self::LENGTH }>()?;
+        let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+        let parsed = Self { source: word(0), destination: word(2), length: word(4), checksum: word(6) };
+        Some((parsed, datagram.get(Self::LENGTH..usize::from(parsed.length))?))
+    }
+
+    /// The sum of what the checksum covers beside the payload: this header, and the addresses of the packet.
+    #[must_use]
+    pub fn sum(&self, source: Ipv4Addr, destination: Ipv4Addr) -> Sum {
+        let addresses = Sum::default().with(&source.octets()).with(&destination.octets());
+        addresses.with_word(PROTOCOL_UDP.into()).with_word(self.length).with(&Self { checksum: 0, ..*self }.bytes())
+    }
+
+    /// The checksum for a sum; all ones stand for zero, which would mean that there is none.
+    #[must_use]
+    pub fn checksum(sum: Sum) -> u16 {
+        match sum.checksum() {
+            0 => 0xffff,
+            checksum => checksum,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_parsed_from_its_bytes() {
+        let header = Udp { source: 40_000, destination: 7, length: 10, checksum: 0x1234 };
+        let mut datagram = header.bytes().to_vec();
+        datagram.extend([1, 2, 0]);
+        assert_eq!(Udp::parse(&datagram), Some((header, &[1, 2][..])));
+        assert_eq!(Udp::parse(&datagram[..9]), None);
+        datagram[5] = 7;
+        assert_eq!(Udp::parse(&datagram), None, "a datagram is not shorter than its header");
+    }
+}

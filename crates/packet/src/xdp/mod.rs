@@ -1,0 +1,31 @@
+//! Programs that count or drop frames as they come in, before the network stack sees them.
+//!
+//! Each is a function that returns instructions, so there is nothing to compile and nothing to find at run time. They know
+//! frames without VLAN tags only.
+
+mod dropper;
+mod gate;
+mod matching;
+mod policer;
+mod sink;
+#[cfg(test)]
+mod trial;
+
+pub use dropper::dropper;
+pub use gate::{Fate, Gate};
+pub use matching::Matching;
+pub use policer::{PolicerLimit, policer};
+pub use sink::{Arrivals, Sink, ours};
+
+use fathom_sys::bpf::{
+    Assembler, Operand,
+    Register::{self, R1},
+};
+
+/// Where on its stack a program keeps the index of the entry it looks up.
+const KEY: i16 = -4;
+
+/// Adds to a word that no other processor writes; `R1` is lost.
+fn increase(a: &mut Assembler, row: Register, word: i16, amount: impl Into<Operand>) {
+    a.load(R1, row.double(word)).add(R1, amount).store(row.double(word), R1);
+}

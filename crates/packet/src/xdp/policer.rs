@@ -1,0 +1,123 @@
+//! A device whose throughput is known: what comes faster than a rate is dropped.
+
+use fathom_model::units::{PerSec, approximate, rounded};
+use fathom_sys::{
+    Result,
+    bpf::{
+        Array, Assembler, Helper, Operation,
+        Register::{R0, R1, R2, R6, R8, R9, R10},
+    },
+    clock,
+};
+
+use super::{Gate, KEY, Matching, gate::Exits};
+
+/// The generic cell rate algorithm (ITU-T I.371 annex A): a rate, and how many frames may come at once.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PolicerLimit {
+    /// Frames that pass per second in the long run; above zero.
+    pub rate: PerSec,
+    /// Frames that pass at once after a pause; at least one.
+    pub burst: u32,
+}
+
+/// Time in the program is in units of 2⁻¹⁰ ns, so that rates that are no divisor of a second are kept to a millionth.
+const FRACTION_BITS: u8 = 10;
+/// How often a processor tries again when another one changed the state meanwhile; a frame that never wins is dropped.
+const ATTEMPTS: usize = 8;
+
+/// The constants of the program, in its units of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cells {
+    /// The time from one frame to the next at the rate.
+    increment: u64,
+    /// How much sooner than its time a frame may come.
+    tolerance: u64,
+}
+
+impl PolicerLimit {
+    fn cells(self) -> Cells {
+        assert!(self.rate.get() > 0.0 && self.burst > 0, "{self:?} would let nothing pass");
+        let increment = rounded(1e9 / self.rate.get() * approximate(1 << FRACTION_BITS)).max(1);
+        Cells { increment, tolerance: increment.saturating_mul(u64::from(self.burst - 1)) }
+    }
+}
+
+/// A gate that lets frames pass up to a rate: the truth that a throughput search must find.
+///
+/// It is exact for any number of processors. Its clock lasts for 208 days.
+///
+/// # Errors
+/// Without `CAP_BPF` and `CAP_NET_ADMIN`.
+///
+/// # Panics
+/// If the rate or the burst is zero.
+pub fn policer(matching: Matching, limit: PolicerLimit) -> Result<Gate> {
+    // One word: the theoretical arrival time of the next frame.
+    let state = Array::<1>::create("fathom_state", 1)?;
+    let (cells, epoch) = (limit.cells(), clock::now());
+    Gate::load("fathom_policer", matching, |a, exits| {
+        a.store(R10.word(KEY), 0).look_up(&state, KEY, exits.leave).mov(R9, R0);
+        a.call(Helper::MonotonicNanos).mov(R8, R0).load_constant(R1, epoch.0).sub(R8, R1);
+        a.compute(Operation::ShiftLeft, R8, i32::from(FRACTION_BITS)).load_constant(R6, cells.increment);
+        for _ in 0..ATTEMPTS {
+            attempt(a, cells, exits);
+        }
+    })
+}
+
+/// Judges the frame by the state at `R9`, and goes on when another processor changed it meanwhile; `R8` is now.
+fn attempt(a: &mut Assembler, cells: Cells, exits: Exits) {
+    let on_time = a.label();
+    // Too soon: now + tolerance < theoretical arrival time.
+    a.load(R0, R9.double(0)).load_constant(R1, cells.tolerance).add(R1, R8).jump_if(R1.below(R0), exits.drop);
+    a.mov(R1, R0).jump_if(R1.at_least(R8), on_time).mov(R1, R8);
+    a.bind(on_time).add(R1, R6).mov(R2, R0);
+    a.compare_exchange(R9.double(0), R1).jump_if(R0.equals(R2), exits.pass);
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::units::Nanos;
+    use fathom_sys::bpf::XdpAction;
+
+    use super::{super::trial::*, *};
+
+    fn limit(rate: f64, burst: u32) -> PolicerLimit {
+        PolicerLimit { rate: PerSec::new(rate).unwrap(), burst }
+    }
+
+    #[test]
+    fn a_rate_that_is_no_divisor_of_a_second_is_kept_to_a_millionth() {
+        let cells = limit(300_000.0, 512).cells();
+        assert_eq!(cells.increment, 3_413_333);
+        assert_eq!(cells.tolerance, 511 * 3_413_333);
+    }
+
+    #[test]
+    fn a_burst_passes_and_then_the_rate() {
+        // A frame per 100 s: within a test nothing but the burst passes.
+        let matching = Matching::Marked { port: PORT, trial: TRIAL };
+        let Some(gate) = or_skip(policer(matching, limit(0.01, 20))) else { return };
+        gate.program().test_run(&frame(64, 0), 50).unwrap();
+        let fate = gate.fate().unwrap();
+        assert_eq!((fate.passed.0, fate.dropped.0), (20, 30));
+        let other = changed(&frame(64, 0), 23);
+        assert_eq!(gate.program().test_run(&other, 10).unwrap().value, XdpAction::Pass as u32);
+        assert_eq!(gate.fate().unwrap(), fate, "frames of others are not its business");
+    }
+
+    #[test]
+    fn what_passes_in_a_time_is_at_most_the_rate_times_the_time_and_the_burst() {
+        let Some(gate) = or_skip(policer(Matching::AnyIp, limit(50_000.0, 100))) else { return };
+        let before = clock::now();
+        let frame = frame(64, 0);
+        while clock::now() - before < Nanos::from_millis(200) {
+            gate.program().test_run(&frame, 100).unwrap();
+        }
+        let most = approximate((clock::now() - before).0) * 50_000.0 / 1e9 + 101.0;
+        let passed = approximate(gate.fate().unwrap().passed.0);
+        // Where this thread pauses for longer than the burst, frames are missing; how often it does is not ours to say.
+        assert!(passed <= most && passed > 100.0, "{passed} of at most {most}");
+    }
+}

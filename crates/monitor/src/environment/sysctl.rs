@@ -7,7 +7,7 @@ use std::path::Path;
 
 use fathom_model::Environment;
 
-use super::contents;
+use super::{contents, note_some};
 
 /// What a kernel file sets before anybody changes it: its settings, under `net.`, with their values.
 struct Defaults {
@@ -173,7 +173,7 @@ pub(super) fn note(root: &Path, facts: &mut Environment) {
             let value = value.split_whitespace().collect::<Vec<_>>().join(" ");
             let matters = prefixes.iter().any(|prefix| file.starts_with(prefix));
             if matters && !LEFT_OUT.contains(&name.as_str()) && default_of(&name) != Some(value.as_str()) {
-                facts.note("sysctl", &format!("net.{name}"), value);
+                note_some(facts, ("sysctl", &format!("net.{name}")), Some(value));
             }
         }
     }

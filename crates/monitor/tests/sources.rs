@@ -1,0 +1,150 @@
+//! Every source on every recorded tree, on damaged ones, and on this machine.
+
+mod mutation;
+
+use std::{
+    fs,
+    net::UdpSocket,
+    path::{Path, PathBuf},
+};
+
+use fathom_model::{names::host, units::Nanos};
+use fathom_monitor::{Recorder, Watch, every_source};
+use mutation::Mutation;
+
+/// What was recorded, one line per value.
+#[derive(Default)]
+struct Lines(Vec<String>);
+
+impl Recorder for Lines {
+    fn value(&mut self, name: &'static str, of: &str, value: u64) {
+        let of = if of.is_empty() { "-" } else { of };
+        self.0.push(format!("{name} {of} {value}"));
+    }
+}
+
+fn tree(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/roots").join(name)
+}
+
+/// The lines of the tree's `expected.txt`, in which `3 pages` are as many bytes as on this machine.
+fn expected(root: &Path) -> Vec<String> {
+    let bytes = |line: &str| match line.strip_suffix(" pages").and_then(|line| line.rsplit_once(' ')) {
+        Some((counter, pages)) => {
+            format!("{counter} {}", pages.parse::<usize>().expect("pages are counted") * rustix::param::page_size())
+        }
+        None => line.to_owned(),
+    };
+    fs::read_to_string(root.join("expected.txt")).expect("each tree has one").lines().map(bytes).collect()
+}
+
+/// Two samples by every source; a source that keeps its file open must read the same again.
+fn recorded(root: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    for mut source in every_source() {
+        let [mut first, mut second] = [Lines::default(), Lines::default()];
+        for lines in [&mut first, &mut second] {
+            let _missing = source.sample(root, lines);
+        }
+        assert_eq!(first.0, second.0, "{}", source.name());
+        all.extend(first.0);
+    }
+    all
+}
+
+#[test]
+fn every_source_reads_every_recorded_tree_to_the_last_value() {
+    for name in ["linux-6.18", "linux-6.1", "broken"] {
+        let root = tree(name);
+        let (mut expected, mut recorded) = (expected(&root), recorded(&root));
+        expected.sort_unstable();
+        recorded.sort_unstable();
+        assert_eq!(recorded, expected, "{name}");
+    }
+}
+
+#[test]
+fn a_source_records_the_counters_that_it_names_and_no_others() {
+    for mut source in every_source() {
+        let mut lines = Lines::default();
+        source.sample(&tree("linux-6.18"), &mut lines).unwrap();
+        let mut recorded: Vec<&str> = lines.0.iter().filter_map(|line| line.split(' ').next()).collect();
+        recorded.sort_unstable();
+        recorded.dedup();
+        let mut named = source.counters().to_vec();
+        named.sort_unstable();
+        assert_eq!(recorded, named, "{}", source.name());
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_told_once_and_the_rest_is_recorded() {
+    let mut watch = Watch::new(tree("broken"), every_source());
+    (0..3).for_each(|second| watch.sample(Nanos::from_secs(second)));
+    assert_eq!(watch.losses(), ["netstat: cannot read proc/net/netstat: No such file or directory (os error 2)"]);
+    assert_eq!(watch.finish().growth(host::TCP_RETRANS_SEGMENTS, ""), Some(0));
+}
+
+#[test]
+fn an_empty_file_is_told_too() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("proc/net")).unwrap();
+    fs::write(root.path().join("proc/net/snmp"), "").unwrap();
+    let snmp = every_source().into_iter().filter(|source| source.name() == "snmp").collect();
+    let mut watch = Watch::new(root.path(), snmp);
+    watch.sample(Nanos::ZERO);
+    assert_eq!(watch.losses(), ["snmp: none of its counters was found"]);
+}
+
+#[test]
+fn no_damage_to_a_file_makes_a_source_panic() {
+    const FILES: [&str; 6] = [
+        "proc/stat",
+        "proc/net/softnet_stat",
+        "proc/net/dev",
+        "proc/net/snmp",
+        "proc/net/netstat",
+        "proc/net/sockstat",
+    ];
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("proc/net")).unwrap();
+    let mut mutation = Mutation::seeded(1);
+    for from in ["linux-6.18", "linux-6.1"] {
+        let whole = FILES.map(|file| fs::read(tree(from).join(file)).unwrap());
+        for _ in 0..500 {
+            for (file, whole) in FILES.iter().zip(&whole) {
+                fs::write(root.path().join(file), mutation.of(whole)).unwrap();
+            }
+            let mut lines = Lines::default();
+            for mut source in every_source() {
+                source.sample(root.path(), &mut lines).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_thousand_datagrams_over_loopback_are_seen_on_this_machine() {
+    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    sender.connect(receiver.local_addr().unwrap()).unwrap();
+    let mut watch = Watch::new("/", every_source());
+    watch.sample(Nanos(1));
+    for _ in 0..1_000 {
+        sender.send(b"datagram").unwrap();
+        receiver.recv(&mut [0; 16]).unwrap();
+    }
+    watch.sample(Nanos(2));
+    assert_eq!(watch.losses(), [""; 0]);
+    let record = watch.finish();
+    for (counter, of) in [
+        (host::UDP_OUT_DATAGRAMS, ""),
+        (host::UDP_IN_DATAGRAMS, ""),
+        (host::DEV_TX_FRAMES, "lo"),
+        (host::DEV_RX_FRAMES, "lo"),
+    ] {
+        assert!(record.growth(counter, of) >= Some(1_000), "{counter}: {:?}", record.growth(counter, of));
+    }
+    let processed: u64 = record.named(host::SOFTNET_PROCESSED).map(fathom_model::record::Series::growth).sum();
+    assert!(processed >= 1_000, "{processed}");
+}

@@ -1,0 +1,114 @@
+//! One row per test and metric, for spreadsheets and scripts.
+
+use std::io;
+
+use fathom_model::{Limit, Run, Summary, TestRun};
+
+use crate::{Format, clean::one_line};
+
+/// Values of a run as comma-separated rows with a header; what is missing is empty.
+#[derive(Debug, Clone, Copy)]
+pub struct Csv;
+
+/// The columns; `value` and its interval are in the unit that ends the metric's name and stands in `unit`.
+const COLUMNS: [&str; 20] = [
+    "run",
+    "started",
+    "test",
+    "layer",
+    "kind",
+    "from",
+    "to",
+    "metric",
+    "unit",
+    "value",
+    "interval_low",
+    "interval_high",
+    "interval_level_ratio",
+    "n_trials",
+    "n_samples",
+    "n_above",
+    "limit_kind",
+    "limit_value",
+    "limit_used_ratio",
+    "note",
+];
+
+impl Format for Csv {
+    fn name(&self) -> &'static str {
+        "csv"
+    }
+
+    fn extension(&self) -> &'static str {
+        "csv"
+    }
+
+    fn write(&self, run: &Run, out: &mut dyn io::Write) -> io::Result<()> {
+        let mut rows = csv::Writer::from_writer(out);
+        rows.write_record(COLUMNS)?;
+        for test in &run.tests {
+            for summary in &test.summaries {
+                rows.write_record(row(run, test, Some(summary)))?;
+            }
+            if test.summaries.is_empty() {
+                rows.write_record(row(run, test, None))?;
+            }
+        }
+        rows.flush()
+    }
+}
+
+fn row(run: &Run, test: &TestRun, summary: Option<&Summary>) -> Vec<String> {
+    let interval = summary.and_then(|summary| summary.confidence);
+    let limit = |summary: &Summary| test.limits.iter().find(|limit| limit.metric == summary.metric.name);
+    let limit: Option<&Limit> = summary.and_then(limit);
+    let note = summary.and_then(|summary| summary.note.as_deref()).or(test.unavailable.as_deref());
+    vec![
+        words(&run.id),
+        words(&run.started),
+        words(&test.name),
+        test.layer.name().to_owned(),
+        words(&test.kind),
+        words(&test.from),
+        test.to.as_deref().map(words).unwrap_or_default(),
+        summary.map(|summary| words(&summary.metric.name)).unwrap_or_default(),
+        summary.map(|summary| serialised(&summary.metric.unit)).unwrap_or_default(),
+        number(summary.and_then(|summary| summary.value)),
+        number(interval.map(|interval| interval.low)),
+        number(interval.map(|interval| interval.high)),
+        number(interval.map(|interval| interval.level)),
+        number(interval.map(|interval| interval.n_trials)),
+        number(summary.and_then(|summary| summary.n_samples)),
+        number(summary.and_then(|summary| summary.n_above)),
+        limit.map(|limit| serialised(&limit.kind)).unwrap_or_default(),
+        number(limit.map(|limit| limit.value)),
+        number(limit.and_then(|limit| limit.used)),
+        note.map(words).unwrap_or_default(),
+    ]
+}
+
+fn number(value: Option<impl ToString>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+/// The word that stands for a variant in JSON, so that all formats use the same.
+fn serialised(value: &impl serde::Serialize) -> String {
+    serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// A text that no spreadsheet takes for a formula.
+fn words(text: &str) -> String {
+    let text = one_line(text);
+    if text.starts_with(['=', '+', '-', '@']) { format!("'{text}") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_formula_from_a_host_is_only_a_text() {
+        assert_eq!(words("=HYPERLINK(\"x\")"), "'=HYPERLINK(\"x\")");
+        assert_eq!(words("eth0\u{1b}"), "eth0");
+    }
+}

@@ -1,0 +1,249 @@
+//! The top of the page: verdict, findings, ladder and table.
+
+use fathom_model::{
+    Derivation, Finding, Layer, LimitKind, Metric, Run, Severity, TestRun, finding::Outcome, names::count,
+    units::percent,
+};
+use maud::{Markup, html};
+
+use super::{anchor, scrolling};
+use crate::{
+    plot::share::share,
+    view::{self, MISSING, Mark, Row},
+};
+
+pub(super) fn header(run: &Run) -> Markup {
+    html! {
+        header {
+            p.eyebrow { "fathom" span { (run.id) } }
+            h1 { (run.plan.title) }
+            p.command { code { (run.command) } }
+            dl.facts {
+                @for (part, name) in view::parts_of_hosts(run) {
+                    div { dt { (part) } dd { (view::host_words(run, name)) } }
+                }
+                div { dt { "started" } dd { (run.started.replace('T', " ")) } }
+                div { dt { "took" } dd { (run.took_ns) } }
+                div { dt { "rounds" } dd { (run.plan.rounds) } }
+            }
+        }
+    }
+}
+
+pub(super) fn verdict(run: &Run) -> Markup {
+    let class = match run.verdict.outcome {
+        Outcome::Measured => "measured",
+        Outcome::Pass => "pass",
+        Outcome::Fail => "fail",
+        Outcome::Inconclusive => "open",
+    };
+    html! {
+        section class={ "verdict " (class) } aria-label="verdict" {
+            p.word { (view::outcome_word(run.verdict.outcome)) }
+            div {
+                @for reason in &run.verdict.reasons { p.reason { (reason) } }
+                @if run.verdict.reasons.is_empty() {
+                    p.reason {
+                        @if run.verdict.outcome == Outcome::Measured { "Nothing was promised: the run measured." }
+                        @else { "Every promise was kept." }
+                    }
+                }
+                @if let Some(reason) = view::incomplete(run) {
+                    p.incomplete { b { "Incomplete. " } (reason) }
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn findings(run: &Run) -> Markup {
+    let important = view::important(run);
+    let remarks: Vec<&Finding> = run.findings.iter().filter(|f| f.severity == Severity::Remark).collect();
+    html! {
+        section #findings {
+            h2 { "What holds it back" }
+            @if important.is_empty() { p.none { "No counter shows anything that holds a layer back." } }
+            @for found in important { (finding(run, found)) }
+            @for remark in remarks { p.remark { b { "Remark" } (remark.title) } }
+        }
+    }
+}
+
+fn finding(run: &Run, finding: &Finding) -> Markup {
+    let invalid = finding.severity == Severity::Invalidates;
+    html! {
+        article.finding.invalid[invalid] id={ "finding-" (finding.id) } {
+            @if invalid { p.badge { "The number does not say what it seems to say" } }
+            h3 { (finding.title) }
+            @if let Some(next) = &finding.next {
+                div.next {
+                    p.where {
+                        "Next"
+                        @if let Some(host) = &next.on { " on " b { (host) } }
+                    }
+                    pre { code { (next.command) } }
+                    @if let Some(expected) = &next.expected { p.expected { "Expected to " (expected.trim_start_matches("to ")) } }
+                }
+            }
+            (evidence(finding))
+            p.explains {
+                @if let Some(share) = finding.explains {
+                    "Explains " b { (percent(share)) } " of the distance to the limit"
+                    @if !finding.tests.is_empty() { " of " }
+                } @else if !finding.tests.is_empty() { "Concerns " }
+                @for (index, name) in finding.tests.iter().enumerate() {
+                    @if index > 0 { ", " }
+                    a href={ "#" (anchor(name)) } { (title_of(run, name)) }
+                }
+            }
+        }
+    }
+}
+
+fn title_of(run: &Run, name: &str) -> String {
+    let test = run.tests.iter().find(|test| test.name == name);
+    test.map_or_else(|| name.to_owned(), |test| format!("{} {}", test.layer.name(), test.title))
+}
+
+fn evidence(finding: &Finding) -> Markup {
+    if finding.evidence.is_empty() {
+        return html! {};
+    }
+    scrolling(&html! {
+        table.evidence {
+            thead { tr { th { "host" } th { "counter" } th { "showed" } } }
+            tbody {
+                @for proof in &finding.evidence {
+                    tr { td { (proof.host) } td { code { (proof.counter) } } td { b { (proof.value) } } }
+                }
+            }
+        }
+    })
+}
+
+pub(super) fn ladder(run: &Run) -> Markup {
+    if run.tests.len() < 2 {
+        return html! {};
+    }
+    html! {
+        section #ladder {
+            h2 { "The layers against their limits" }
+            p.lead {
+                "Each bar is the share of the nearest limit that was used: the full width is the limit. "
+                "The cost is the tool's own processor time per unit of work."
+            }
+            div.ladder {
+                @for (index, test) in run.tests.iter().enumerate() {
+                    @let begins = index == 0 || run.tests[index - 1].layer != test.layer;
+                    (rung(run, test, begins))
+                }
+            }
+        }
+    }
+}
+
+/// One bar: the headline value against the nearest limit that is not a promise, or against whichever there is.
+fn rung(run: &Run, test: &TestRun, begins: bool) -> Markup {
+    let limit = test.limits.iter().find(|limit| limit.kind != LimitKind::Promise && limit.used.is_some());
+    let summary = match limit {
+        Some(limit) => test.summaries.iter().find(|summary| summary.metric.name == limit.metric),
+        None => test.summaries.first(),
+    };
+    let value = summary.and_then(|summary| Some(view::headline_value(&summary.metric, summary.value?)));
+    let cost = test.summaries.iter().find(|summary| matches!(summary.metric.from, Derivation::Cost { .. }));
+    let cost = cost
+        .and_then(|cost| Some(format!("{} cpu / {}", cost.metric.show(cost.value?), unit_of_work(test, &cost.metric))));
+    let finding = view::finding_of(run, test);
+    let class = if finding.is_some() { "bar held" } else { "bar" };
+    html! {
+        a.rung.begins[begins] href={ "#" (anchor(&test.name)) } {
+            span.layer { @if begins { (test.layer.name()) } }
+            span.test { (test.title) }
+            @match (&test.unavailable, value) {
+                (Some(reason), _) => span.value.missing { (MISSING) "  " (reason) },
+                (None, Some(value)) => span.value { (value) },
+                (None, None) => span.value.missing { (MISSING) "  no round was completed" },
+            }
+            span.track {
+                @if let Some(used) = limit.and_then(|limit| limit.used) { (share(used, class)) }
+            }
+            span.used {
+                @if let Some(limit) = limit {
+                    b { (limit.used.map(percent).unwrap_or_default()) } " of " (limit.text)
+                } @else if test.unavailable.is_none() { "no limit is known" }
+            }
+            span.cost { (cost.unwrap_or_default()) }
+            @if let Some(finding) = finding { span.marker { "◂ " (finding.short) } }
+        }
+    }
+}
+
+/// What one of the things is called that a test's cost counts.
+fn unit_of_work<'a>(test: &TestRun, metric: &'a Metric) -> &'a str {
+    let Derivation::Cost { counter, .. } = &metric.from else { return "unit" };
+    match (counter.as_ref(), test.layer) {
+        (bytes, _) if bytes.contains("bytes") => "byte",
+        (count::SENT | count::RECEIVED, Layer::Frames) => "frame",
+        (count::SENT | count::RECEIVED, _) => "datagram",
+        (plural, _) => plural.trim_end_matches('s'),
+    }
+}
+
+pub(super) fn table(run: &Run) -> Markup {
+    let rows = view::rows(run);
+    html! {
+        section #table {
+            h2 { "All results" }
+            (scrolling(&html! {
+                table.results {
+                    thead {
+                        tr {
+                            th { "layer" } th { "test" } th.n { "result" } th.n { "95 % interval" } th { "limit" }
+                            th.n { "used" } th { "held back by" }
+                        }
+                    }
+                    tbody {
+                        @for (index, row) in rows.iter().enumerate() {
+                            (line(row, index == 0 || rows[index - 1].test.layer != row.test.layer))
+                        }
+                    }
+                }
+            }))
+            @for test in &run.tests {
+                @if let Some(c) = &test.conservation { p.sum { (super::test::sum_in_words(c)) } }
+            }
+        }
+    }
+}
+
+fn line(row: &Row<'_>, begins: bool) -> Markup {
+    html! {
+        tr.begins[begins] .sub[!row.first] {
+            td.layer { @if begins { (row.test.layer.name()) } }
+            td {
+                @if row.first { a href={ "#" (anchor(&row.test.name)) } { (row.label) } } @else { (row.label) }
+            }
+            @if row.mark == Mark::Missing && row.interval.is_empty() && row.limit.is_empty() {
+                td.missing colspan="5" { (row.result) }
+            } @else {
+                td.n.result { (row.result) }
+                td.n { (row.interval) }
+                td { (row.limit) }
+                td class=(mark_class(row.mark)) { (row.used) }
+                td.marker {
+                    @if let Some(finding) = row.finding { a href={ "#finding-" (finding.id) } { "◂ " (finding.short) } }
+                }
+            }
+        }
+    }
+}
+
+/// The class of a promise's cell.
+pub(super) const fn mark_class(mark: Mark) -> &'static str {
+    match mark {
+        Mark::Plain | Mark::Missing => "n",
+        Mark::Kept => "n kept",
+        Mark::Broken => "n broken",
+        Mark::Open => "n open",
+    }
+}

@@ -1,0 +1,321 @@
+//! The section of one test: its plots, each with its table.
+
+use fathom_model::{
+    Conservation, Histogram, Run, TestRun,
+    units::{Nanos, approximate, grouped, percent, ratio},
+};
+use maud::{Markup, html};
+
+use super::{anchor, overview::mark_class, scrolling};
+use crate::{
+    flow,
+    plot::{
+        Plot,
+        balance::{balance, parts},
+        heat::{BUSY, CORES_MAX, cores, heat, uses},
+        percentiles::{merged, percentiles, spoken},
+        throughput::{ROUNDS_MAX, rate_of, throughput},
+    },
+    view::{self, MISSING},
+};
+
+/// The quantiles of the table below the plot.
+const QUANTILES: [(&str, f64); 7] =
+    [("p50", 0.5), ("p75", 0.75), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)];
+/// A quantile with fewer values above it is shown faintly.
+const ABOVE_MIN: u64 = 10;
+
+pub(super) fn section(run: &Run, test: &TestRun) -> Markup {
+    html! {
+        section.one id=(anchor(&test.name)) {
+            h2 { span.layer { (test.layer.name()) } " " (test.title) }
+            (headline(run, test))
+            @if test.unavailable.is_none() {
+                (values(run, test))
+                @if rate_of(test).is_some() { (rate(test)) }
+                (plots(test))
+                (flows(test))
+                (errors(test))
+                (notes(test))
+            }
+        }
+    }
+}
+
+/// What the test saw to the left, what the hosts did meanwhile to the right; or the hosts side by side.
+fn plots(test: &TestRun) -> Markup {
+    let timed = !merged(test).is_empty();
+    let loads = html! { @for host in hosts_of(test) { (load(test, host)) } };
+    if !timed && test.conservation.is_none() {
+        return html! { div.pair { (loads) } };
+    }
+    html! {
+        div.pair {
+            div {
+                @if timed { (latency(test)) }
+                @if let Some(conservation) = &test.conservation { (losses(conservation)) }
+            }
+            div { (loads) }
+        }
+    }
+}
+
+fn hosts_of(test: &TestRun) -> Vec<&str> {
+    let all = std::iter::once(test.from.as_str()).chain(test.to.as_deref());
+    let mut hosts: Vec<&str> = Vec::new();
+    for host in all {
+        if !hosts.contains(&host) && !cores(test, host).is_empty() {
+            hosts.push(host);
+        }
+    }
+    hosts
+}
+
+fn headline(run: &Run, test: &TestRun) -> Markup {
+    if let Some(reason) = &test.unavailable {
+        return html! { p.big.missing { (MISSING) " " (reason) } };
+    }
+    let Some(first) = test.summaries.first() else {
+        return html! { p.big.missing { (MISSING) " no round was completed" } };
+    };
+    let row = view::value_row(test, first, String::new());
+    html! {
+        p.big {
+            b { (row.result) }
+            @if !row.interval.is_empty() { span { (row.interval) } }
+            @if !row.limit.is_empty() {
+                span class=(mark_class(row.mark)) {
+                    @if row.used.is_empty() { (row.limit) } @else { (row.used) " · " (row.limit) }
+                }
+            }
+        }
+        p.way {
+            (test.from) @if let Some(to) = &test.to { " → " (to) }
+            " · " (test.kind)
+            @if let Some(missing) = view::rounds_missing(run, test) { " · " b.open { (missing) } }
+            @if let Some(finding) = view::finding_of(run, test) {
+                " · " a.marker href={ "#finding-" (finding.id) } { "◂ " (finding.short) }
+            }
+        }
+    }
+}
+
+fn figure(class: &str, title: &str, about: &str, plot: &Plot, table: Option<&Markup>) -> Markup {
+    html! {
+        figure class=(class) {
+            figcaption { b { (title) } @if !about.is_empty() { span { (about) } } }
+            @match plot {
+                Ok(drawing) => div.drawing { (drawing) },
+                Err(why) => p.none { (why) },
+            }
+            @if let Some(table) = table {
+                details { summary { "as a table" } (scrolling(table)) }
+            }
+        }
+    }
+}
+
+/// Every value with its interval, its source and each round.
+fn values(run: &Run, test: &TestRun) -> Markup {
+    let rounds = test.summaries.iter().map(|summary| summary.trials.len()).max().unwrap_or(0).min(ROUNDS_MAX);
+    let table = html! {
+        table {
+            thead {
+                tr {
+                    th { "value" } th.n { "result" } th.n { "95 % interval" }
+                    @for round in 1..=rounds { th.n { "round " (round) } }
+                    th.n { "samples" } th { "definition" }
+                }
+            }
+            tbody {
+                @for summary in &test.summaries {
+                    @let row = view::value_row(test, summary, summary.metric.title.to_string());
+                    tr {
+                        td { (row.label) }
+                        td.n.result { (row.result) }
+                        td.n { (row.interval) }
+                        @for round in 0..rounds {
+                            td.n { @if let Some(value) = summary.trials.get(round) { (summary.metric.show(*value)) } }
+                        }
+                        td.n { (summary.n_samples.map(grouped).unwrap_or_default()) }
+                        td.faint { (summary.metric.source) }
+                    }
+                }
+            }
+        }
+    };
+    let open = run.tests.len() == 1;
+    html! { details.values open[open] { summary { "every value of every round" } (scrolling(&table)) } }
+}
+
+fn rate(test: &TestRun) -> Markup {
+    let title = rate_of(test).map_or("rate", |(metric, ..)| metric.title.as_ref());
+    let beyond = test.trials.len().saturating_sub(ROUNDS_MAX);
+    let about = if beyond > 0 {
+        format!("over time; the shaded part was measured; the first {ROUNDS_MAX} rounds, {beyond} more in the document")
+    } else {
+        "over time; the shaded part of each round was measured, the rest is warm-up".to_owned()
+    };
+    let summary =
+        test.summaries.iter().find(|s| rate_of(test).is_some_and(|(metric, ..)| s.metric.name == metric.name));
+    let table = summary.map(|summary| {
+        html! {
+            table {
+                thead { tr { th { "round" } th.n { (summary.metric.title) } } }
+                tbody {
+                    @for (trial, value) in test.trials.iter().zip(&summary.trials) {
+                        tr { td { (trial.round + 1) } td.n { (summary.metric.show(*value)) } }
+                    }
+                }
+            }
+        }
+    });
+    figure("wide", title, &about, &throughput(test), table.as_ref())
+}
+
+fn latency(test: &TestRun) -> Markup {
+    let all = merged(test);
+    let table = html! {
+        table {
+            thead { tr { th {} @for (title, _) in QUANTILES { th.n { (title) } } th.n { "samples" } } }
+            tbody {
+                @for (name, histogram) in &all {
+                    tr {
+                        td { (spoken(name)) }
+                        @for (_, q) in QUANTILES { (quantile(histogram, q)) }
+                        td.n { (grouped(histogram.count())) }
+                    }
+                }
+            }
+        }
+    };
+    figure(
+        "",
+        "Latency by percentile",
+        "all rounds; dotted: fewer than 10 samples above",
+        &percentiles(test),
+        Some(&table),
+    )
+}
+
+fn quantile(histogram: &Histogram, q: f64) -> Markup {
+    let value = histogram.quantile(q);
+    let unsure = q < 1.0 && value.is_some_and(|value| histogram.count_above(value) < ABOVE_MIN);
+    html! { td.n.faint[unsure] { (value.map_or(MISSING.to_owned(), |ns| Nanos(ns).to_string())) } }
+}
+
+/// `sent 100 frames = received 99 + socket 1 + unexplained 0`.
+pub(super) fn sum_in_words(conservation: &Conservation) -> Markup {
+    let sign = if conservation.n_unexplained < 0 { " − " } else { " + " };
+    html! {
+        "sent " b { (grouped(conservation.n_sent)) } " " (conservation.what)
+        " = received " b { (grouped(conservation.n_received)) }
+        @for drop in &conservation.drops { " + " (drop.place) " " b { (grouped(drop.n_dropped)) } }
+        (sign) "unexplained " b { (grouped(conservation.n_unexplained.unsigned_abs())) }
+    }
+}
+
+fn losses(conservation: &Conservation) -> Markup {
+    let share = |n: i64| {
+        let share = ratio(n.unsigned_abs(), conservation.n_sent).map(percent).unwrap_or_default();
+        if n < 0 { format!("−{share}") } else { share }
+    };
+    let about = format!("{} sent", grouped(conservation.n_sent));
+    html! {
+        figure {
+            figcaption { b { "Where the " (conservation.what) " went" } span { (about) } }
+            @match balance(conservation) {
+                Ok(drawing) => div.drawing { (drawing) },
+                Err(why) => p.none { (why) },
+            }
+            (scrolling(&html! {
+                table.places {
+                    tbody {
+                        @for part in parts(conservation) {
+                            tr {
+                                td { span class={ "key " (part.class) } {} (part.place) }
+                                td.n { @if part.n < 0 { "−" } (grouped(part.n.unsigned_abs())) }
+                                td.n { (share(part.n)) }
+                                td.faint { (part.counter) }
+                            }
+                        }
+                    }
+                }
+            }))
+        }
+    }
+}
+
+fn load(test: &TestRun, host: &str) -> Markup {
+    let all = uses(test, host);
+    let table = html! {
+        table {
+            thead { tr { th { "core" } @for (_, name) in BUSY { th.n { (name) } } th.n { "busy" } } }
+            tbody {
+                @for ((_, core), core_use) in &all {
+                    tr {
+                        td { (core) }
+                        @for share in &core_use.shares { td.n { (percent(*share)) } }
+                        td.n.result { (percent(core_use.busy)) }
+                    }
+                }
+            }
+        }
+    };
+    let about = if all.len() > CORES_MAX {
+        format!("the {CORES_MAX} busiest of {} cores", all.len())
+    } else {
+        "each row is a core".to_owned()
+    };
+    figure("", &format!("Load of {host}"), &about, &heat(test, host), Some(&table))
+}
+
+fn flows(test: &TestRun) -> Markup {
+    let Some((round, lines, beyond)) = flow::last_round(test) else { return html! {} };
+    let kept: Vec<usize> =
+        (0..flow::COLUMNS.len()).filter(|c| lines.iter().any(|line| !line.cells[*c].is_empty())).collect();
+    html! {
+        details {
+            summary { "connections, as the kernel saw them at the end of round " (round + 1) }
+            (scrolling(&html! {
+                table {
+                    thead { tr { th { "connection" } @for c in &kept { th.n { (flow::COLUMNS[*c]) } } } }
+                    tbody {
+                        @for line in &lines {
+                            tr { td { (line.id) } @for c in &kept { td.n { (line.cells[*c]) } } }
+                        }
+                    }
+                }
+            }))
+            @if beyond > 0 { p.faint { "and " (beyond) " more in the JSON document" } }
+        }
+    }
+}
+
+fn errors(test: &TestRun) -> Markup {
+    let errors = view::errors(test);
+    if errors.is_empty() {
+        return html! {};
+    }
+    html! {
+        h3 { "Errors" }
+        ul.errors {
+            @for (cause, n) in errors { li { b { (grouped(n)) } " " (cause) } }
+        }
+    }
+}
+
+fn notes(test: &TestRun) -> Markup {
+    let notes = view::notes(test);
+    if notes.is_empty() {
+        return html! {};
+    }
+    html! {
+        h3 { "Notes" }
+        ul.notes {
+            @for (note, n) in notes {
+                li { (note) @if n > 1 { " (" (approximate(n as u64)) " times)" } }
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! One JSON value per line: an event per round and per test, then the whole document.
+
+use std::{collections::BTreeMap, io};
+
+use fathom_model::{Limit, Run, Summary, TestRun, Trial, units::Nanos};
+use serde::Serialize;
+
+use crate::Format;
+
+/// Events of a run, the last line being the document of `json` without line ends.
+#[derive(Debug, Clone, Copy)]
+pub struct Ndjson;
+
+/// Something that came to its end, as one line.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub enum Event<'a> {
+    /// One round of one test.
+    Trial {
+        /// The test's name.
+        test: &'a str,
+        /// The round, from 0.
+        round: u32,
+        /// Whether every side ran to its end.
+        complete: bool,
+        /// Whether every side became steady before its measurement.
+        steady: bool,
+        /// The latest start minus the earliest.
+        start_skew_ns: Nanos,
+        /// Errors on all sides together.
+        n_errors: u64,
+        /// What every side recorded in all, by host and counter.
+        totals: Totals<'a>,
+    },
+    /// One test with its values.
+    Test {
+        /// The test's name.
+        test: &'a str,
+        /// Its layer.
+        layer: &'static str,
+        /// Its values.
+        summaries: &'a [Summary],
+        /// What they are compared with.
+        limits: &'a [Limit],
+        /// The findings that explain it.
+        findings: &'a [String],
+        /// Why there is no value.
+        unavailable: Option<&'a str>,
+    },
+}
+
+/// Totals of the records of a trial, written by host.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Totals<'a>(&'a Trial);
+
+impl Serialize for Totals<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let by_host: BTreeMap<&String, &BTreeMap<String, u64>> =
+            self.0.records.iter().map(|(host, record)| (host, &record.totals)).collect();
+        by_host.serialize(serializer)
+    }
+}
+
+impl<'a> Event<'a> {
+    /// The end of a round, as it can be told before the run is over.
+    #[must_use]
+    pub fn trial(test: &'a str, trial: &'a Trial) -> Self {
+        Self::Trial {
+            test,
+            round: trial.round,
+            complete: trial.records.values().all(|record| record.complete),
+            steady: trial.records.values().all(|record| record.steady),
+            start_skew_ns: trial.start_skew_ns,
+            n_errors: trial.records.values().flat_map(|record| record.errors.values()).sum(),
+            totals: Totals(trial),
+        }
+    }
+
+    /// The end of a test.
+    #[must_use]
+    pub fn test(test: &'a TestRun) -> Self {
+        Self::Test {
+            test: &test.name,
+            layer: test.layer.name(),
+            summaries: &test.summaries,
+            limits: &test.limits,
+            findings: &test.findings,
+            unavailable: test.unavailable.as_deref(),
+        }
+    }
+
+    /// Writes the event and a line end.
+    ///
+    /// # Errors
+    /// When `out` takes no more.
+    pub fn write(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        serde_json::to_writer(&mut *out, self)?;
+        out.write_all(b"\n")
+    }
+}
+
+impl Format for Ndjson {
+    fn name(&self) -> &'static str {
+        "ndjson"
+    }
+
+    fn extension(&self) -> &'static str {
+        "ndjson"
+    }
+
+    fn write(&self, run: &Run, out: &mut dyn io::Write) -> io::Result<()> {
+        for test in &run.tests {
+            for trial in &test.trials {
+                Event::trial(&test.name, trial).write(out)?;
+            }
+            Event::test(test).write(out)?;
+        }
+        serde_json::to_writer(&mut *out, run)?;
+        out.write_all(b"\n")
+    }
+}

@@ -1,0 +1,158 @@
+//! One test in detail: every value with its rounds, percentiles, connections, errors and notes.
+
+use fathom_model::{
+    Run, Summary, TestRun,
+    units::{Nanos, grouped},
+};
+
+use super::{
+    conserved,
+    screen::{
+        Screen,
+        Tone::{self, Bad, Faint, Good, Plain, Strong, Warn},
+        fitted,
+    },
+};
+use crate::{
+    flow,
+    plot::percentiles::{merged, spoken},
+    view::{self, MISSING, Mark},
+};
+
+/// The rounds whose values fit on a line; of more, the table has no columns.
+const ROUNDS_MAX: usize = 7;
+
+pub(super) fn write(screen: &mut Screen, run: &Run, test: &TestRun) {
+    if let Some(reason) = &test.unavailable {
+        screen.line(&[(Plain, "  "), (Warn, MISSING), (Plain, "  "), (Warn, reason)]);
+        return;
+    }
+    screen.line(&[(Strong, &format!("  {} {}", test.layer.name(), test.title))]);
+    screen.gap();
+    values(screen, run, test);
+    percentiles(screen, test);
+    if let Some(conservation) = &test.conservation {
+        screen.gap();
+        conserved(screen, conservation);
+    }
+    flows(screen, test);
+    let errors = view::errors(test);
+    if !errors.is_empty() {
+        screen.gap();
+        for (cause, n) in errors {
+            screen.wrapped((Bad, &format!("  error  {:>9}  ", grouped(n))), (Plain, &cause));
+        }
+    }
+    screen.gap();
+    for (note, n) in view::notes(test) {
+        let often = if n > 1 { format!("{note} ({n} times)") } else { note };
+        screen.wrapped((Faint, "  note  "), (Plain, &often));
+    }
+    for (name, host) in &run.hosts {
+        for loss in &host.losses {
+            screen.wrapped((Faint, "  note  "), (Plain, &format!("{name}: {loss}")));
+        }
+    }
+}
+
+/// Columns aligned to what is in them: the first to the left, numbers to the right.
+fn grid(screen: &mut Screen, header: &[&str], lines: &[(Vec<String>, Tone)]) {
+    let n = |text: &str| text.chars().count();
+    let mut widths: Vec<usize> = header.iter().map(|title| n(title)).collect();
+    for (width, column) in widths.iter_mut().zip(0..) {
+        *width =
+            lines.iter().filter_map(|(cells, _)| cells.get::<usize>(column)).map(|c| n(c)).fold(*width, usize::max);
+    }
+    // The first column gives way when the whole does not fit.
+    let others: usize = widths.iter().skip(1).map(|width| width + 2).sum();
+    widths[0] = widths[0].min(screen.width().saturating_sub(others + 2).max(10));
+    let join = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut text = "  ".to_owned();
+        for (column, cell) in cells.enumerate() {
+            if column == 0 {
+                text.push_str(&fitted(cell, widths[0]));
+            } else {
+                text.push_str(&format!("  {cell:>0$}", widths[column]));
+            }
+        }
+        text
+    };
+    screen.line(&[(Faint, &join(&mut header.iter().copied()))]);
+    for (cells, tone) in lines {
+        screen.line(&[(*tone, &join(&mut cells.iter().map(String::as_str)))]);
+    }
+}
+
+fn values(screen: &mut Screen, run: &Run, test: &TestRun) {
+    let lines: Vec<(Vec<String>, Tone)> = test.summaries.iter().map(|summary| value(test, summary)).collect();
+    if lines.is_empty() {
+        screen.line(&[(Warn, &format!("  {MISSING}  no round was completed"))]);
+        return;
+    }
+    grid(screen, &["value", "result", "95 % interval", "limit", "used"], &lines);
+    if let Some(missing) = view::rounds_missing(run, test) {
+        screen.line(&[(Warn, &format!("  {missing}"))]);
+    }
+    let of_rounds: Vec<&Summary> = test.summaries.iter().filter(|summary| summary.trials.len() > 1).collect();
+    let n = of_rounds.iter().map(|summary| summary.trials.len()).max().unwrap_or(0);
+    if n == 0 || n > ROUNDS_MAX {
+        return;
+    }
+    screen.gap();
+    let titles: Vec<String> = (1..=n).map(|round| format!("round {round}")).collect();
+    let header: Vec<&str> = std::iter::once("by round").chain(titles.iter().map(String::as_str)).collect();
+    let round_values = |summary: &&Summary| {
+        let values = summary.trials.iter().map(|value| summary.metric.show(*value));
+        (std::iter::once(summary.metric.title.to_string()).chain(values).collect(), Plain)
+    };
+    grid(screen, &header, &of_rounds.iter().map(round_values).collect::<Vec<_>>());
+}
+
+fn value(test: &TestRun, summary: &Summary) -> (Vec<String>, Tone) {
+    let row = view::value_row(test, summary, summary.metric.title.to_string());
+    let tone = match row.mark {
+        Mark::Plain => Plain,
+        Mark::Kept => Good,
+        Mark::Broken => Bad,
+        Mark::Open | Mark::Missing => Warn,
+    };
+    (vec![row.label, row.result, row.interval, row.limit, row.used], tone)
+}
+
+fn percentiles(screen: &mut Screen, test: &TestRun) {
+    let all = merged(test);
+    if all.is_empty() {
+        return;
+    }
+    screen.gap();
+    let quantiles = [0.5, 0.9, 0.99, 0.999, 0.9999];
+    let lines: Vec<(Vec<String>, Tone)> = all
+        .iter()
+        .map(|(name, histogram)| {
+            let known = |q: f64| histogram.quantile(q).map_or(MISSING.to_owned(), |ns| Nanos(ns).to_string());
+            let all = quantiles.into_iter().chain([1.0]).map(known);
+            (std::iter::once(spoken(name)).chain(all).chain([grouped(histogram.count())]).collect(), Plain)
+        })
+        .collect();
+    grid(screen, &["latency", "p50", "p90", "p99", "p99.9", "p99.99", "max", "samples"], &lines);
+}
+
+fn flows(screen: &mut Screen, test: &TestRun) {
+    let Some((round, lines, beyond)) = flow::last_round(test) else { return };
+    screen.gap();
+    let title = format!("connections, end of round {}", round + 1);
+    let mut header = vec![title.as_str()];
+    header.extend(flow::COLUMNS);
+    // Columns that the kernel said nothing of take no room.
+    let kept: Vec<usize> =
+        (0..flow::COLUMNS.len()).filter(|c| lines.iter().any(|line| !line.cells[*c].is_empty())).collect();
+    let header: Vec<&str> = std::iter::once(header[0]).chain(kept.iter().map(|c| flow::COLUMNS[*c])).collect();
+    let cells = |line: &flow::FlowLine| {
+        let cells = kept.iter().map(|c| line.cells[*c].clone());
+        (std::iter::once(line.id.clone()).chain(cells).collect(), Plain)
+    };
+    grid(screen, &header, &lines.iter().map(cells).collect::<Vec<_>>());
+    if beyond > 0 {
+        screen.line(&[(Faint, &format!("  … and {beyond} more connections in the JSON document"))]);
+    }
+}

@@ -1,0 +1,171 @@
+//! A run on one screen of a terminal: the finding first, then the table, then the verdict.
+//!
+//! A run of several tests is a table with a line per test; a run of one test is told in detail.
+
+mod detail;
+mod screen;
+mod table;
+
+use std::io;
+
+use fathom_model::{Conservation, Finding, Run, Severity, finding::Outcome, units::grouped};
+use screen::Screen;
+use screen::Tone::{Bad, Faint, Good, Plain, Strong, Warn};
+pub use screen::{Colour, TextStyle};
+
+use crate::{Format, view};
+
+/// The findings that fit above the table; the others are counted.
+const FINDINGS_MAX: usize = 3;
+/// The notes that fit below it.
+const NOTES_MAX: usize = 6;
+
+/// Text for people, in the style given.
+#[derive(Debug, Clone, Copy)]
+pub struct Text(pub TextStyle);
+
+impl Format for Text {
+    fn name(&self) -> &'static str {
+        "text"
+    }
+
+    fn extension(&self) -> &'static str {
+        "txt"
+    }
+
+    fn write(&self, run: &Run, out: &mut dyn io::Write) -> io::Result<()> {
+        let mut screen = Screen::new(self.0);
+        headline(&mut screen, run);
+        findings(&mut screen, run);
+        match run.tests.as_slice() {
+            [] => screen.line(&[(Plain, "  no test was run")]),
+            [test] => detail::write(&mut screen, run, test),
+            _ => {
+                table::write(&mut screen, run);
+                for test in &run.tests {
+                    if let Some(conservation) = &test.conservation {
+                        screen.gap();
+                        conserved(&mut screen, conservation);
+                    }
+                }
+                notes(&mut screen, run);
+            }
+        }
+        remarks(&mut screen, run);
+        verdict(&mut screen, run);
+        out.write_all(screen.into_text().as_bytes())
+    }
+}
+
+fn headline(screen: &mut Screen, run: &Run) {
+    let hosts: Vec<String> = view::parts_of_hosts(run)
+        .iter()
+        .map(|(part, name)| format!("{part}: {}", view::host_words(run, name)))
+        .collect();
+    let hosts = hosts.join("   ");
+    if run.command.chars().count() + hosts.chars().count() + 4 <= screen.width() {
+        screen.line(&[(Strong, &run.command), (Plain, "    "), (Faint, &hosts)]);
+    } else {
+        screen.line(&[(Strong, &run.command)]);
+        screen.wrapped((Plain, "  "), (Faint, &hosts));
+    }
+    screen.gap();
+    if let Some(reason) = view::incomplete(run) {
+        screen.wrapped((Warn, "  INCOMPLETE  "), (Plain, reason));
+        screen.gap();
+    }
+}
+
+fn findings(screen: &mut Screen, run: &Run) {
+    let all = view::important(run);
+    for finding in all.iter().take(FINDINGS_MAX) {
+        let label = if finding.severity == Severity::Invalidates { "  INVALID  " } else { "  " };
+        screen.wrapped((Bad, label), (Strong, &finding.title));
+        next_step(screen, finding);
+        screen.gap();
+    }
+    if all.len() > FINDINGS_MAX {
+        screen.line(&[(Faint, &format!("  … and {} more findings in the HTML report", all.len() - FINDINGS_MAX))]);
+    }
+    screen.gap();
+}
+
+fn next_step(screen: &mut Screen, finding: &Finding) {
+    let Some(next) = &finding.next else { return };
+    let on = next.on.as_ref().map(|host| format!("on {host}"));
+    let expected = next.expected.as_ref().map(|expected| format!("expected to {}", expected.trim_start_matches("to ")));
+    let aside: Vec<String> = on.into_iter().chain(expected).collect();
+    let aside = if aside.is_empty() { String::new() } else { format!("({})", aside.join("; ")) };
+    if next.command.chars().count() + aside.chars().count() + 17 <= screen.width() {
+        screen.line(&[(Plain, "  next:  "), (Good, &next.command), (Plain, "        "), (Faint, &aside)]);
+        return;
+    }
+    screen.wrapped((Plain, "  next:  "), (Good, &next.command));
+    if !aside.is_empty() {
+        screen.wrapped((Plain, "         "), (Faint, &aside));
+    }
+}
+
+/// `sent 41.2 M frames = received … + socket buffer 96,114 + unexplained 0`.
+fn conserved(screen: &mut Screen, conservation: &Conservation) {
+    let mut text = format!(
+        "sent {} {} = received {}",
+        grouped(conservation.n_sent),
+        conservation.what,
+        grouped(conservation.n_received)
+    );
+    for drop in &conservation.drops {
+        text.push_str(&format!(" + {} {}", drop.place, grouped(drop.n_dropped)));
+    }
+    let sign = if conservation.n_unexplained < 0 { '−' } else { '+' };
+    text.push_str(&format!(" {sign} unexplained {}", grouped(conservation.n_unexplained.unsigned_abs())));
+    screen.wrapped((Plain, "  "), (Plain, &text));
+}
+
+fn notes(screen: &mut Screen, run: &Run) {
+    let of = |test: &fathom_model::TestRun| {
+        let name = test.name.clone();
+        view::notes(test).into_iter().map(move |(text, _)| format!("{name}: {text}"))
+    };
+    let mut all: Vec<String> = run.tests.iter().flat_map(of).collect();
+    all.extend(run.hosts.iter().flat_map(|(name, host)| host.losses.iter().map(move |loss| format!("{name}: {loss}"))));
+    screen.gap();
+    for note in all.iter().take(NOTES_MAX) {
+        screen.wrapped((Faint, "  note  "), (Plain, note));
+    }
+    if all.len() > NOTES_MAX {
+        screen.line(&[(Faint, &format!("  … and {} more notes in the HTML report", all.len() - NOTES_MAX))]);
+    }
+}
+
+fn remarks(screen: &mut Screen, run: &Run) {
+    screen.gap();
+    for finding in run.findings.iter().filter(|finding| finding.severity == Severity::Remark) {
+        screen.wrapped((Faint, "  remark  "), (Plain, &finding.title));
+    }
+}
+
+fn verdict(screen: &mut Screen, run: &Run) {
+    screen.gap();
+    let tone = match run.verdict.outcome {
+        Outcome::Measured => Strong,
+        Outcome::Pass => Good,
+        Outcome::Fail => Bad,
+        Outcome::Inconclusive => Warn,
+    };
+    let word = view::outcome_word(run.verdict.outcome);
+    let about = format!("run {}   {}", run.id, run.took_ns);
+    let reasons = match (run.verdict.reasons.as_slice(), run.verdict.outcome) {
+        ([], Outcome::Measured) => "nothing was promised".to_owned(),
+        (reasons, _) => reasons.join("; "),
+    };
+    let fits = 9 + word.len() + reasons.chars().count() + about.chars().count() + 9 <= screen.width();
+    if fits {
+        let gap = if reasons.is_empty() { "" } else { "   " };
+        let pieces = [(Plain, gap), (Plain, reasons.as_str()), (Plain, "      "), (Faint, about.as_str())];
+        screen.line(&[&[(Plain, "verdict  "), (tone, word)], &pieces[..]].concat());
+    } else {
+        screen.line(&[(Plain, "verdict  "), (tone, word), (Plain, "      "), (Faint, &about)]);
+        screen.wrapped((Plain, "         "), (Plain, &reasons));
+    }
+}

@@ -1,0 +1,168 @@
+//! Lines of a terminal: hostile characters are removed here, and colours added, in one place.
+
+use std::fmt::Write as _;
+
+use crate::clean::one_line;
+
+/// Whether words are coloured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Colour {
+    /// Plain text.
+    Never,
+    /// ANSI colours, which only repeat what the words say.
+    Ansi,
+}
+
+/// How text is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextStyle {
+    /// Whether words are coloured.
+    pub colour: Colour,
+    /// The columns there are; fewer than 60 are taken for 60.
+    pub width: usize,
+}
+
+impl TextStyle {
+    /// 100 columns without colour.
+    pub const PLAIN: Self = Self { colour: Colour::Never, width: 100 };
+}
+
+/// How a piece of text is to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tone {
+    Plain,
+    Strong,
+    Faint,
+    Good,
+    Bad,
+    Warn,
+}
+
+impl Tone {
+    const fn escape(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Strong => "\u{1b}[1m",
+            Self::Faint => "\u{1b}[2m",
+            Self::Good => "\u{1b}[32m",
+            Self::Bad => "\u{1b}[1;31m",
+            Self::Warn => "\u{1b}[33m",
+        }
+    }
+}
+
+/// A screen that is being written, top to bottom.
+pub(super) struct Screen {
+    style: TextStyle,
+    text: String,
+}
+
+impl Screen {
+    pub(super) const fn new(style: TextStyle) -> Self {
+        Self { style, text: String::new() }
+    }
+
+    pub(super) fn width(&self) -> usize {
+        self.style.width.max(60)
+    }
+
+    pub(super) fn into_text(self) -> String {
+        self.text
+    }
+
+    /// An empty line, unless there is one already.
+    pub(super) fn gap(&mut self) {
+        if !self.text.is_empty() && !self.text.ends_with("\n\n") {
+            self.text.push('\n');
+        }
+    }
+
+    /// One line of pieces; blanks at its end are dropped.
+    pub(super) fn line(&mut self, pieces: &[(Tone, &str)]) {
+        for (tone, piece) in pieces {
+            let piece = one_line(piece);
+            if self.style.colour == Colour::Never || *tone == Tone::Plain || piece.trim().is_empty() {
+                self.text.push_str(&piece);
+            } else {
+                write!(self.text, "{}{piece}\u{1b}[0m", tone.escape()).expect("a string takes all that is written");
+            }
+        }
+        let end = self.text.trim_end_matches(' ').len();
+        self.text.truncate(end);
+        self.text.push('\n');
+    }
+
+    /// A text behind a label, broken at blanks; further lines are indented as far as the first begins.
+    pub(super) fn wrapped(&mut self, label: (Tone, &str), text: (Tone, &str)) {
+        let indent = label.1.chars().count();
+        let room = self.width().saturating_sub(indent).max(20);
+        for (index, line) in wrap(&one_line(text.1), room).iter().enumerate() {
+            let blank = " ".repeat(indent);
+            let before = if index == 0 { label } else { (Tone::Plain, blank.as_str()) };
+            self.line(&[before, (text.0, line)]);
+        }
+    }
+}
+
+/// Breaks a text at blanks into lines of at most so many characters; a longer word keeps its line for itself.
+pub(super) fn wrap(text: &str, room: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        let line = lines.last_mut().expect("there is always a line");
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > room {
+            lines.push(word.to_owned());
+        } else {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+/// The text in so many columns: cut with an ellipsis, or filled with blanks.
+pub(super) fn fitted(text: &str, width: usize) -> String {
+    let n = text.chars().count();
+    if n <= width {
+        return format!("{text}{}", " ".repeat(width - n));
+    }
+    let kept: String = text.chars().take(width.saturating_sub(1)).collect();
+    format!("{kept}…")
+}
+
+/// Widths of columns that fit in `room`: what is missing is taken from the column that exceeds its minimum most.
+pub(super) fn fit(natural: &[usize], minimum: &[usize], room: usize) -> Vec<usize> {
+    let mut widths = natural.to_vec();
+    while widths.iter().sum::<usize>() > room {
+        let spare = |column: &usize| widths[*column].saturating_sub(minimum[*column]);
+        let Some(widest) = (0..widths.len()).max_by_key(spare).filter(|column| spare(column) > 0) else { break };
+        widths[widest] -= 1;
+    }
+    widths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_is_too_wide_gives_up_what_hurts_least() {
+        assert_eq!(fit(&[10, 30, 12], &[8, 10, 12], 40), [9, 19, 12]);
+        assert_eq!(fit(&[10, 30], &[10, 30], 20), [10, 30], "below its minimum no column is cut");
+    }
+
+    #[test]
+    fn text_is_broken_at_blanks_only() {
+        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrap("", 7), [""]);
+        assert_eq!(fitted("softirq", 5), "softi".chars().take(4).collect::<String>() + "…");
+    }
+
+    #[test]
+    fn an_escape_from_elsewhere_is_gone_and_ours_stays() {
+        let mut screen = Screen::new(TextStyle { colour: Colour::Ansi, width: 80 });
+        screen.line(&[(Tone::Good, "ok\u{1b}[31m"), (Tone::Plain, "  ")]);
+        assert_eq!(screen.into_text(), "\u{1b}[32mok[31m\u{1b}[0m\n");
+    }
+}

@@ -1,0 +1,52 @@
+//! Drawings of a run as SVG, coloured by the classes of the page's style sheet.
+//!
+//! Every drawing is markup, or a sentence that says why there is none. Texts are escaped by `maud`.
+
+pub(crate) mod balance;
+pub(crate) mod heat;
+pub(crate) mod percentiles;
+mod scale;
+pub(crate) mod share;
+pub(crate) mod throughput;
+
+use fathom_model::units::approximate;
+use maud::{Markup, html};
+
+/// A drawing, or why there is nothing to draw.
+pub(crate) type Plot = Result<Markup, &'static str>;
+
+/// A coordinate with a tenth of a pixel.
+fn px(value: f64) -> String {
+    let text = format!("{value:.1}");
+    text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
+}
+
+/// A line through points.
+fn path(points: impl IntoIterator<Item = (f64, f64)>) -> String {
+    let mut d = String::new();
+    for (x, y) in points {
+        d.push(if d.is_empty() { 'M' } else { 'L' });
+        d.push_str(&px(x));
+        d.push(' ');
+        d.push_str(&px(y));
+    }
+    d
+}
+
+/// An index as a number to calculate with.
+fn float(index: usize) -> f64 {
+    approximate(index as u64)
+}
+
+/// Horizontal grid lines with their labels to the left, and the name of the unit above them.
+fn y_grid(scale: &scale::Scale, ticks: &[(f64, String)], span: (f64, f64), name: &str) -> Markup {
+    let (left, right) = span;
+    let top = ticks.iter().map(|(value, _)| scale.at(*value)).fold(f64::INFINITY, f64::min);
+    html! {
+        @for (value, text) in ticks {
+            line.grid x1=(px(left)) x2=(px(right)) y1=(px(scale.at(*value))) y2=(px(scale.at(*value))) {}
+            text.tick x=(px(left - 8.0)) y=(px(scale.at(*value) + 4.0)) text-anchor="end" { (text) }
+        }
+        text.unit x=(px(left - 8.0)) y=(px(top - 13.0)) text-anchor="end" { (name) }
+    }
+}

@@ -1,0 +1,151 @@
+//! Latency by percentile: the tail is stretched (1 / (1 − p)), the time is logarithmic.
+
+use std::collections::BTreeMap;
+
+use fathom_model::{
+    Histogram, TestRun, Unit,
+    units::{approximate, grouped},
+};
+use maud::{Markup, html};
+
+use super::{
+    Plot, float, path, px,
+    scale::{Scale, label, log_ticks, magnitude},
+    y_grid,
+};
+
+const WIDTH: f64 = 510.0;
+const HEIGHT: f64 = 270.0;
+const LEFT: f64 = 52.0;
+const RIGHT: f64 = 14.0;
+const TOP: f64 = 12.0;
+const BOTTOM: f64 = 34.0;
+/// A quantile with fewer values above it is drawn dotted: it would be another one the next time.
+const ABOVE_MIN: u64 = 10;
+/// How many points are drawn per power of ten of 1 / (1 − p).
+const POINTS_PER_DECADE: u32 = 12;
+
+/// The distributions of a test in nanoseconds, each merged over all rounds.
+pub(crate) fn merged(test: &TestRun) -> BTreeMap<&str, Histogram> {
+    let mut all: BTreeMap<&str, Histogram> = BTreeMap::new();
+    for (name, histogram) in test.trials.iter().flat_map(|trial| trial.records.values()).flat_map(|r| &r.distributions)
+    {
+        if name.ends_with("_ns") {
+            all.entry(name).or_default().merge(histogram);
+        }
+    }
+    all.retain(|_, histogram| histogram.count() > 0);
+    all
+}
+
+/// What people call a distribution: `service_time_ns` is `service time`.
+pub(crate) fn spoken(name: &str) -> String {
+    name.trim_end_matches("_ns").replace('_', " ")
+}
+
+/// Draws every distribution of a test.
+pub(crate) fn percentiles(test: &TestRun) -> Plot {
+    let all = merged(test);
+    let lowest = all.values().filter_map(Histogram::min).min().ok_or("No latency was recorded in this test.")?;
+    let highest = all.values().filter_map(Histogram::max).max().unwrap_or(lowest);
+    let n_most = all.values().map(Histogram::count).max().unwrap_or(1);
+    let ticks = log_ticks(approximate(lowest.max(1)), approximate(highest.max(1)));
+    let bounds = match ticks.as_slice() {
+        [] => return Err("The recorded latencies are out of range."),
+        [only] => (only * 0.5, only * 2.0),
+        [first, .., last] => (*first, *last),
+    };
+    let x = Scale::log((1.0, approximate(n_most.max(100))), (LEFT, WIDTH - RIGHT));
+    let y = Scale::log(bounds, (HEIGHT - BOTTOM, TOP));
+    Ok(draw(&all, &ticks, &x, &y))
+}
+
+fn draw(all: &BTreeMap<&str, Histogram>, ticks: &[f64], x: &Scale, y: &Scale) -> Markup {
+    let labels: Vec<(f64, String)> = ticks.iter().map(|tick| (*tick, time(*tick))).collect();
+    let n_most = all.values().map(Histogram::count).max().unwrap_or(1);
+    html! {
+        svg.plot viewBox={ "0 0 " (px(WIDTH)) " " (px(HEIGHT)) } role="img" aria-label="latency by percentile" {
+            (y_grid(y, &labels, (LEFT, WIDTH - RIGHT), ""))
+            @for (text, inverse) in marks(n_most) {
+                line.grid x1=(px(x.at(inverse))) x2=(px(x.at(inverse))) y1=(px(TOP)) y2=(px(HEIGHT - BOTTOM)) {}
+                text.tick x=(px(x.at(inverse))) y=(px(HEIGHT - BOTTOM + 18.0)) text-anchor="middle" { (text) }
+            }
+            g.pick data-x=(x.describe("p")) data-y=(y.describe("ns")) data-title="" {
+                @for (index, (name, histogram)) in all.iter().enumerate() {
+                    (line(&spoken(name), index, histogram, (x, y)))
+                }
+            }
+        }
+        @if all.len() > 1 {
+            ul.legend {
+                @for (index, name) in all.keys().enumerate() {
+                    li { span class={ "key s" (index % 4 + 1) } {} (spoken(name)) }
+                }
+            }
+        }
+    }
+}
+
+fn line(name: &str, index: usize, histogram: &Histogram, (x, y): (&Scale, &Scale)) -> Markup {
+    let sure = (histogram.count() / ABOVE_MIN).max(1);
+    let points = curve(histogram);
+    let place = |(inverse, ns): &(f64, f64)| (x.at(*inverse), y.at(*ns));
+    let split = points.iter().rposition(|(inverse, _)| *inverse <= approximate(sure)).unwrap_or(0);
+    html! {
+        path class={ "line unsure s" (index % 4 + 1) } d=(path(points.iter().skip(split).map(place))) data-name=(name) {}
+        path class={ "line s" (index % 4 + 1) } d=(path(points.iter().take(split + 1).map(place))) data-name=(name) {
+            title { (name) ", " (grouped(histogram.count())) " samples" }
+        }
+    }
+}
+
+/// Points of 1 / (1 − p) and nanoseconds, as far as the number of values reaches.
+fn curve(histogram: &Histogram) -> Vec<(f64, f64)> {
+    let last = approximate(histogram.count());
+    let per_decade = f64::from(POINTS_PER_DECADE);
+    let steps = (0..).map(|index| 10_f64.powf(float(index) / per_decade)).take_while(|inverse| *inverse < last);
+    let inner = steps.filter_map(|inverse| Some((inverse, approximate(histogram.quantile(1.0 - 1.0 / inverse)?))));
+    inner.chain(histogram.max().map(|max| (last, approximate(max)))).collect()
+}
+
+/// The percentiles that the axis names, as far as there are values.
+fn marks(n_most: u64) -> Vec<(&'static str, f64)> {
+    let all = [
+        ("p50", 2.0),
+        ("p90", 10.0),
+        ("p99", 100.0),
+        ("p99.9", 1e3),
+        ("p99.99", 1e4),
+        ("p99.999", 1e5),
+        ("p99.9999", 1e6),
+    ];
+    let reached = |(_, inverse): &(&str, f64)| *inverse <= approximate(n_most.max(100));
+    all.into_iter().filter(reached).collect()
+}
+
+fn time(ns: f64) -> String {
+    let (size, unit) = magnitude(Unit::Nanos, ns);
+    format!("{} {unit}", label(ns / size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_curve_ends_at_the_maximum_and_never_falls() {
+        let mut histogram = Histogram::new();
+        for value in 1..=1000 {
+            histogram.record(value * 1000);
+        }
+        let points = curve(&histogram);
+        assert_eq!(points.last(), Some(&(1000.0, 1_000_000.0)));
+        assert!(points.windows(2).all(|pair| pair[0].1 <= pair[1].1));
+        assert!(curve(&Histogram::new()).is_empty());
+    }
+
+    #[test]
+    fn ticks_of_time_have_their_own_unit() {
+        assert_eq!([time(500.0), time(20_000.0), time(2e9)], ["500 ns", "20 µs", "2 s"]);
+    }
+}

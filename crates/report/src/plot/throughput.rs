@@ -1,0 +1,132 @@
+//! A rate over time: one panel per round on a common axis, the measured window marked.
+
+use fathom_model::{Derivation, Metric, Record, TestRun, Unit, role::Side, units::approximate};
+use maud::{Markup, html};
+
+use super::{
+    Plot, float, path, px,
+    scale::{Scale, label, magnitude, ticks_from_zero},
+    y_grid,
+};
+
+const WIDTH: f64 = 1040.0;
+const LEFT: f64 = 52.0;
+const GAP: f64 = 14.0;
+const TOP: f64 = 34.0;
+const PANEL_HEIGHT: f64 = 150.0;
+/// Room below a row of panels for the labels of its time axis.
+const BELOW: f64 = 40.0;
+const PER_ROW: usize = 5;
+/// The most rounds that are drawn: four rows fill a screen.
+pub(crate) const ROUNDS_MAX: usize = 20;
+
+/// One round: when each interval ended in seconds, the rate in it, and the measured window in seconds.
+struct Panel {
+    round: u32,
+    points: Vec<(f64, f64)>,
+    window: (f64, f64),
+}
+
+/// The first metric of a test that is a rate over time, with the side and the counter it comes from.
+pub(crate) fn rate_of(test: &TestRun) -> Option<(&Metric, Side, &str)> {
+    test.summaries.iter().find_map(|summary| match &summary.metric.from {
+        Derivation::Rate { side, counter } => Some((&summary.metric, *side, counter.as_ref())),
+        _ => None,
+    })
+}
+
+fn panel(round: u32, record: &Record, counter: &str, factor: f64) -> Option<Panel> {
+    let column = record.timeline.counters.get(counter)?;
+    let mut begin = 0.0;
+    let mut points = Vec::with_capacity(column.len());
+    for (end, growth) in record.timeline.end_ns.iter().zip(column) {
+        let end = end.as_secs_f64();
+        if end > begin {
+            points.push((begin.midpoint(end), approximate(*growth) * factor / (end - begin)));
+        }
+        begin = end;
+    }
+    let window = (record.measured_ns.0.as_secs_f64(), record.measured_ns.1.as_secs_f64());
+    (!points.is_empty()).then_some(Panel { round, points, window })
+}
+
+/// Draws the rate of every round.
+pub(crate) fn throughput(test: &TestRun) -> Plot {
+    let (metric, side, counter) = rate_of(test).ok_or("This test has no rate to draw over time.")?;
+    let factor = if metric.unit == Unit::BitsPerSec && counter.contains("bytes") { 8.0 } else { 1.0 };
+    let panels: Vec<Panel> = test
+        .trials
+        .iter()
+        .filter_map(|trial| {
+            let record = trial.records.values().find(|record| record.side == side)?;
+            panel(trial.round, record, counter, factor)
+        })
+        .take(ROUNDS_MAX)
+        .collect();
+    let highest = panels.iter().flat_map(|panel| &panel.points).map(|(_, rate)| *rate).fold(0.0, f64::max);
+    if highest <= 0.0 {
+        return Err("No interval of any round recorded progress, so there is no line to draw.");
+    }
+    Ok(draw(metric, highest, &panels))
+}
+
+fn draw(metric: &Metric, highest: f64, panels: &[Panel]) -> Markup {
+    let (size, name) = magnitude(metric.unit, highest);
+    let ticks = ticks_from_zero(highest / size, 4.0);
+    let top_value = ticks.last().copied().unwrap_or(1.0) * size;
+    let labels: Vec<(f64, String)> = ticks.iter().map(|tick| (tick * size, label(*tick))).collect();
+    let seconds = panels
+        .iter()
+        .filter_map(|panel| panel.points.last().map(|last| last.0.max(panel.window.1)))
+        .fold(0.0, f64::max);
+    let columns = panels.len().min(PER_ROW);
+    let width = (WIDTH - LEFT - GAP * (float(columns) - 1.0)) / float(columns);
+    let rows: Vec<&[Panel]> = panels.chunks(PER_ROW).collect();
+    let height = TOP + (PANEL_HEIGHT + BELOW) * float(rows.len()) - BELOW / 2.0;
+    html! {
+        svg.plot.wide viewBox={ "0 0 " (px(WIDTH)) " " (px(height)) } role="img" aria-label={ (metric.title) " over time" } {
+            @for (row, panels) in rows.iter().enumerate() {
+                @let top = TOP + (PANEL_HEIGHT + BELOW) * float(row);
+                @let y = Scale::linear((0.0, top_value), (top + PANEL_HEIGHT, top));
+                (y_grid(&y, &labels, (LEFT, LEFT + float(panels.len()) * (width + GAP) - GAP), &name))
+                @for (column, panel) in panels.iter().enumerate() {
+                    @let left = LEFT + float(column) * (width + GAP);
+                    (draw_panel(panel, &Scale::linear((0.0, seconds), (left, left + width)), &y, metric.unit))
+                }
+            }
+        }
+    }
+}
+
+fn draw_panel(panel: &Panel, x: &Scale, y: &Scale, unit: Unit) -> Markup {
+    let (from, to) = (x.at(panel.window.0), x.at(panel.window.1));
+    let (top, bottom) = (y.at(f64::MAX), y.at(0.0));
+    let end = panel.points.last().map_or(0.0, |last| last.0.max(panel.window.1));
+    let measured = |point: &&(f64, f64)| point.0 >= panel.window.0 && point.0 <= panel.window.1;
+    let place = |point: &(f64, f64)| (x.at(point.0), y.at(point.1));
+    html! {
+        g.pick data-x=(x.describe("s")) data-y=(y.describe(unit_word(unit))) data-title={ "round " (panel.round + 1) } {
+            rect.window x=(px(from)) y=(px(top)) width=(px((to - from).max(0.0))) height=(px(bottom - top)) {
+                title { "measured from " (label(panel.window.0)) " s to " (label(panel.window.1)) " s" }
+            }
+            path.line.faint d=(path(panel.points.iter().map(place))) {}
+            path.line.s1 d=(path(panel.points.iter().filter(measured).map(place))) data-name="" {}
+            text.tick x=(px(x.at(0.0))) y=(px(bottom + 17.0)) { "0" }
+            text.tick x=(px(x.at(end))) y=(px(bottom + 17.0)) text-anchor="end" { (label((end * 10.0).round() / 10.0)) " s" }
+            text.tick.strong x=(px(x.at(0.0).midpoint(x.at(end)))) y=(px(bottom + 17.0)) text-anchor="middle" { "round " (panel.round + 1) }
+        }
+    }
+}
+
+/// The word by which the page's script knows how to show a value.
+pub(super) const fn unit_word(unit: Unit) -> &'static str {
+    match unit {
+        Unit::BitsPerSec => "bit/s",
+        Unit::RequestsPerSec => "req/s",
+        Unit::FramesPerSec => "pps",
+        Unit::PerSec => "/s",
+        Unit::Nanos => "ns",
+        Unit::Bytes => "B",
+        Unit::Count | Unit::Ratio => "",
+    }
+}

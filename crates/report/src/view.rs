@@ -1,0 +1,273 @@
+//! What the table of a run shows, the same in text and HTML: picked and put into words, not computed.
+
+use fathom_model::{
+    Confidence, Derivation, Finding, Limit, LimitKind, Metric, Run, Severity, Summary, TestRun, Unit, finding::Outcome,
+    metric::Better, run::Completeness, units::percent,
+};
+
+/// What stands in a cell for a value that there is not.
+pub(crate) const MISSING: &str = "–";
+
+/// A line of the table.
+#[derive(Debug)]
+pub(crate) struct Row<'a> {
+    /// The test it belongs to.
+    pub(crate) test: &'a TestRun,
+    /// Whether it is the test's first line.
+    pub(crate) first: bool,
+    /// The test's title, or what a further line is about.
+    pub(crate) label: String,
+    /// The value.
+    pub(crate) result: String,
+    /// The 95 % interval.
+    pub(crate) interval: String,
+    /// The limit in words.
+    pub(crate) limit: String,
+    /// The share of it, or whether a promise was kept.
+    pub(crate) used: String,
+    /// What the words of `used` mean for the reader.
+    pub(crate) mark: Mark,
+    /// The finding that explains the row.
+    pub(crate) finding: Option<&'a Finding>,
+}
+
+/// How a row is to be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// As it is.
+    Plain,
+    /// A promise was kept.
+    Kept,
+    /// A promise was broken.
+    Broken,
+    /// A promise lies within the interval.
+    Open,
+    /// There is no value.
+    Missing,
+}
+
+/// All lines of the table, in the order of the tests.
+pub(crate) fn rows(run: &Run) -> Vec<Row<'_>> {
+    run.tests.iter().flat_map(|test| rows_of(run, test)).collect()
+}
+
+fn rows_of<'a>(run: &'a Run, test: &'a TestRun) -> Vec<Row<'a>> {
+    let Some(first) = test.summaries.first().filter(|_| test.unavailable.is_none()) else {
+        let reason = test.unavailable.clone().unwrap_or_else(|| "no round was completed".to_owned());
+        let result = format!("{MISSING}  {reason}");
+        return vec![Row { result, mark: Mark::Missing, ..empty(test, test.title.clone()) }];
+    };
+    let headline = Row { first: true, finding: finding_of(run, test), ..value_row(test, first, test.title.clone()) };
+    let mut rows = vec![headline];
+    rows.extend(quantile_row(test, first));
+    let compared = |name: &str| test.limits.iter().any(|limit| limit.metric == name);
+    for summary in &test.summaries[1..] {
+        let lost = matches!(summary.metric.from, Derivation::Missing { .. }) && summary.value.is_some_and(|v| v > 0.0);
+        if lost || compared(&summary.metric.name) || test.expect.contains_key(summary.metric.name.as_ref()) {
+            rows.push(value_row(test, summary, summary.metric.title.to_string()));
+        }
+    }
+    if let Some(short) = rounds_missing(run, test) {
+        rows.push(empty(test, short));
+    }
+    for row in &mut rows[1..] {
+        row.first = false;
+    }
+    rows
+}
+
+fn empty(test: &TestRun, label: String) -> Row<'_> {
+    let (result, interval, limit, used) = (String::new(), String::new(), String::new(), String::new());
+    Row { test, first: true, label, result, interval, limit, used, mark: Mark::Plain, finding: None }
+}
+
+/// Which rounds a test lacks, in words.
+pub(crate) fn rounds_missing(run: &Run, test: &TestRun) -> Option<String> {
+    let planned = usize::try_from(run.plan.rounds).unwrap_or(usize::MAX);
+    (test.trials.len() < planned).then(|| format!("{} of {planned} rounds", test.trials.len()))
+}
+
+/// The quantiles of one distribution on one line, if there are more than the headline.
+fn quantile_row<'a>(test: &'a TestRun, headline: &Summary) -> Option<Row<'a>> {
+    let of = |summary: &Summary| match &summary.metric.from {
+        Derivation::Quantile { distribution, .. } => Some(distribution.clone()),
+        _ => None,
+    };
+    let distribution = test.summaries.iter().find_map(of)?;
+    let plain = |summary: &&Summary| {
+        summary.value.is_some()
+            && of(summary).as_ref() == Some(&distribution)
+            && summary.metric.name != headline.metric.name
+            && !test.limits.iter().any(|limit| limit.metric == summary.metric.name)
+    };
+    let group: Vec<&Summary> = test.summaries.iter().filter(plain).take(4).collect();
+    let values: Vec<String> = group.iter().filter_map(|s| Some(s.metric.show(s.value?))).collect();
+    let label = group.iter().map(|s| s.metric.title.as_ref()).collect::<Vec<_>>().join(" · ");
+    (!group.is_empty()).then(|| Row { result: with_common_unit(&values, " · "), ..empty(test, label) })
+}
+
+pub(crate) fn value_row<'a>(test: &'a TestRun, summary: &Summary, label: String) -> Row<'a> {
+    let limit = test.limits.iter().find(|limit| limit.metric == summary.metric.name);
+    let (used, mark) = limit.map_or((String::new(), Mark::Plain), |limit| used(limit, summary));
+    let named = label == summary.metric.title;
+    Row {
+        result: match summary.value {
+            None => format!("{MISSING}  {}", summary.note.as_deref().unwrap_or("not measured")),
+            Some(value) if named => summary.metric.show(value),
+            Some(value) => headline_value(&summary.metric, value),
+        },
+        interval: interval(summary),
+        limit: limit.map(|limit| limit.text.clone()).unwrap_or_default(),
+        used,
+        mark: if summary.value.is_none() { Mark::Missing } else { mark },
+        ..empty(test, label)
+    }
+}
+
+/// A value that stands without its metric's name beside it: a rate speaks for itself, other values are named.
+pub(crate) fn headline_value(metric: &Metric, value: f64) -> String {
+    let shown = metric.show(value);
+    match metric.from {
+        Derivation::Rate { .. } => shown,
+        Derivation::Quantile { .. } => format!("{shown} {}", metric.title),
+        _ => format!("{} {shown}", metric.title),
+    }
+}
+
+/// The interval around a value: `± 0.4 %` for what is symmetric and good when high, else both ends.
+pub(crate) fn interval(summary: &Summary) -> String {
+    let (Some(value), Some(Confidence { low, high, .. })) = (summary.value, summary.confidence) else {
+        let alone = summary.value.is_some() && summary.trials.len() == 1;
+        return if alone { "one round".to_owned() } else { String::new() };
+    };
+    let (below, above) = (value - low, high - value);
+    let symmetric = below.min(above) * 2.0 >= below.max(above);
+    if summary.metric.better == Better::Higher && symmetric && value > 0.0 && summary.metric.unit != Unit::Ratio {
+        return format!("± {}", percent(below.max(above) / value));
+    }
+    let (low, high, whole) = (summary.metric.show(low), summary.metric.show(high), summary.metric.show(value));
+    let unit = |text: &str| text.split_once(' ').map(|(_, unit)| unit.to_owned());
+    if unit(&low) == unit(&high) && unit(&low) == unit(&whole) {
+        let number = |text: &str| text.split(' ').next().unwrap_or_default().to_owned();
+        return format!("{} – {}", number(&low), number(&high));
+    }
+    format!("{low} – {high}")
+}
+
+/// Values joined, with their unit written once if it is the same.
+pub(crate) fn with_common_unit(values: &[String], between: &str) -> String {
+    let split: Vec<(&str, &str)> = values.iter().filter_map(|value| value.split_once(' ')).collect();
+    match split.first() {
+        Some((_, unit)) if split.len() == values.len() && split.iter().all(|(_, other)| other == unit) => {
+            let numbers: Vec<&str> = split.iter().map(|(number, _)| *number).collect();
+            format!("{} {unit}", numbers.join(between))
+        }
+        _ => values.join(between),
+    }
+}
+
+fn used(limit: &Limit, summary: &Summary) -> (String, Mark) {
+    if limit.kind != LimitKind::Promise {
+        return (limit.used.map(percent).unwrap_or_default(), Mark::Plain);
+    }
+    let Some(value) = summary.value else { return (MISSING.to_owned(), Mark::Missing) };
+    let (low, high) = summary.confidence.map_or((value, value), |c| (c.low, c.high));
+    // The good and the bad end of the interval, each as a distance beyond the promise.
+    let (best, worst) = match summary.metric.better {
+        Better::Higher => (high - limit.value, low - limit.value),
+        Better::Lower | Better::Neither => (limit.value - low, limit.value - high),
+    };
+    match (worst >= 0.0, best < 0.0) {
+        (true, _) => ("ok".to_owned(), Mark::Kept),
+        (_, true) => ("✗".to_owned(), Mark::Broken),
+        _ => ("open".to_owned(), Mark::Open),
+    }
+}
+
+/// The finding that a row points at: the first of the test's own, or the first that names the test.
+pub(crate) fn finding_of<'a>(run: &'a Run, test: &TestRun) -> Option<&'a Finding> {
+    let own = |finding: &&Finding| test.findings.contains(&finding.id) && finding.tests.contains(&test.name);
+    let explains = |finding: &&Finding| finding.severity != Severity::Remark && finding.tests.contains(&test.name);
+    run.findings
+        .iter()
+        .find(|f| own(f) && f.severity != Severity::Remark)
+        .or_else(|| run.findings.iter().find(explains))
+}
+
+/// The findings that stand above the table, what invalidates first.
+pub(crate) fn important(run: &Run) -> Vec<&Finding> {
+    let of = |severity: Severity| run.findings.iter().filter(move |finding| finding.severity == severity);
+    of(Severity::Invalidates).chain(of(Severity::HoldsBack)).collect()
+}
+
+/// The word of the verdict.
+pub(crate) const fn outcome_word(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Measured => "MEASURED",
+        Outcome::Pass => "PASS",
+        Outcome::Fail => "FAIL",
+        Outcome::Inconclusive => "INCONCLUSIVE",
+    }
+}
+
+/// Why the run did not come to its end, if it did not.
+pub(crate) fn incomplete(run: &Run) -> Option<&str> {
+    match &run.completeness {
+        Completeness::Complete => None,
+        Completeness::Incomplete { reason } => Some(reason),
+    }
+}
+
+/// What must be said beside the numbers of a test, each once, with how many rounds say it.
+pub(crate) fn notes(test: &TestRun) -> Vec<(String, usize)> {
+    let of_metrics = test
+        .summaries
+        .iter()
+        .filter(|s| s.value.is_some())
+        .filter_map(|summary| summary.note.as_ref().map(|note| format!("{}: {note}", summary.metric.title)));
+    let mut notes: Vec<(String, usize)> = of_metrics.map(|note| (note, 0)).collect();
+    for trial in &test.trials {
+        for note in trial.records.values().flat_map(|record| &record.notes) {
+            match notes.iter_mut().find(|(text, _)| *text == note.text) {
+                Some((_, n)) => *n += 1,
+                None => notes.push((note.text.clone(), 1)),
+            }
+        }
+    }
+    notes
+}
+
+/// Errors by cause over all rounds, the most frequent first.
+pub(crate) fn errors(test: &TestRun) -> Vec<(String, u64)> {
+    let mut all = std::collections::BTreeMap::<&String, u64>::new();
+    for (cause, n) in test.trials.iter().flat_map(|trial| trial.records.values()).flat_map(|record| &record.errors) {
+        *all.entry(cause).or_default() += n;
+    }
+    let mut all: Vec<(String, u64)> = all.into_iter().map(|(cause, n)| (cause.clone(), n)).collect();
+    all.sort_by(|a, b| b.1.cmp(&a.1));
+    all
+}
+
+/// A host in a few words: `gen-1 (16 cores, ens5 25 Gbit/s)`.
+pub(crate) fn host_words(run: &Run, name: &str) -> String {
+    let Some(host) = run.hosts.get(name) else { return name.to_owned() };
+    let cores = run.tests.iter().map(|test| crate::plot::heat::cores(test, name).len()).max().unwrap_or(0);
+    let mut facts = Vec::new();
+    if cores > 0 {
+        facts.push(format!("{cores} core{}", if cores == 1 { "" } else { "s" }));
+    }
+    if let Some(interface) = &host.interface {
+        let speed = host.environment.get(interface, "speed").map_or(String::new(), |speed| format!(" {speed}"));
+        facts.push(format!("{interface}{speed}"));
+    }
+    if facts.is_empty() { name.to_owned() } else { format!("{name} ({})", facts.join(", ")) }
+}
+
+/// Each host that takes part, with what it does.
+pub(crate) fn parts_of_hosts(run: &Run) -> Vec<(&'static str, &str)> {
+    let from = run.tests.first().map(|test| test.from.as_str());
+    let to = run.tests.iter().find_map(|test| test.to.as_deref());
+    let known = |name: &&str| Some(*name) != from && Some(*name) != to;
+    let others = run.hosts.keys().map(String::as_str).filter(known).map(|name| ("host", name));
+    from.map(|name| ("client", name)).into_iter().chain(to.map(|name| ("target", name))).chain(others).collect()
+}

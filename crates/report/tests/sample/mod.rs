@@ -1,0 +1,506 @@
+//! A run with everything that a report must cope with: invented figures in the shape of real ones.
+
+#![allow(dead_code, reason = "each test and the example use a part of it")]
+#![allow(clippy::allow_attributes, reason = "an expectation would fail in the crate that uses all of it")]
+
+use std::collections::BTreeMap;
+
+use fathom_model::{
+    Better, Confidence, Conservation, Derivation, Environment, Evidence, Finding, Histogram, HostRecord, Layer, Limit,
+    LimitKind, Metric, NextStep, Note, Plan, Record, Run, Settings, Severity, Side, Summary, TestPlan, TestRun,
+    Timeline, Trial, Unit, Verdict,
+    finding::Outcome,
+    names::{count, distribution, host as counter, tcp},
+    plan::Reach,
+    record::{Flow, FlowSample, Series},
+    run::{Completeness, Host},
+    summary::Drops,
+    units::{Nanos, approximate, rounded},
+};
+
+const ROUNDS: u32 = 5;
+const CORES: usize = 8;
+const INTERVAL_MS: u64 = 50;
+const WARMUP_MS: u64 = 400;
+const MEASURE_MS: u64 = 2000;
+
+/// Noise that is the same each time.
+struct Noise(u64);
+
+impl Noise {
+    /// From 0 to 1.
+    fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        approximate(self.0 >> 40) / approximate(1 << 24)
+    }
+
+    /// About 1, by at most so much more or less.
+    fn near(&mut self, spread: f64) -> f64 {
+        1.0 + spread * (self.next() + self.next() - 1.0)
+    }
+}
+
+/// What one kind of test looks like.
+struct Shape {
+    name: &'static str,
+    title: &'static str,
+    layer: Layer,
+    counter: &'static str,
+    side: Side,
+    unit: Unit,
+    rate: f64,
+    /// The median of its latency in nanoseconds, if it has one.
+    latency: Option<f64>,
+    /// How busy core 0 of the target is, and with softirq above all.
+    core0: f64,
+    rounds: u32,
+}
+
+fn record(shape: &Shape, noise: &mut Noise, side: Side, speed: f64) -> Record {
+    let names = [shape.counter];
+    let mut timeline = Timeline::of(&names);
+    let mut total = 0;
+    for step in 1..=(WARMUP_MS + MEASURE_MS) / INTERVAL_MS {
+        let at = step * INTERVAL_MS;
+        let warm = (approximate(at) / approximate(WARMUP_MS)).min(1.0).powf(0.6);
+        let per_unit = if shape.unit == Unit::BitsPerSec { 8.0 } else { 1.0 };
+        let grown = rounded(shape.rate * speed * warm * noise.near(0.05) / per_unit * approximate(INTERVAL_MS) / 1e3);
+        timeline.push(Nanos::from_millis(at), &names, &[grown]);
+        total += grown;
+    }
+    let mut distributions = BTreeMap::new();
+    if let (Some(median), Side::Initiator) = (shape.latency, side) {
+        let mut histogram = Histogram::new();
+        for _ in 0..6_000 {
+            let tail = 1.0 / (1.0 - noise.next().min(0.999_95));
+            histogram.record(rounded(median * 0.8 * noise.near(0.25) * (1.0 + 0.12 * tail.powf(0.62))));
+        }
+        distributions.insert(distribution::SERVICE_TIME.to_owned(), histogram);
+    }
+    Record {
+        side,
+        start_ns: Nanos::from_secs(1000),
+        start_late_ns: Nanos(12_000),
+        measured_ns: (Nanos::from_millis(WARMUP_MS), Nanos::from_millis(WARMUP_MS + MEASURE_MS)),
+        steady: true,
+        complete: true,
+        cpu_ns: Nanos::from_millis(1900),
+        timeline,
+        totals: BTreeMap::from([(shape.counter.to_owned(), total)]),
+        distributions,
+        flows: Vec::new(),
+        errors: BTreeMap::new(),
+        notes: Vec::new(),
+    }
+}
+
+fn cpu(noise: &mut Noise, core0: f64, others: f64) -> HostRecord {
+    let steps = (WARMUP_MS + MEASURE_MS) / 100;
+    let at_ns = (0..=steps).map(|step| Nanos::from_secs(1000) + Nanos::from_millis(step * 100)).collect();
+    let mut series = Vec::new();
+    for core in 0..CORES {
+        let load = if core == 0 { core0 } else { others };
+        let names = [
+            counter::CPU_USER_NS,
+            counter::CPU_SYSTEM_NS,
+            counter::CPU_IRQ_NS,
+            counter::CPU_SOFTIRQ_NS,
+            counter::CPU_STEAL_NS,
+            counter::CPU_IDLE_NS,
+        ];
+        let mut values = vec![vec![0_u64]; names.len()];
+        for _ in 0..steps {
+            let busy = (load * noise.near(0.3)).clamp(0.0, 1.0);
+            let softirq = if core == 0 { 0.85 } else { 0.3 };
+            let shares =
+                [busy * (1.0 - softirq) * 0.4, busy * (1.0 - softirq) * 0.6, 0.0, busy * softirq, 0.0, 1.0 - busy];
+            for (column, share) in values.iter_mut().zip(shares) {
+                let last = column[column.len() - 1];
+                column.push(last + rounded(share * 1e8));
+            }
+        }
+        for (name, values) in names.into_iter().zip(values) {
+            series.push(Series { name: name.to_owned(), of: format!("cpu{core}"), values });
+        }
+    }
+    HostRecord { at_ns, series }
+}
+
+fn flows(noise: &mut Noise) -> Vec<Flow> {
+    let one = |n: u64| {
+        let values = BTreeMap::from([
+            (tcp::RTT_NS.to_owned(), rounded(412_000.0 * noise.near(0.2))),
+            (tcp::RTT_MIN_NS.to_owned(), 31_400),
+            (tcp::CWND_SEGMENTS.to_owned(), rounded(88.0 * noise.near(0.3))),
+            (tcp::SND_MSS_BYTES.to_owned(), 8_949),
+            (tcp::RETRANS_TOTAL.to_owned(), n % 3),
+            (tcp::BUSY_NS.to_owned(), 2_400_000_000),
+            (tcp::RWND_LIMITED_NS.to_owned(), 48_000_000),
+            (tcp::DELIVERY_RATE_BPS.to_owned(), rounded(1.14e9 * noise.near(0.1))),
+        ]);
+        Flow {
+            id: format!("10.0.0.1:{} > 10.0.0.2:40123", 51_000 + n),
+            samples: vec![FlowSample { at_ns: Nanos::from_secs(2), values }],
+        }
+    };
+    (0..8).map(one).collect()
+}
+
+fn trial(shape: &Shape, round: u32) -> Trial {
+    let mut noise = Noise(u64::from(round) * 7919 + rounded(shape.rate));
+    let speed = noise.near(0.006);
+    let mut sender = record(shape, &mut noise, Side::Initiator, speed);
+    if shape.name == "tcp_stream" {
+        sender.flows = flows(&mut noise);
+    }
+    if shape.name == "http" && round == 3 {
+        sender.errors.insert("read: connection reset by peer".to_owned(), 2);
+    }
+    if shape.name == "tcp_crr" && round == 1 {
+        sender.steady = false;
+        let text = "the rate was not steady after 400 ms of warm-up; the interval is wider than it had to be";
+        sender.notes.push(Note { id: "no-steady-state".to_owned(), text: text.to_owned() });
+    }
+    let receiver = record(shape, &mut noise, Side::Responder, speed);
+    Trial {
+        round,
+        records: BTreeMap::from([("gen-1".to_owned(), sender), ("web-1".to_owned(), receiver)]),
+        hosts: BTreeMap::from([
+            ("gen-1".to_owned(), cpu(&mut noise, 0.35, 0.28)),
+            ("web-1".to_owned(), cpu(&mut noise, shape.core0, 0.12)),
+        ]),
+        start_skew_ns: Nanos(41_000),
+    }
+}
+
+fn metric(name: &'static str, title: &'static str, unit: Unit, from: Derivation) -> Metric {
+    let better = match unit {
+        Unit::Nanos | Unit::Ratio => Better::Lower,
+        _ => Better::Higher,
+    };
+    Metric { name: name.into(), title: title.into(), unit, better, source: "docs/methods/sample.md".into(), from }
+}
+
+fn summary(metric: Metric, value: f64, spread: f64, rounds: u32) -> Summary {
+    let trials = (0..rounds).map(|round| value * (1.0 + spread * (f64::from(round) / 2.0 - 1.0) * 0.6)).collect();
+    let interval = Confidence { low: value * (1.0 - spread), high: value * (1.0 + spread), level: 0.95, n_trials: 5 };
+    let confidence = (rounds > 1).then_some(interval);
+    Summary { metric, value: Some(value), confidence, trials, n_above: None, n_samples: None, note: None }
+}
+
+fn quantile(name: &'static str, title: &'static str, q: f64, value: f64) -> Summary {
+    let from = Derivation::Quantile { side: Side::Initiator, distribution: distribution::SERVICE_TIME.into(), q };
+    let n_above = rounded(30_000.0 * (1.0 - q));
+    let of = summary(metric(name, title, Unit::Nanos, from), value, 0.007, ROUNDS);
+    Summary { n_above: Some(n_above), n_samples: Some(30_000), ..of }
+}
+
+fn test(shape: &Shape) -> TestRun {
+    let from = Derivation::Rate { side: shape.side, counter: shape.counter.into() };
+    let (name, title) = match shape.unit {
+        Unit::BitsPerSec => ("throughput_bps", "goodput"),
+        Unit::RequestsPerSec => ("request_rate", "requests"),
+        Unit::FramesPerSec => ("frame_rate", "frames"),
+        _ => ("transaction_rate", "transactions"),
+    };
+    let mut summaries = vec![summary(metric(name, title, shape.unit, from), shape.rate, 0.004, shape.rounds)];
+    if let Some(median) = shape.latency {
+        summaries.push(quantile("service_time_ns_p50", "p50", 0.5, median));
+        summaries.push(quantile("service_time_ns_p99", "p99", 0.99, median * 3.7));
+        let few = Some("3 samples lie above it, too few to rely on".to_owned());
+        summaries.push(Summary { note: few, ..quantile("service_time_ns_p999", "p99.9", 0.9999, median * 8.2) });
+    }
+    let cost = Derivation::Cost { side: Side::Initiator, counter: shape.counter.into() };
+    summaries.push(summary(
+        metric("cost_ns", "own cpu", Unit::Nanos, cost),
+        1.9e9 / shape.rate * 8.0,
+        0.01,
+        shape.rounds,
+    ));
+    TestRun {
+        name: shape.name.to_owned(),
+        title: shape.title.to_owned(),
+        layer: shape.layer,
+        kind: shape.name.to_owned(),
+        from: "gen-1".to_owned(),
+        to: Some("web-1".to_owned()),
+        options: Settings::default(),
+        expect: BTreeMap::new(),
+        trials: (0..shape.rounds).map(|round| trial(shape, round)).collect(),
+        summaries,
+        limits: Vec::new(),
+        conservation: None,
+        findings: Vec::new(),
+        unavailable: None,
+    }
+}
+
+fn limit(test: &mut TestRun, kind: LimitKind, value: f64, text: &str) {
+    let first = &test.summaries[0];
+    let used = first.value.map(|of| of / value);
+    test.limits.push(Limit { kind, metric: first.metric.name.to_string(), value, text: text.to_owned(), used });
+}
+
+fn shapes() -> [Shape; 6] {
+    let base = Shape {
+        name: "http",
+        title: "GET /, 100 connections",
+        layer: Layer::Http,
+        counter: count::REQUESTS,
+        side: Side::Initiator,
+        unit: Unit::RequestsPerSec,
+        rate: 182_000.0,
+        latency: Some(510_000.0),
+        core0: 0.7,
+        rounds: ROUNDS,
+    };
+    let transactions =
+        Shape { layer: Layer::Tcp, counter: count::TRANSACTIONS, unit: Unit::PerSec, rounds: ROUNDS, ..base };
+    [
+        Shape {
+            name: "tcp_stream",
+            title: "stream, 8 flows",
+            layer: Layer::Tcp,
+            counter: count::BYTES_RECEIVED,
+            side: Side::Responder,
+            unit: Unit::BitsPerSec,
+            rate: 9.1e9,
+            latency: None,
+            core0: 0.97,
+            ..base
+        },
+        Shape {
+            name: "tcp_rr",
+            title: "request/response, 1 flow",
+            rate: 20_400.0,
+            latency: Some(48_200.0),
+            core0: 0.2,
+            ..transactions
+        },
+        Shape {
+            name: "tcp_crr",
+            title: "connect + request/response",
+            rate: 38_000.0,
+            latency: Some(151_000.0),
+            core0: 0.6,
+            rounds: 3,
+            ..transactions
+        },
+        Shape {
+            name: "udp_stream",
+            title: "1,400 B at 5 Gbit/s",
+            layer: Layer::Udp,
+            counter: count::BYTES_RECEIVED,
+            side: Side::Responder,
+            unit: Unit::BitsPerSec,
+            rate: 4.985e9,
+            latency: None,
+            core0: 0.9,
+            ..base
+        },
+        Shape {
+            name: "frames",
+            title: "64 B",
+            layer: Layer::Frames,
+            counter: count::RECEIVED,
+            side: Side::Responder,
+            unit: Unit::FramesPerSec,
+            rate: 3.1e6,
+            latency: None,
+            core0: 0.85,
+            ..base
+        },
+        base,
+    ]
+}
+
+fn lossy(test: &mut TestRun) {
+    let loss = Derivation::Missing {
+        sent: (Side::Initiator, count::SENT.into()),
+        arrived: (Side::Responder, count::RECEIVED.into()),
+    };
+    let lost = summary(metric("loss_ratio", "loss", Unit::Ratio, loss), 0.0031, 0.06, ROUNDS);
+    test.summaries.insert(0, lost);
+    test.expect.insert("loss_ratio".to_owned(), "<= 0".to_owned());
+    let text = "promised 0 %".to_owned();
+    test.limits.push(Limit { kind: LimitKind::Promise, metric: "loss_ratio".to_owned(), value: 0.0, text, used: None });
+    let drops = [
+        ("receiver's socket buffer", "web-1 udp_rcvbuf_errors", 93_114),
+        ("softnet backlog", "web-1 softnet_dropped cpu0", 2_880),
+        ("device", "web-1 dev_rx_dropped ens5", 0),
+    ];
+    let drops = drops.map(|(place, counter, n_dropped)| Drops {
+        place: place.to_owned(),
+        counter: counter.to_owned(),
+        n_dropped,
+    });
+    test.conservation = Some(Conservation {
+        what: "datagrams".to_owned(),
+        n_intended: Some(31_250_000),
+        n_sent: 31_248_112,
+        n_received: 31_151_998,
+        drops: drops.to_vec(),
+        n_unexplained: 120,
+    });
+}
+
+fn tests() -> Vec<TestRun> {
+    let [mut stream, rr, crr, mut udp, mut frames, mut http] = shapes().map(|shape| test(&shape));
+    limit(&mut http, LimitKind::OwnCeiling, 610_000.0, "own ceiling 610 k");
+    limit(&mut stream, LimitKind::LineRate, 23.5e9, "line 23.5 Gbit/s");
+    limit(&mut frames, LimitKind::OwnCeiling, 3.4e6, "own ceiling 3.4 Mpps");
+    limit(&mut frames, LimitKind::LineRate, 37.2e6, "line 37.2 Mpps");
+    limit(&mut udp, LimitKind::Asked, 5e9, "asked 5 Gbit/s");
+    lossy(&mut udp);
+    let mut rr = rr;
+    rr.summaries.swap(0, 1);
+    for (test, id) in [(&mut stream, "one-queue"), (&mut http, "one-queue"), (&mut udp, "socket-buffer")] {
+        test.findings.push(id.to_owned());
+    }
+    let none = Shape { name: "frames_1518", title: "1518 B", rounds: 0, ..shapes()[4] };
+    let unavailable = TestRun {
+        trials: Vec::new(),
+        summaries: Vec::new(),
+        unavailable: Some("needs CAP_NET_RAW".to_owned()),
+        ..test(&none)
+    };
+    vec![http, stream, rr, crr, udp, frames, unavailable]
+}
+
+fn findings() -> Vec<Finding> {
+    let evidence = |host: &str, counter: &str, value: &str| Evidence {
+        host: host.to_owned(),
+        counter: counter.to_owned(),
+        value: value.to_owned(),
+    };
+    vec![
+        Finding {
+            id: "one-queue".to_owned(),
+            short: "one queue".to_owned(),
+            title: "TCP is held back by the target's core 0: softirq 97 % there, 11 % on the others; all frames \
+                    arrive in 1 of 8 queues."
+                .to_owned(),
+            severity: Severity::HoldsBack,
+            tests: vec!["tcp_stream".to_owned(), "http".to_owned()],
+            evidence: vec![
+                evidence("web-1", "cpu_softirq_ns cpu0", "97 %"),
+                evidence("web-1", "cpu_softirq_ns cpu1 … cpu7", "11 % on average"),
+                evidence("web-1", "dev_rx_frames ens5 queue 0", "41.2 M of 41.2 M frames"),
+            ],
+            explains: Some(0.82),
+            next: Some(NextStep {
+                command: "ethtool -L ens5 combined 8".to_owned(),
+                on: Some("web-1".to_owned()),
+                expected: Some("lift TCP from 9.1 to about 24 Gbit/s".to_owned()),
+            }),
+        },
+        Finding {
+            id: "socket-buffer".to_owned(),
+            short: "socket buffer".to_owned(),
+            title: "UDP loses 0.30 % at the receiver's socket: its buffer of 208 KiB holds 0.3 ms at 5 Gbit/s."
+                .to_owned(),
+            severity: Severity::HoldsBack,
+            tests: vec!["udp_stream".to_owned()],
+            evidence: vec![evidence("web-1", "udp_rcvbuf_errors", "93,114 datagrams")],
+            explains: Some(0.969),
+            next: Some(NextStep {
+                command: "sysctl -w net.core.rmem_max=8388608".to_owned(),
+                on: Some("web-1".to_owned()),
+                expected: Some("end the loss at this rate".to_owned()),
+            }),
+        },
+        Finding {
+            id: "governor".to_owned(),
+            short: "governor".to_owned(),
+            title: "gen-1 runs with the powersave governor; rates may vary with its clock.".to_owned(),
+            severity: Severity::Remark,
+            tests: Vec::new(),
+            evidence: Vec::new(),
+            explains: None,
+            next: None,
+        },
+    ]
+}
+
+fn host(address: &str, kernel: &str, queues: &str) -> Host {
+    let mut environment = Environment::default();
+    for (topic, name, value) in [
+        ("kernel", "release", kernel),
+        ("kernel", "mitigations", "auto"),
+        ("cpu", "model", "Xeon Platinum 8375C @ 2.90GHz"),
+        ("cpu", "cores", "8"),
+        ("ens5", "driver", "ena"),
+        ("ens5", "speed", "25 Gbit/s"),
+        ("ens5", "mtu", "9001"),
+        ("ens5", "queues", queues),
+        ("sysctl", "net.ipv4.tcp_congestion_control", "bbr"),
+        ("sysctl", "net.core.rmem_max", "212992"),
+    ] {
+        environment.note(topic, name, value);
+    }
+    Host {
+        address: Some(address.to_owned()),
+        interface: Some("ens5".to_owned()),
+        reached: format!("tls {address}:7700"),
+        clock_offset_ns: -18_400,
+        clock_error_ns: Nanos(16_000),
+        environment,
+        changed: Environment::default(),
+        losses: Vec::new(),
+    }
+}
+
+/// Six tests with five rounds each, one that could not be measured, two findings and a broken promise.
+pub(crate) fn run() -> Run {
+    let mut target = host("10.0.0.2", "6.12.57", "1");
+    target.losses.push("the driver's own counters could not be read: ethtool -S is not permitted".to_owned());
+    target.environment.note("cpu", "governor", "performance");
+    let tests = tests();
+    let planned = |test: &TestRun| TestPlan {
+        name: test.name.clone(),
+        kind: test.kind.clone(),
+        from: test.from.clone(),
+        to: test.to.clone(),
+        warmup: "400ms".to_owned(),
+        duration: "2s".to_owned(),
+        options: test.options.clone(),
+        expect: test.expect.clone(),
+    };
+    Run {
+        schema: fathom_model::run::SCHEMA.to_owned(),
+        id: "2026-11-21-0923-a1f3".to_owned(),
+        tool: "fathom 0.1.0".to_owned(),
+        command: "fathom evaluate 10.0.0.2 --expect 'udp_stream.loss_ratio <= 0'".to_owned(),
+        started: "2026-11-21T09:23:07+01:00".to_owned(),
+        took_ns: Nanos::from_secs(92),
+        plan: Plan {
+            schema: fathom_model::plan::SCHEMA.to_owned(),
+            title: "Every layer between gen-1 and web-1".to_owned(),
+            rounds: ROUNDS,
+            seed: 42,
+            lab: None,
+            hosts: BTreeMap::from([
+                ("gen-1".to_owned(), Reach::This),
+                ("web-1".to_owned(), Reach::Tls { address: "10.0.0.2:7700".to_owned(), key: None }),
+            ]),
+            tests: tests.iter().map(planned).collect(),
+        },
+        hosts: BTreeMap::from([("gen-1".to_owned(), host("10.0.0.1", "6.18.5", "8")), ("web-1".to_owned(), target)]),
+        tests,
+        findings: findings(),
+        verdict: Verdict { outcome: Outcome::Fail, reasons: vec!["udp_stream: loss 0.31 % > 0 %".to_owned()] },
+        completeness: Completeness::Incomplete {
+            reason: "tcp_crr: web-1 did not answer in rounds 4 and 5; what was measured is kept".to_owned(),
+        },
+    }
+}
+
+/// The same run with only one of its tests.
+pub(crate) fn run_of(name: &str) -> Run {
+    let mut run = run();
+    run.tests.retain(|test| test.name == name);
+    run.plan.tests.retain(|test| test.name == name);
+    run.findings.retain(|finding| finding.tests.iter().any(|test| test == name));
+    run.completeness = Completeness::Complete;
+    run
+}

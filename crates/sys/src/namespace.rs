@@ -5,6 +5,7 @@
 
 use crate::{Error, Result, netlink::Netlink};
 use rustix::{
+    fs::{Mode, OFlags},
     process::{Gid, Uid, getegid, geteuid},
     thread::{
         LinkNameSpaceType, UnshareFlags, move_into_link_name_space, set_thread_gid, set_thread_uid, unshare_unsafe,
@@ -126,23 +127,43 @@ pub fn open_user_namespace(pid: u32) -> Result<OwnedFd> {
     open_namespace(Path::new(&format!("/proc/{pid}/ns/user")))
 }
 
-/// Makes this process root in a new user namespace, with a network namespace below it.
+/// Whether this process is outside every container that changes users.
 ///
-/// To be called while the process has one thread: the kernel refuses otherwise. Outside, its rights stay those of its user.
+/// Inside one even root is refused what concerns the whole machine, such as loading programs into the kernel.
+#[must_use]
+pub fn is_first_user_namespace() -> bool {
+    // The first one maps every number to itself: user_namespaces(7).
+    fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.split_ascii_whitespace().eq(["0", "0", "4294967295"]))
+}
+
+/// What a child writes to become root in a user namespace of its own; made before the fork, because it allocates.
+pub(crate) struct RootMap {
+    users: String,
+    groups: String,
+}
+
+impl RootMap {
+    pub(crate) fn of_this_user() -> Self {
+        Self { users: format!("0 {} 1", geteuid().as_raw()), groups: format!("0 {} 1", getegid().as_raw()) }
+    }
+}
+
+/// Makes the calling process root in new user and network namespaces; for a child between fork and exec.
 ///
-/// # Errors
-/// `EINVAL` with more than one thread, `EPERM` or `ENOSPC` where user namespaces are forbidden.
-pub fn become_root_in_user_namespace() -> Result<()> {
-    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
-    // SAFETY: the kernel refuses to do it with several threads, so no other thread can be left with different rights.
-    unsafe { unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNET) }
-        .map_err(|errno| Error::new("unshare(CLONE_NEWUSER | CLONE_NEWNET)", errno))?;
+/// That is where a process certainly has one thread, without which the kernel refuses. Outside, its rights stay those of its user.
+pub(crate) fn become_root(map: &RootMap) -> io::Result<()> {
+    // SAFETY: a child between fork and exec has no other thread that could be left with different rights.
+    unsafe { unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNET) }?;
     // The kernel takes a map of groups from an ordinary user only once setgroups is denied: user_namespaces(7).
-    for (file, text) in
-        [("setgroups", "deny"), ("uid_map", &format!("0 {user} 1")), ("gid_map", &format!("0 {group} 1"))]
-    {
-        let path = format!("/proc/self/{file}");
-        fs::write(&path, text).map_err(|error| Error::new(format!("write({path})"), error))?;
+    let files = [
+        (c"/proc/self/setgroups", "deny"),
+        (c"/proc/self/uid_map", map.users.as_str()),
+        (c"/proc/self/gid_map", map.groups.as_str()),
+    ];
+    for (path, text) in files {
+        let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        // The kernel takes such a file in one piece or not at all.
+        rustix::io::write(file, text.as_bytes())?;
     }
     Ok(())
 }
@@ -187,7 +208,7 @@ mod tests {
     use super::*;
     use crate::{
         netlink::{Veth, VethEnd},
-        process::{Bond, Start, may_administer_network},
+        process::{Bond, Place, Start, may_administer_network},
     };
     use std::process::{Command, Stdio};
 
@@ -237,7 +258,7 @@ mod tests {
         assert_eq!(link.kind.as_deref(), Some("veth"));
         let device = near.enter_with(|| crate::ethtool::Device::open("eth0")).unwrap().unwrap();
         assert_eq!(device.driver().unwrap().unwrap().name, "veth");
-        assert_eq!(device.speed().unwrap().unwrap().get(), 10e9);
+        assert_eq!(device.speed().unwrap().unwrap().to_string(), "10.0 Gbit/s");
         assert_eq!(device.channels().unwrap().unwrap().max.rx, 2);
         let statistics = device.statistics().unwrap();
         assert!(statistics.iter().any(|(name, value)| name == "rx_queue_0_xdp_packets" && *value == 0));
@@ -269,16 +290,27 @@ mod tests {
         let namespaces = Namespaces { user: None, net: NetNs::new().unwrap() };
         let mut command = Command::new("cat");
         command.arg("/proc/net/dev").stdout(Stdio::piped());
-        let start = Start { command, namespaces: Some(&namespaces), bond: Bond::DiesWithParent };
+        let start = Start { command, place: Place::In(&namespaces), bond: Bond::DiesWithParent };
         let output = start.spawn().unwrap().wait_with_output().unwrap();
         let devices = String::from_utf8(output.stdout).unwrap();
         assert_eq!(devices.lines().count(), 3, "two lines of headings and loopback: {devices}");
     }
 
     #[test]
-    fn a_process_with_threads_cannot_become_root() {
-        // The test runner has threads, so the kernel must refuse and nothing may change.
-        let error = become_root_in_user_namespace().unwrap_err();
-        assert_eq!(error.call, "unshare(CLONE_NEWUSER | CLONE_NEWNET)");
+    fn a_child_becomes_root_of_its_own_user_namespace() {
+        let mut command = Command::new("cat");
+        command.args(["/proc/self/uid_map", "/proc/net/dev"]).stdout(Stdio::piped());
+        let start = Start { command, place: Place::NewUserNamespace, bond: Bond::DiesWithParent };
+        let child = match start.spawn() {
+            Err(error) if error.is_permission() => {
+                assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "these tests need user namespaces");
+                return eprintln!("SKIPPED: needs user namespaces");
+            }
+            child => child.unwrap(),
+        };
+        let text = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+        let map: Vec<&str> = text.lines().next().unwrap().split_whitespace().collect();
+        assert_eq!(map, ["0", &rustix::process::geteuid().as_raw().to_string(), "1"]);
+        assert_eq!(text.lines().count(), 4, "the map, two headings and loopback: {text}");
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::{
     Error, Result, clock,
-    namespace::{self, Namespaces},
+    namespace::{self, Namespaces, RootMap},
     signal::{Signal, poll_readable},
 };
 use fathom_model::units::Nanos;
@@ -201,13 +201,51 @@ pub enum Bond {
     Detached,
 }
 
+/// Where a child runs.
+#[derive(Debug, Clone, Copy)]
+pub enum Place<'a> {
+    /// Where this process runs.
+    Here,
+    /// In existing namespaces.
+    In(&'a Namespaces),
+    /// As root of a new user namespace, which is no more than its user outside, with a network namespace below it.
+    NewUserNamespace,
+}
+
+/// A [`Place`] with everything that the child needs to get there without allocating.
+enum Destination {
+    Here,
+    In(Namespaces),
+    NewUserNamespace(RootMap),
+}
+
+impl Place<'_> {
+    fn prepare(self) -> Result<Destination> {
+        Ok(match self {
+            Self::Here => Destination::Here,
+            Self::In(namespaces) => Destination::In(namespaces.try_clone()?),
+            Self::NewUserNamespace => Destination::NewUserNamespace(RootMap::of_this_user()),
+        })
+    }
+}
+
+impl Destination {
+    fn enter(&self) -> io::Result<()> {
+        match self {
+            Self::Here => Ok(()),
+            Self::In(namespaces) => namespace::join(namespaces),
+            Self::NewUserNamespace(map) => namespace::become_root(map),
+        }
+    }
+}
+
 /// A child to be started, perhaps in other namespaces.
 #[derive(Debug)]
 pub struct Start<'a> {
     /// The program, its arguments and its standard streams.
     pub command: Command,
-    /// Where it runs; here when absent.
-    pub namespaces: Option<&'a Namespaces>,
+    /// Where it runs.
+    pub place: Place<'a>,
     /// Whether it outlives this process.
     pub bond: Bond,
 }
@@ -219,24 +257,22 @@ impl Start<'_> {
     /// children are started by one thread, which lives as long as the process.
     ///
     /// # Errors
-    /// When the program does not exist or the namespaces may not be entered (`EPERM`).
+    /// When the program does not exist, or the namespaces may not be entered or made (`EPERM`, `ENOSPC`).
     pub fn spawn(self) -> Result<Child> {
-        let Self { mut command, namespaces, bond } = self;
+        let Self { mut command, place, bond } = self;
         let call = format!("start({})", command.get_program().display());
-        let namespaces = namespaces.map(Namespaces::try_clone).transpose()?;
+        let destination = place.prepare()?;
         let parent = getpid();
         let before_exec = move || {
-            // Joining a user namespace may clear the death signal, so it is set behind.
-            if let Some(namespaces) = &namespaces {
-                namespace::join(namespaces)?;
-            }
+            // A change of user may clear the death signal, so it is set behind.
+            destination.enter()?;
             match bond {
                 Bond::DiesWithParent => die_with(parent)?,
                 Bond::Detached => drop(rustix::process::setsid()?),
             }
             Ok(())
         };
-        // SAFETY: between fork and exec it only makes system calls (setns, prctl, getppid, setsid); it allocates nothing, takes no
+        // SAFETY: between fork and exec it only makes system calls (setns, unshare, open, write, prctl, getppid, setsid); it allocates nothing, takes no
         // lock, and its error values are plain numbers.
         unsafe { command.pre_exec(before_exec) };
         let child = match bond {
@@ -307,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_process_is_ended_once_and_a_zombie_is_not_alive() {
-        let mut child = Start { command: sleeper(), namespaces: None, bond: Bond::Detached }.spawn().unwrap();
+        let mut child = Start { command: sleeper(), place: Place::Here, bond: Bond::Detached }.spawn().unwrap();
         let identity = Identity::of(child.id()).unwrap();
         assert!(identity.is_alive());
         assert_eq!(identity.end(Nanos::from_secs(10)).unwrap(), Ended::Terminated);
@@ -319,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_successor_with_the_same_number_is_left_alone() {
-        let mut child = Start { command: sleeper(), namespaces: None, bond: Bond::DiesWithParent }.spawn().unwrap();
+        let mut child = Start { command: sleeper(), place: Place::Here, bond: Bond::DiesWithParent }.spawn().unwrap();
         let actual = Identity::of(child.id()).unwrap();
         let predecessor = Identity { start_ticks: actual.start_ticks - 1, ..actual };
         assert_eq!(predecessor.end(Nanos::ZERO).unwrap(), Ended::Already);
@@ -332,7 +368,7 @@ mod tests {
     fn a_process_that_ignores_sigterm_is_killed() {
         let mut command = Command::new("sh");
         command.args(["-c", "trap '' TERM; echo ready; while :; do sleep 60; done"]).stdout(Stdio::piped());
-        let mut child = Start { command, namespaces: None, bond: Bond::DiesWithParent }.spawn().unwrap();
+        let mut child = Start { command, place: Place::Here, bond: Bond::DiesWithParent }.spawn().unwrap();
         let mut ready = String::new();
         io::BufRead::read_line(&mut io::BufReader::new(child.stdout.take().unwrap()), &mut ready).unwrap();
         let ended = Identity::of(child.id()).unwrap().end(Nanos::from_millis(50)).unwrap();
@@ -342,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_child_survives_the_thread_that_asked_for_it() {
-        let start = || Start { command: sleeper(), namespaces: None, bond: Bond::DiesWithParent }.spawn().unwrap();
+        let start = || Start { command: sleeper(), place: Place::Here, bond: Bond::DiesWithParent }.spawn().unwrap();
         let mut child = thread::spawn(start).join().unwrap();
         let pidfd = Pidfd::open(child.id()).unwrap();
         assert!(!pidfd.wait(Nanos::from_millis(100)).unwrap());
@@ -353,7 +389,7 @@ mod tests {
     #[test]
     fn a_program_that_does_not_exist_is_named() {
         let command = Command::new("/no/such/program");
-        let error = Start { command, namespaces: None, bond: Bond::DiesWithParent }.spawn().unwrap_err();
+        let error = Start { command, place: Place::Here, bond: Bond::DiesWithParent }.spawn().unwrap_err();
         assert_eq!(error.call, "start(/no/such/program)");
     }
 }

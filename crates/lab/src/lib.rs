@@ -1,1 +1,25 @@
 //! Topologies in network namespaces.
+//!
+//! A [`Lab`] is a handful of [`Host`]s joined by wires that exist in memory only. It lives in one of two ways: held by the process
+//! that built it, or `up`, held by a process of its own with a bounded life, which others find by name. Without root it is built
+//! inside a user namespace. Everything is anonymous: what no process holds any more is gone, even after a SIGKILL.
+//!
+//! The [`Journal`] writes down what has to be undone besides. This crate knows nothing of tests, nor what its hosts are measured for.
+
+mod error;
+pub mod holder;
+mod host;
+mod journal;
+mod lab;
+mod name;
+pub mod preset;
+mod state;
+mod wire;
+
+pub use error::{Error, Result};
+pub use host::{Host, Interface};
+pub use journal::{Entry, Journal, StoredJournal, stale, undo_stale};
+pub use lab::{Difference, HostRecord, Lab, LabRecord, Loss, Standing, down, list};
+pub use name::Name;
+pub use preset::{Options, PRESETS, Preset};
+pub use state::StateFolder;

@@ -1,0 +1,240 @@
+//! The process that holds a lab: one that is up, or one without root.
+//!
+//! The program starts itself again in a hidden role whose whole work is [`run`]: without root inside a user namespace that is made for
+//! it. The order comes as its last argument, the answer goes back as one line on its standard output.
+
+use crate::{
+    Entry, Error, Journal, Lab, Name, Options, Preset, Result, Standing, StateFolder,
+    error::{ENOSPC, EPERM},
+    lab::{LabRecord, RUN_PREFIX},
+    preset,
+};
+use fathom_model::units::Nanos;
+use fathom_sys::{
+    clock,
+    process::{Bond, Place, Start},
+    signal::{self, Watch},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    error::Error as _,
+    io::{self, BufRead, BufReader, Write},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+};
+
+/// What a holder is to hold, and for how long.
+#[derive(Debug, Serialize, Deserialize)]
+struct Order {
+    preset: String,
+    options: Options,
+    standing: Standing,
+    life: Life,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Life {
+    /// Until whoever started it has taken hold of the hosts, or ends: either closes its standard input.
+    Bound,
+    /// Until someone ends it or its time is over, found by others through its journal.
+    Up { name: Name, state: PathBuf, lifetime_ns: Nanos },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    Ready(LabRecord),
+    Refused { message: String, hint: Option<String> },
+}
+
+/// A lab to be put up.
+#[derive(Debug)]
+pub struct Up<'a> {
+    /// The name by which others find it.
+    pub name: &'a Name,
+    /// Where its journal goes.
+    pub state: &'a StateFolder,
+    /// Its topology.
+    pub preset: &'a Preset,
+    /// What was chosen about it.
+    pub options: &'a Options,
+    /// When it ends on its own.
+    pub lifetime: Nanos,
+}
+
+/// How long a lab stays up when nothing is said: forgotten ones go within an hour.
+pub const LIFETIME_DEFAULT: Nanos = Nanos::from_secs(3600);
+
+/// Puts a lab up, held by a process that outlives this one.
+///
+/// `holder_program` is this program in the role that calls [`run`].
+///
+/// # Errors
+/// [`Error::NameTaken`] when the name is in use; [`Error::Holder`] with what the holder said.
+pub fn up(holder_program: Command, up: &Up<'_>) -> Result<LabRecord> {
+    up.options.validate()?;
+    let run = run_name(up.name)?;
+    if up.state.journal(&run).exists() {
+        return Err(Error::NameTaken { run: run.as_str().to_owned() });
+    }
+    let life = Life::Up { name: up.name.clone(), state: up.state.path().to_owned(), lifetime_ns: up.lifetime };
+    let order = Order {
+        preset: up.preset.name.to_owned(),
+        options: up.options.clone(),
+        standing: Standing::of_this_process(),
+        life,
+    };
+    start(holder_program, &order, Bond::Detached).map(|(_, record)| record)
+}
+
+/// A holder that waits until its lab is taken over; it ends when this value is dropped.
+pub(crate) struct Bound {
+    child: Child,
+    pub(crate) record: LabRecord,
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// Starts a holder that waits until its lab is taken over.
+pub(crate) fn start_bound(program: Command, preset: &Preset, options: &Options) -> Result<Bound> {
+    let order = Order {
+        preset: preset.name.to_owned(),
+        options: options.clone(),
+        standing: Standing::of_this_process(),
+        life: Life::Bound,
+    };
+    start(program, &order, Bond::DiesWithParent).map(|(child, record)| Bound { child, record })
+}
+
+fn start(mut command: Command, order: &Order, bond: Bond) -> Result<(Child, LabRecord)> {
+    let input = if bond == Bond::Detached { Stdio::null() } else { Stdio::piped() };
+    command
+        .arg(serde_json::to_string(order).expect("an order is plain data"))
+        .stdin(input)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let place = if order.standing == Standing::Rootless { Place::NewUserNamespace } else { Place::Here };
+    let mut child = Start { command, place, bond }.spawn().map_err(|error| match (place, error.errno()) {
+        (Place::NewUserNamespace, Some(EPERM | ENOSPC)) => Error::UserNamespace(error),
+        _ => Error::kernel("start the holder of the lab")(error),
+    })?;
+    let (message, hint) = match read_answer(&mut child) {
+        Some(Answer::Ready(record)) => return Ok((child, record)),
+        Some(Answer::Refused { message, hint }) => (message, hint),
+        None => ("it ended without an answer".to_owned(), None),
+    };
+    // It holds nothing that anybody uses, and as an unreaped child it still has its number.
+    let _ = child.kill();
+    let _ = child.wait();
+    Err(Error::Holder { message, hint })
+}
+
+/// The answer of a holder; absent when it died or says something else.
+fn read_answer(child: &mut Child) -> Option<Answer> {
+    let mut output = BufReader::new(child.stdout.take()?);
+    let mut line = String::new();
+    // A test runner prints headings before it comes to the role, so lines of others are passed over.
+    while output.read_line(&mut line).ok()? > 0 {
+        if let Ok(answer) = serde_json::from_str(&line) {
+            return Some(answer);
+        }
+        line.clear();
+    }
+    None
+}
+
+/// The whole work of a holder: builds what `order` says, answers on `output`, and holds it until its end.
+///
+/// # Errors
+/// What kept the lab from being built, which `output` was told too, or what could not be undone.
+///
+/// # Panics
+/// Never: the answer is plain data.
+pub fn run(order: &str, mut output: impl Write) -> Result<()> {
+    let held = hold(order);
+    let answer = match &held {
+        Ok(held) => Answer::Ready(held.record.clone()),
+        Err(error) => Answer::Refused { message: with_causes(error), hint: error.hint() },
+    };
+    let line = serde_json::to_string(&answer).expect("an answer is plain data");
+    // Whoever asked may be gone, which the wait below finds out.
+    let _ = writeln!(output, "{line}").and_then(|()| output.flush());
+    let Held { lab, journal, wait, .. } = held?;
+    wait.park()?;
+    drop(lab);
+    journal.map_or(Ok(()), Journal::finish)
+}
+
+/// What a holder has in its hands.
+struct Held {
+    record: LabRecord,
+    lab: Lab,
+    journal: Option<Journal>,
+    wait: Wait,
+}
+
+/// What a holder waits for.
+enum Wait {
+    /// The end of its standard input. Signals keep their default action: it has nothing to undo.
+    TakeOver,
+    /// A signal or the end of its time.
+    End { watch: Watch, deadline: Nanos },
+}
+
+impl Wait {
+    fn park(&self) -> Result<()> {
+        match self {
+            // An input that cannot be read has ended too.
+            Self::TakeOver => drop(io::copy(&mut io::stdin().lock(), &mut io::sink())),
+            Self::End { watch, deadline } => {
+                watch.wait_until(*deadline).map_err(Error::kernel("wait for the end of the lab"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn hold(order: &str) -> Result<Held> {
+    let order: Order = serde_json::from_str(order).map_err(|error| Error::Holder {
+        message: format!("the order cannot be understood: {error}"),
+        hint: Some("this role is started by fathom itself".to_owned()),
+    })?;
+    order.options.validate()?;
+    let preset = preset::find(&order.preset)?;
+    let (mut journal, wait) = match &order.life {
+        Life::Bound => (None, Wait::TakeOver),
+        Life::Up { name, state, lifetime_ns } => {
+            let watch = signal::watch().map_err(Error::kernel("watch for signals"))?;
+            let journal = Journal::begin(&StateFolder::open(state)?, &run_name(name)?)?;
+            (Some(journal), Wait::End { watch, deadline: clock::now() + *lifetime_ns })
+        }
+    };
+    let lab = Lab::build_here(preset, &order.options, order.standing)?;
+    let record = lab.record(preset)?;
+    if let Some(journal) = &mut journal {
+        journal.record(Entry::Lab(record.clone()))?;
+    }
+    Ok(Held { record, lab, journal, wait })
+}
+
+/// The run whose journal stands for a lab that is up.
+pub(crate) fn run_name(lab: &Name) -> Result<Name> {
+    format!("{RUN_PREFIX}{lab}").parse()
+}
+
+fn with_causes(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text.push_str(": ");
+        text.push_str(&source.to_string());
+        cause = source.source();
+    }
+    text
+}

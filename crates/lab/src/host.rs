@@ -1,0 +1,92 @@
+//! A host of a lab: a network namespace with named interfaces.
+
+use crate::{Error, Name, Result};
+use fathom_model::units::Bytes;
+use fathom_sys::{
+    namespace::Namespaces,
+    netlink::MacAddress,
+    process::{Bond, Place, Start},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    net::IpAddr,
+    process::{Child, Command},
+};
+
+/// A network device of a host, as it was built.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interface {
+    /// The name of the device, such as `eth0`.
+    pub name: String,
+    /// The address of the host on this wire.
+    pub address: IpAddr,
+    /// How many leading bits the addresses of the wire share.
+    pub prefix_len: u8,
+    /// The Ethernet address.
+    pub mac: MacAddress,
+    /// The MTU of the device.
+    #[serde(rename = "mtu_bytes")]
+    pub mtu: Bytes,
+}
+
+/// A network namespace that stands for a machine.
+///
+/// It has no hardware of its own: all hosts of a lab share the cores, the clock and the file system of this machine.
+#[derive(Debug)]
+pub struct Host {
+    pub(crate) name: Name,
+    pub(crate) interfaces: Vec<Interface>,
+    pub(crate) namespaces: Namespaces,
+}
+
+impl Host {
+    /// The name within its lab, such as `a`.
+    #[must_use]
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// Its devices besides loopback, at least one.
+    #[must_use]
+    pub fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
+    }
+
+    /// The first address, at which tests reach it.
+    ///
+    /// # Panics
+    /// Never: a preset gives every host an interface.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.interfaces.first().expect("a host has an interface").address
+    }
+
+    /// What a process has to enter to be on this host.
+    #[must_use]
+    pub fn namespaces(&self) -> &Namespaces {
+        &self.namespaces
+    }
+
+    /// Starts a process on this host; it is killed when this process ends.
+    ///
+    /// Its standard streams are the caller's choice.
+    ///
+    /// # Errors
+    /// When the program cannot be started or the host cannot be entered.
+    pub fn start(&self, command: Command) -> Result<Child> {
+        let attempt = format!("start {} on host {}", command.get_program().display(), self.name);
+        let start = Start { command, place: Place::In(&self.namespaces), bond: Bond::DiesWithParent };
+        start.spawn().map_err(Error::kernel(attempt))
+    }
+
+    /// Runs `work` in a thread on this host; a socket that it returns stays on the host.
+    ///
+    /// # Errors
+    /// [`Error::NeedsProcess`] in a rootless lab, which only a process can enter.
+    pub fn enter_with<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        if self.namespaces.user.is_some() {
+            return Err(Error::NeedsProcess(self.name.as_str().to_owned()));
+        }
+        self.namespaces.net.enter_with(work).map_err(Error::kernel(format!("enter host {}", self.name)))
+    }
+}

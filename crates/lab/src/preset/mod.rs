@@ -1,0 +1,70 @@
+//! The topologies that a lab can have, one file each.
+//!
+//! All addresses are from 198.18.0.0/15, which RFC 2544 sets aside for measuring: they can collide with nobody's network.
+
+mod pair;
+
+use crate::{Error, Host, Result};
+use serde::{Deserialize, Serialize};
+
+/// Every topology.
+pub const PRESETS: &[&Preset] = &[&pair::PRESET];
+
+/// A topology by name.
+#[derive(Debug)]
+pub struct Preset {
+    /// The name on the command line.
+    pub name: &'static str,
+    /// What it is, in one line.
+    pub about: &'static str,
+    /// The names of its hosts, in the order of traffic.
+    pub hosts: &'static [&'static str],
+    pub(crate) build: fn(&Options) -> Result<Vec<Host>>,
+}
+
+/// What can be chosen about a topology.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Options {
+    /// The MTU of every wire, 68 to 65535 bytes.
+    pub mtu_bytes: u32,
+    /// The queues of every device, each way, 1 to 64.
+    pub n_queues: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        // What Ethernet has, and what one core can serve.
+        Self { mtu_bytes: 1500, n_queues: 1 }
+    }
+}
+
+impl Options {
+    /// Checks the ranges, before anything is touched.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`] for the first that is outside.
+    pub fn validate(&self) -> Result<()> {
+        if !(68..=65_535).contains(&self.mtu_bytes) {
+            return Err(Error::BadOption { option: "MTU", given: self.mtu_bytes, range: "68 to 65535 bytes" });
+        }
+        if !(1..=64).contains(&self.n_queues) {
+            return Err(Error::BadOption { option: "queue count", given: self.n_queues, range: "1 to 64" });
+        }
+        Ok(())
+    }
+}
+
+/// Looks a topology up by name.
+///
+/// # Errors
+/// [`Error::UnknownPreset`], whose hint names them all.
+pub fn find(name: &str) -> Result<&'static Preset> {
+    PRESETS.iter().copied().find(|preset| preset.name == name).ok_or_else(|| Error::UnknownPreset(name.to_owned()))
+}
+
+/// The names of all topologies.
+#[must_use]
+pub fn names() -> Vec<&'static str> {
+    PRESETS.iter().map(|preset| preset.name).collect()
+}

@@ -1,0 +1,67 @@
+//! The folder in which journals are kept.
+
+use crate::{Error, Name, Result};
+use fathom_sys::process::effective_user;
+use std::{
+    env, fs,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+/// A folder that only its owner can write to: its journals say what is to be ended and removed.
+#[derive(Debug, Clone)]
+pub struct StateFolder(PathBuf);
+
+impl StateFolder {
+    /// The one that the environment asks for, made when it does not exist.
+    ///
+    /// `$FATHOM_STATE`, else `/run/fathom` for root, else `$XDG_RUNTIME_DIR/fathom`, else `/tmp/fathom-UID`.
+    ///
+    /// # Errors
+    /// When it cannot be made, or belongs to someone else.
+    pub fn from_environment() -> Result<Self> {
+        let folder = |variable: &str| env::var_os(variable).filter(|text| !text.is_empty()).map(PathBuf::from);
+        let user = effective_user();
+        let path = match (folder("FATHOM_STATE"), folder("XDG_RUNTIME_DIR")) {
+            (Some(path), _) => path,
+            (None, _) if user == 0 => PathBuf::from("/run/fathom"),
+            (None, Some(runtime)) => runtime.join("fathom"),
+            (None, None) => PathBuf::from(format!("/tmp/fathom-{user}")),
+        };
+        Self::open(&path)
+    }
+
+    /// Opens the folder at `path`, made when it does not exist, with mode 0700.
+    ///
+    /// # Errors
+    /// When it cannot be made, or belongs to someone else.
+    pub fn open(path: &Path) -> Result<Self> {
+        let unsafe_for = |reason| Error::UnsafeStateFolder { path: path.to_owned(), reason };
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(Error::file("make the state folder", path))?;
+        let found = fs::symlink_metadata(path).map_err(Error::file("look at the state folder", path))?;
+        if !found.is_dir() {
+            return Err(unsafe_for("it is a link"));
+        }
+        if found.uid() != effective_user() {
+            return Err(unsafe_for("it belongs to another user"));
+        }
+        if found.mode() & 0o022 != 0 {
+            return Err(unsafe_for("others may write to it"));
+        }
+        Ok(Self(path.to_owned()))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn journal(&self, run: &Name) -> PathBuf {
+        self.0.join(format!("{run}.json"))
+    }
+}

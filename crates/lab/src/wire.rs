@@ -1,0 +1,94 @@
+//! Quiet namespaces and the wires between them: what presets are made of.
+
+use crate::{Error, Host, Interface, Name, Options, Result};
+use fathom_model::units::Bytes;
+use fathom_sys::{
+    namespace::{Namespaces, NetNs},
+    netlink::{MacAddress, Netlink, Veth, VethEnd},
+};
+use std::{
+    fs, io,
+    net::{IpAddr, Ipv4Addr},
+    os::fd::AsFd,
+};
+
+/// One end of a wire.
+pub(crate) struct End<'a> {
+    pub(crate) host: &'a mut Host,
+    /// The name that the device gets.
+    pub(crate) device: &'static str,
+    pub(crate) address: Ipv4Addr,
+}
+
+/// Makes a host with nothing but loopback, on which no frame comes on its own.
+pub(crate) fn quiet_host(name: &str) -> Result<Host> {
+    let name: Name = name.parse()?;
+    let net = NetNs::new().map_err(Error::kernel(format!("make the network namespace of host {name}")))?;
+    net.enter_with(disable_ipv6)
+        .map_err(Error::kernel(format!("enter host {name}")))?
+        .map_err(Error::file("switch off", "/proc/sys/net/ipv6"))?;
+    Ok(Host { name, interfaces: Vec::new(), namespaces: Namespaces { user: None, net } })
+}
+
+/// Without IPv6 there is no neighbour discovery, no router solicitation and no multicast report.
+fn disable_ipv6() -> io::Result<()> {
+    for which in ["all", "default"] {
+        match fs::write(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"), "1") {
+            // A kernel without IPv6 is quiet already.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Joins two hosts by a veth pair with addresses and permanent neighbours, so that no ARP runs during a count.
+pub(crate) fn join(near: End<'_>, far: End<'_>, prefix_len: u8, options: &Options) -> Result<()> {
+    let veth_end = |end: &End<'_>| VethEnd { name: end.device, mac: Some(mac_for(end.address)) };
+    let veth = Veth {
+        near: veth_end(&near),
+        far: veth_end(&far),
+        far_namespace: Some(far.host.namespaces.net.as_fd()),
+        mtu_bytes: options.mtu_bytes,
+        n_queues: options.n_queues,
+    };
+    let mut near_link = open(near.host)?;
+    let mut far_link = open(far.host)?;
+    let wire = format!("the wire {}-{}", near.host.name, far.host.name);
+    near_link.add_veth(&veth).map_err(Error::kernel(format!("lay {wire}")))?;
+    let near_index = bring_up(&mut near_link, &near, prefix_len).map_err(Error::kernel(format!("bring up {wire}")))?;
+    let far_index = bring_up(&mut far_link, &far, prefix_len).map_err(Error::kernel(format!("bring up {wire}")))?;
+    let introduce = |netlink: &mut Netlink, index, to: Ipv4Addr| {
+        netlink.add_neighbour(index, to.into(), mac_for(to)).map_err(Error::kernel(format!("introduce {to}")))
+    };
+    introduce(&mut near_link, near_index, far.address)?;
+    introduce(&mut far_link, far_index, near.address)?;
+    for end in [near, far] {
+        end.host.interfaces.push(Interface {
+            name: end.device.to_owned(),
+            address: IpAddr::V4(end.address),
+            prefix_len,
+            mac: mac_for(end.address),
+            mtu: Bytes(u64::from(options.mtu_bytes)),
+        });
+    }
+    Ok(())
+}
+
+/// A socket to the routing of a host that was just made.
+pub(crate) fn open(host: &Host) -> Result<Netlink> {
+    host.enter_with(Netlink::open)?.map_err(Error::kernel(format!("open rtnetlink on host {}", host.name)))
+}
+
+fn bring_up(netlink: &mut Netlink, end: &End<'_>, prefix_len: u8) -> fathom_sys::Result<u32> {
+    let index = netlink.link(end.device)?.index;
+    netlink.add_address(index, end.address.into(), prefix_len)?;
+    netlink.set_up(index)?;
+    Ok(index)
+}
+
+/// A locally administered address that shows the IPv4 address, so that captures read well.
+fn mac_for(address: Ipv4Addr) -> MacAddress {
+    let [a, b, c, d] = address.octets();
+    [0x02, 0, a, b, c, d]
+}

@@ -1,0 +1,370 @@
+//! Labs on the real kernel. The holder of a lab is this same binary, started in the test `role_of_the_holder`.
+
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "functions shared by tests are tests too")]
+
+use fathom_lab::{
+    Error, Host, Lab, Name, Options, Standing, StateFolder, down,
+    holder::{self, Up},
+    list, preset, stale, undo_stale,
+};
+use fathom_model::units::{Bytes, Nanos};
+use fathom_sys::{
+    clock,
+    namespace::NetNs,
+    netlink::{Link, Netlink},
+    process::{Identity, Pidfd, may_administer_network},
+};
+use std::{
+    env, fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    os::unix::process::CommandExt,
+    process::{ChildStdout, Command, Stdio},
+    time::Duration,
+};
+use tempfile::TempDir;
+
+/// The user `nobody` on every distribution.
+const NOBODY: u32 = 65_534;
+/// Datagrams that are counted.
+const ROUNDS: u64 = 50;
+/// Long enough for a busy machine, short enough for a test that fails.
+const PATIENCE: Nanos = Nanos::from_secs(20);
+
+/// Says loudly that a test did not run; where tests must be complete it fails instead.
+fn lacks_privileges() -> bool {
+    let lacking = !may_administer_network();
+    if lacking {
+        assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "these tests need root");
+        eprintln!("SKIPPED: needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
+    }
+    lacking
+}
+
+/// This binary in one of its roles; `-q`, because the runner writes the name of the test before its output otherwise.
+fn in_role(role: &str) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args([role, "--exact", "--ignored", "--nocapture", "-q"]);
+    command
+}
+
+fn holder_program() -> Command {
+    in_role("role_of_the_holder")
+}
+
+#[test]
+#[ignore = "not a test: the role in which this binary holds a lab"]
+fn role_of_the_holder() {
+    let order = env::args().next_back().unwrap();
+    // Its refusal has been handed over, and the exit code is not looked at.
+    let _ = holder::run(&order, std::io::stdout());
+}
+
+/// A state folder of its own, which goes with the first value.
+fn folder() -> (TempDir, StateFolder) {
+    let folder = tempfile::tempdir().unwrap();
+    let state = StateFolder::open(folder.path()).unwrap();
+    (folder, state)
+}
+
+fn name(text: &str) -> Name {
+    text.parse().unwrap()
+}
+
+fn pair(options: &Options) -> Lab {
+    Lab::build(preset::find("pair").unwrap(), options, holder_program()).unwrap()
+}
+
+fn link(host: &Host) -> Link {
+    host.enter_with(|| Netlink::open()?.link("eth0")).unwrap().unwrap()
+}
+
+fn udp(host: &Host) -> UdpSocket {
+    let socket = host.enter_with(|| UdpSocket::bind(SocketAddr::new(host.address(), 0))).unwrap().unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    socket
+}
+
+#[test]
+fn a_tcp_connection_crosses_a_pair() {
+    if lacks_privileges() {
+        return;
+    }
+    let lab = pair(&Options::default());
+    assert_eq!((lab.standing(), lab.losses().len()), (Standing::Root, 0));
+    let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+    assert_eq!(a.address(), "198.18.0.1".parse::<IpAddr>().unwrap());
+    let listener = b.enter_with(|| TcpListener::bind(SocketAddr::new(b.address(), 0))).unwrap().unwrap();
+    let target = listener.local_addr().unwrap();
+    let mut client = a.enter_with(|| TcpStream::connect(target)).unwrap().unwrap();
+    let (mut server, from) = listener.accept().unwrap();
+    assert_eq!(from.ip(), a.address());
+    client.write_all(b"ping").unwrap();
+    let mut received = [0; 4];
+    server.read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"ping");
+}
+
+#[test]
+fn the_counters_of_a_pair_count_the_frames_that_were_sent_and_nothing_else() {
+    if lacks_privileges() {
+        return;
+    }
+    let lab = pair(&Options { mtu_bytes: 9000, n_queues: 1 });
+    let (a, b) = (&lab.hosts()[0], &lab.hosts()[1]);
+    assert_eq!((a.interfaces()[0].mtu, link(b).mtu_bytes), (Bytes(9000), 9000));
+    assert_eq!(link(a).mac, Some(a.interfaces()[0].mac));
+    assert_eq!(link(a).stats, fathom_sys::netlink::LinkStats::default(), "no frame comes on its own");
+    let (client, server) = (udp(a), udp(b));
+    let payload = [7; 100];
+    let mut received = [0; 200];
+    for _ in 0..ROUNDS {
+        client.send_to(&payload, server.local_addr().unwrap()).unwrap();
+        assert_eq!(server.recv(&mut received).unwrap(), payload.len());
+    }
+    let (sent, arrived) = (link(a).stats, link(b).stats);
+    // 14 bytes of Ethernet, 20 of IPv4 and 8 of UDP are counted with the payload, the checksum of the frame is not.
+    assert_eq!((sent.tx_packets, sent.tx_bytes), (ROUNDS, ROUNDS * 142));
+    assert_eq!((arrived.rx_packets, arrived.rx_bytes), (ROUNDS, ROUNDS * 142));
+    assert_eq!((sent.rx_packets, arrived.tx_packets, arrived.rx_dropped), (0, 0, 0));
+}
+
+#[test]
+fn a_lab_that_is_dropped_leaves_no_device_and_no_namespace() {
+    if lacks_privileges() {
+        return;
+    }
+    // A namespace of its own stands for the machine, so that nobody else changes its devices meanwhile.
+    let machine = NetNs::new().unwrap();
+    let devices = || machine.enter_with(|| Netlink::open()?.links()).unwrap().unwrap();
+    let before = devices();
+    let lab = machine.enter_with(|| pair(&Options::default())).unwrap();
+    assert_eq!(devices(), before, "the machine sees nothing of the wires");
+    let survivor = lab.hosts()[0].namespaces().net.try_clone().unwrap();
+    let mut netlink = survivor.enter_with(Netlink::open).unwrap().unwrap();
+    assert!(netlink.link("eth0").is_ok());
+    drop(lab);
+    // The kernel removes a namespace in the background: the end of the wire in the one that is kept goes with the other namespace.
+    let deadline = clock::now() + PATIENCE;
+    while netlink.link("eth0").is_ok() {
+        assert!(clock::now() < deadline, "the other namespace is still there");
+        std::thread::yield_now();
+    }
+    assert_eq!(devices(), before);
+}
+
+#[test]
+fn a_process_started_on_a_host_sees_its_devices_and_the_files_of_the_machine() {
+    if lacks_privileges() {
+        return;
+    }
+    let lab = pair(&Options::default());
+    let mut command = Command::new("sh");
+    command.args(["-c", "cat /proc/net/dev; ls /sys/fs/cgroup | wc -l"]).stdout(Stdio::piped());
+    let output = lab.host("b").unwrap().start(command).unwrap().wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("eth0:"), "{text}");
+    assert_eq!(text.lines().count(), 5, "two headings, lo, eth0 and the count: {text}");
+    // Nothing is remounted, so the control groups are those of the machine.
+    let groups = fs::read_dir("/sys/fs/cgroup").map_or(0, Iterator::count);
+    assert_eq!(text.lines().last().unwrap().trim(), groups.to_string());
+}
+
+#[test]
+fn a_lab_that_is_up_is_found_by_name_and_taken_down() {
+    if lacks_privileges() {
+        return;
+    }
+    let (_folder, state) = folder();
+    up_find_and_down(&state, Standing::Root);
+}
+
+fn up_find_and_down(state: &StateFolder, standing: Standing) {
+    let lab = name("office");
+    let (preset, options) = (preset::find("pair").unwrap(), Options::default());
+    let order = Up { name: &lab, state, preset, options: &options, lifetime: Nanos::from_secs(60) };
+    assert!(matches!(Lab::find(state, &lab), Err(Error::NotUp(_))));
+    holder::up(holder_program(), &order).unwrap();
+    assert!(matches!(holder::up(holder_program(), &order), Err(Error::NameTaken { .. })));
+    assert_eq!(list(state).unwrap().iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["office"]);
+
+    let found = Lab::find(state, &lab).unwrap();
+    assert_eq!(found.standing(), standing);
+    let unknown = found.host("c").unwrap_err();
+    assert_eq!(unknown.hint().unwrap(), "its hosts are: a, b");
+    let mut command = Command::new("cat");
+    command.arg("/proc/net/fib_trie").stdout(Stdio::piped());
+    let output = found.host("b").unwrap().start(command).unwrap().wait_with_output().unwrap();
+    assert!(String::from_utf8(output.stdout).unwrap().contains("198.18.0.2"));
+
+    down(state, &lab).unwrap();
+    assert!(list(state).unwrap().is_empty());
+    assert_eq!(fs::read_dir(state.path()).unwrap().count(), 0, "the journal is gone");
+    assert!(matches!(down(state, &lab), Err(Error::NotUp(_))));
+}
+
+#[test]
+fn a_lab_whose_time_is_over_ends_on_its_own() {
+    if lacks_privileges() {
+        return;
+    }
+    let (_folder, state) = folder();
+    let (preset, options) = (preset::find("pair").unwrap(), Options::default());
+    let lab = name("short");
+    let order = Up { name: &lab, state: &state, preset, options: &options, lifetime: Nanos::from_millis(300) };
+    holder::up(holder_program(), &order).unwrap();
+    if let Some(journal) = fs::read_dir(state.path()).unwrap().next() {
+        let text = fs::read_to_string(journal.unwrap().path()).unwrap_or_default();
+        if let Some(pid) = pid_of_owner(&text) {
+            // A holder that was faster has ended already.
+            let ended = Pidfd::open(pid).map_or(true, |holder| holder.wait(PATIENCE).unwrap());
+            assert!(ended, "the holder is still there");
+        }
+    }
+    assert_eq!(fs::read_dir(state.path()).unwrap().count(), 0);
+}
+
+fn pid_of_owner(journal: &str) -> Option<u32> {
+    let journal: serde_json::Value = serde_json::from_str(journal).ok()?;
+    u32::try_from(journal["owner"]["pid"].as_u64()?).ok()
+}
+
+#[test]
+fn a_holder_that_is_killed_leaves_a_stale_journal_and_nothing_else() {
+    if lacks_privileges() {
+        return;
+    }
+    let (_folder, state) = folder();
+    let (preset, options) = (preset::find("pair").unwrap(), Options::default());
+    let lab = name("doomed");
+    let order = Up { name: &lab, state: &state, preset, options: &options, lifetime: Nanos::from_secs(60) };
+    holder::up(holder_program(), &order).unwrap();
+    let pid = pid_of_owner(&fs::read_to_string(state.path().join("lab-doomed.json")).unwrap()).unwrap();
+    let identity = Identity::of(pid).unwrap();
+    let holder = Pidfd::open(pid).unwrap();
+    holder.kill().unwrap();
+    assert!(holder.wait(PATIENCE).unwrap());
+
+    assert!(!identity.is_alive());
+    assert!(list(&state).unwrap().is_empty());
+    assert!(matches!(Lab::find(&state, &lab), Err(Error::NotUp(_))));
+    assert_eq!(stale(&state).unwrap().len(), 1);
+    assert_eq!(undo_stale(&state).unwrap(), [name("lab-doomed")]);
+    assert_eq!(fs::read_dir(state.path()).unwrap().count(), 0);
+    holder::up(holder_program(), &order).unwrap();
+    down(&state, &lab).unwrap();
+}
+
+#[test]
+fn an_option_out_of_range_is_refused_before_anything_is_touched() {
+    let options = Options { mtu_bytes: 20, n_queues: 1 };
+    let error = Lab::build(preset::find("pair").unwrap(), &options, Command::new("/not/started")).unwrap_err();
+    assert_eq!(error.to_string(), "MTU 20 is outside 68 to 65535 bytes");
+    assert_eq!(preset::find("ring").unwrap_err().hint().unwrap(), "the presets are: pair");
+}
+
+#[test]
+fn a_user_without_privileges_gets_the_same_labs() {
+    if lacks_privileges() {
+        return;
+    }
+    let state = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(state.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    let mut command = as_nobody(in_role("role_of_a_user_without_privileges"));
+    let output = command.env("FATHOM_STATE", state.path()).output().unwrap();
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    if text.contains("cannot make a user namespace") {
+        assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "{text}");
+        eprintln!("SKIPPED: the kernel gives no user namespaces");
+        return;
+    }
+    assert!(output.status.success(), "{text}");
+    a_starter_that_is_killed_takes_its_processes_along(as_nobody(in_role("role_of_a_starter")));
+}
+
+#[test]
+fn a_killed_process_takes_along_what_it_started_on_its_hosts() {
+    if lacks_privileges() {
+        return;
+    }
+    a_starter_that_is_killed_takes_its_processes_along(in_role("role_of_a_starter"));
+}
+
+fn a_starter_that_is_killed_takes_its_processes_along(mut starter: Command) {
+    let mut starter = starter.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let line = line_with("started ", starter.stdout.as_mut().unwrap());
+    let sleeper = Pidfd::open(line.trim().parse().unwrap()).unwrap();
+    assert!(!sleeper.wait(Nanos::from_millis(50)).unwrap(), "it runs while its starter does");
+    starter.kill().unwrap();
+    starter.wait().unwrap();
+    assert!(sleeper.wait(PATIENCE).unwrap());
+}
+
+#[test]
+#[ignore = "not a test: a process that builds a lab, starts a process in it and is killed"]
+fn role_of_a_starter() {
+    let lab = pair(&Options::default());
+    let mut command = Command::new("sleep");
+    command.arg("60").stdin(Stdio::null()).stdout(Stdio::null());
+    let mut child = lab.hosts()[0].start(command).unwrap();
+    println!("started {}", child.id());
+    // Killed meanwhile.
+    child.wait().unwrap();
+}
+
+fn as_nobody(mut command: Command) -> Command {
+    command.uid(NOBODY).gid(NOBODY).current_dir("/").stdin(Stdio::null());
+    command
+}
+
+/// The rest of the first line of a process that begins so.
+///
+/// The output is the caller's, because the runner in the process fails when nobody reads its last words.
+fn line_with(beginning: &str, output: &mut ChildStdout) -> String {
+    let mut lines = BufReader::new(output).lines().map(Result::unwrap);
+    lines.find_map(|line| line.strip_prefix(beginning).map(str::to_owned)).expect("the process says so before it ends")
+}
+
+#[test]
+#[ignore = "not a test of its own: run as nobody by the test above"]
+fn role_of_a_user_without_privileges() {
+    assert!(!may_administer_network());
+    let lab = pair(&Options::default());
+    assert_eq!(lab.standing(), Standing::Rootless);
+    assert!(lab.losses().iter().any(|loss| loss.what.contains("XDP")));
+    let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+    let error = a.enter_with(|| ()).unwrap_err();
+    assert!(matches!(error, Error::NeedsProcess(_)));
+
+    // One process on each host, and a connection between them.
+    let port = 7700;
+    let mut server = in_role("role_of_a_server");
+    server.env("LISTEN", SocketAddr::new(b.address(), port).to_string()).stdout(Stdio::piped());
+    let mut server = b.start(server).unwrap();
+    line_with("listening", server.stdout.as_mut().unwrap());
+    let mut client = in_role("role_of_a_client");
+    client.env("CONNECT", SocketAddr::new(b.address(), port).to_string());
+    assert!(a.start(client).unwrap().wait().unwrap().success());
+    assert!(server.wait().unwrap().success());
+
+    let state = StateFolder::from_environment().unwrap();
+    up_find_and_down(&state, Standing::Rootless);
+}
+
+#[test]
+#[ignore = "not a test: a process on host b"]
+fn role_of_a_server() {
+    let listener = TcpListener::bind(env::var("LISTEN").unwrap()).unwrap();
+    println!("listening");
+    let (mut connection, from) = listener.accept().unwrap();
+    assert_eq!(from.ip(), "198.18.0.1".parse::<IpAddr>().unwrap());
+    connection.write_all(b"welcome").unwrap();
+}
+
+#[test]
+#[ignore = "not a test: a process on host a"]
+fn role_of_a_client() {
+    let mut text = String::new();
+    TcpStream::connect(env::var("CONNECT").unwrap()).unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "welcome");
+}

@@ -1,1 +1,54 @@
-//! Records to summaries to findings.
+//! Records to summaries to findings: pure functions from what happened to what it means.
+//!
+//! It knows no engine, no kind of test, no format and no I/O: a kind's metrics say how its values follow from its records,
+//! and counters are known by the names that `fathom_model::names` gives them.
+
+mod conservation;
+mod findings;
+mod limits;
+pub mod promise;
+mod summaries;
+mod verdict;
+mod window;
+
+#[cfg(test)]
+mod story;
+
+use std::collections::BTreeMap;
+
+use fathom_model::{Metric, Run};
+
+pub use findings::{CAUSES, Cause, Evidenced};
+
+/// What the analysis must be told because no record holds it.
+#[derive(Debug, Clone, Default)]
+pub struct Context {
+    /// What each kind of test measures, the most important first.
+    pub metrics: BTreeMap<String, Vec<Metric>>,
+    /// What the tool itself reaches on this machine: by kind, then by metric.
+    pub ceilings: BTreeMap<String, BTreeMap<String, f64>>,
+}
+
+/// Fills in everything of a run that follows from its records: values, limits, conservation, findings and the verdict.
+///
+/// What was filled in before is replaced, so a run that was read from a file can be analysed again.
+pub fn analyze(run: &mut Run, context: &Context) {
+    for idx in 0..run.tests.len() {
+        let test = &run.tests[idx];
+        let metrics = context.metrics.get(&test.kind).map_or(&[][..], Vec::as_slice);
+        let summaries = summaries::summaries(test, &run.hosts, metrics);
+        let conservation = conservation::conservation(test);
+        (run.tests[idx].summaries, run.tests[idx].conservation) = (summaries, conservation);
+    }
+    // The layer below may stand anywhere in the list, so limits wait for all values.
+    for idx in 0..run.tests.len() {
+        run.tests[idx].limits = limits::limits(run, &run.tests[idx], context);
+    }
+    run.findings = findings::findings(run, context);
+    for test in &mut run.tests {
+        let about = run.findings.iter().filter(|finding| finding.tests.contains(&test.name));
+        test.findings = about.map(|finding| finding.id.clone()).collect();
+        test.findings.dedup();
+    }
+    run.verdict = verdict::verdict(run);
+}

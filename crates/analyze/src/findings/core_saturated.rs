@@ -1,0 +1,214 @@
+//! One core has no time left.
+
+use fathom_model::{
+    Evidence, Finding, Layer, NextStep, Severity,
+    names::host::{CPU_IRQ_NS, CPU_SOFTIRQ_NS},
+    units::percent,
+};
+use fathom_statistics::mean;
+
+use super::{Cause, CoreUse, Evidenced, generator_limited, measured};
+
+/// A core without work for less than one part in twenty is taken for full: the kernel counts in ticks of 1 to 10 ms.
+const FULL: f64 = 0.95;
+/// Cores that are busy for less than this could take over work.
+const FREE: f64 = 0.5;
+
+/// Looks for the busiest core of the test and for what keeps it busy.
+pub(crate) struct CoreSaturated;
+
+impl Cause for CoreSaturated {
+    fn id(&self) -> &'static str {
+        "core-saturated"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        if seen.reached() {
+            return Vec::new();
+        }
+        let cores = seen.hosts().map(|host| (host, seen.cores(host)));
+        let hosts: Vec<(&str, Vec<CoreUse>)> = cores.filter(|(_, cores)| !cores.is_empty()).collect();
+        let busiest = hosts.iter().max_by(|a, b| a.1[0].busy().total_cmp(&b.1[0].busy()));
+        let Some((host, cores)) = busiest.filter(|(_, cores)| cores[0].busy() >= FULL) else { return Vec::new() };
+        // The same core, said twice, would read like two causes.
+        if seen.part_of(host) != "receiver" && generator_limited::by_processor(seen).is_some() {
+            return Vec::new();
+        }
+        let shared = seen.one_machine();
+        let mut evidence: Vec<Evidence> = Vec::new();
+        for (host, cores) in &hosts {
+            let full = cores.iter().filter(|core| core.busy() >= FULL);
+            evidence.extend(full.flat_map(|core| proof(host, core)));
+            if shared {
+                break;
+            }
+        }
+        let short = if shared { "shared cores".to_owned() } else { format!("{} cpu", seen.part_of(host)) };
+        vec![Finding {
+            id: self.id().to_owned(),
+            short,
+            title: title(seen, host, cores),
+            severity: Severity::HoldsBack,
+            tests: vec![seen.test.name.clone()],
+            evidence,
+            explains: None,
+            next: Some(next(seen, host, cores)),
+        }]
+    }
+}
+
+/// What a full core did, and for most of the time.
+fn proof(host: &str, core: &CoreUse) -> [Evidence; 2] {
+    let (counter, _, share) = core.mostly();
+    [
+        measured(host, &format!("busy {}", core.core), core.busy()),
+        measured(host, &format!("{counter} {}", core.core), share),
+    ]
+}
+
+fn title(seen: &Evidenced<'_>, host: &str, cores: &[CoreUse]) -> String {
+    let core = &cores[0];
+    let (_, word, share) = core.mostly();
+    let busy = format!("is busy {} of the time, {word} {}", percent(core.busy()), percent(share));
+    if seen.one_machine() {
+        let full: Vec<&str> = cores.iter().filter(|core| core.busy() >= FULL).map(|core| core.core.as_str()).collect();
+        return format!(
+            "both ends share the cores of one machine: of {} there {} {busy}",
+            cores.len(),
+            full.join(" and ")
+        );
+    }
+    let others: Vec<f64> = cores[1..].iter().map(CoreUse::busy).collect();
+    let rest = mean(&others).map_or(String::new(), |mean| format!("; the others are busy {}", percent(mean)));
+    format!("the {}'s {} on {host} {busy}{rest}", seen.part_of(host), core.core)
+}
+
+/// Spread the work over cores that are free; where none is, use another machine.
+fn next(seen: &Evidenced<'_>, host: &str, cores: &[CoreUse]) -> NextStep {
+    let n_cores = cores.len();
+    let free = cores.iter().filter(|core| core.busy() < FREE).count();
+    let step = |command: String, expected: &str| NextStep {
+        command,
+        on: Some(host.to_owned()),
+        expected: Some(expected.to_owned()),
+    };
+    let interface = seen.interface(host);
+    let in_interrupts = cores[0].share(CPU_SOFTIRQ_NS) + cores[0].share(CPU_IRQ_NS) >= cores[0].busy() / 2.0;
+    match (free > 0, in_interrupts, seen.test.layer) {
+        (false, ..) if seen.one_machine() => NextStep {
+            command: "fathom serve".to_owned(),
+            on: Some("another machine".to_owned()),
+            expected: Some("each end has its own cores".to_owned()),
+        },
+        (true, true, _) if is_wire(seen, host) => {
+            step(format!("ethtool -L {interface} combined {n_cores}"), "arriving frames are spread over all cores")
+        }
+        (true, true, _) => {
+            let mask = mask_of_all(n_cores);
+            let queue = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
+            step(format!("echo {mask} > {queue}"), "arriving packets are spread over all cores")
+        }
+        (true, false, Layer::Tcp | Layer::Udp) => {
+            let command = format!("fathom {} {} --flows {n_cores}", seen.test.layer.name(), target(seen));
+            NextStep { command, on: None, expected: Some("each flow has a core of its own".to_owned()) }
+        }
+        _ => step(format!("perf top -C {}", core_number(&cores[0].core)), "shows which code takes the time"),
+    }
+}
+
+fn is_wire(seen: &Evidenced<'_>, host: &str) -> bool {
+    let driver = seen.environment(host).and_then(|facts| facts.get(seen.interface(host), "driver"));
+    driver.is_some_and(|driver| !crate::limits::is_virtual(driver))
+}
+
+/// The bit mask of the first cores, at most 32, as the kernel reads it.
+fn mask_of_all(n_cores: usize) -> String {
+    let bits = u32::try_from(n_cores.min(32)).unwrap_or(32);
+    format!("{:x}", u32::MAX.checked_shr(32 - bits).unwrap_or(u32::MAX))
+}
+
+fn core_number(core: &str) -> &str {
+    core.strip_prefix("cpu").unwrap_or(core)
+}
+
+fn target<'a>(seen: &Evidenced<'a>) -> &'a str {
+    let host = seen.test.to.as_deref().and_then(|to| seen.run.hosts.get(to));
+    host.and_then(|host| host.address.as_deref()).unwrap_or("TARGET")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mask_of_all;
+    use crate::story::Story;
+
+    #[test]
+    fn a_receiver_whose_one_core_is_full_of_softirqs_is_named_with_its_counter() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1000, 1000]);
+        story.cpu("client", "cpu0", [20, 30, 10, 0]);
+        story.cpu("target", "cpu0", [1, 2, 97, 0]);
+        story.cpu("target", "cpu1", [5, 5, 1, 0]);
+        story.driver("ice");
+        let finding = story.finding("core-saturated").unwrap();
+        assert_eq!(finding.short, "receiver cpu");
+        assert_eq!(
+            finding.title,
+            "the receiver's cpu0 on target is busy 100 % of the time, softirq 97 %; the others are busy 11 %"
+        );
+        assert!(
+            finding.evidence.iter().any(|e| e.counter == "cpu_softirq_ns cpu0" && e.value == "97 %"),
+            "{finding:?}"
+        );
+        let next = finding.next.unwrap();
+        assert_eq!((next.command.as_str(), next.on.as_deref()), ("ethtool -L eth0 combined 2", Some("target")));
+    }
+
+    #[test]
+    fn a_sender_that_is_full_is_told_to_use_more_flows() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1000, 1000]);
+        story.cpu("client", "cpu0", [10, 88, 1, 0]);
+        story.cpu("client", "cpu1", [1, 1, 1, 0]);
+        story.cpu("target", "cpu0", [10, 60, 10, 0]);
+        let finding = story.finding("core-saturated").unwrap();
+        assert_eq!(finding.short, "sender cpu");
+        assert_eq!(finding.next.unwrap().command, "fathom tcp 198.18.0.2 --flows 2");
+    }
+
+    #[test]
+    fn ends_that_share_the_cores_of_one_machine_are_said_to() {
+        let mut story = Story::new();
+        story.one_machine();
+        story.tcp_stream(&[1000, 1000]);
+        for host in ["client", "target"] {
+            story.cpu(host, "cpu0", [10, 50, 39, 0]);
+            story.cpu(host, "cpu1", [10, 60, 28, 0]);
+        }
+        let finding = story.finding("core-saturated").unwrap();
+        assert_eq!(finding.short, "shared cores");
+        assert!(finding.title.starts_with("both ends share the cores of one machine"), "{}", finding.title);
+        assert!(finding.title.contains("cpu0 and cpu1"), "{}", finding.title);
+    }
+
+    #[test]
+    fn cores_that_are_busy_but_not_full_are_not_the_cause() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1000, 1000]);
+        story.cpu("target", "cpu0", [10, 40, 40, 0]);
+        assert_eq!(story.finding("core-saturated"), None);
+    }
+
+    #[test]
+    fn a_full_core_does_not_hold_back_what_reached_all_that_was_asked() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 1000), (1000, 1000)]);
+        story.run.tests[0].options.set("rate", "1000/s");
+        story.cpu("target", "cpu0", [1, 2, 97, 0]);
+        assert_eq!(story.finding("core-saturated"), None);
+    }
+
+    #[test]
+    fn the_mask_of_all_cores_is_hexadecimal() {
+        assert_eq!((mask_of_all(2), mask_of_all(8), mask_of_all(64)), ("3".into(), "ff".into(), "ffffffff".into()));
+    }
+}

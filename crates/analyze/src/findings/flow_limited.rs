@@ -1,0 +1,164 @@
+//! Connections waited for a buffer: the peer's receive window or the own send buffer.
+
+use std::collections::BTreeMap;
+
+use fathom_model::{
+    Finding, NextStep, Severity, Side,
+    names::tcp,
+    record::Flow,
+    units::{Nanos, percent, ratio},
+};
+
+use super::{Cause, Evidenced, measured};
+
+/// From this share of the busy time on, waiting for a buffer holds a stream back.
+const HOLDS_BACK: f64 = 0.2;
+/// Connections that were busy for less than this have nothing to tell.
+const BUSY_MIN: Nanos = Nanos::from_millis(100);
+
+/// The peer's window was closed.
+pub(crate) struct ReceiveWindow;
+
+impl Cause for ReceiveWindow {
+    fn id(&self) -> &'static str {
+        "receive-window"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        let limited =
+            SIDES.into_iter().find_map(|(side, peer)| Some((side, peer, share(seen, side, tcp::RWND_LIMITED_NS)?)));
+        let Some((side, peer, share)) = limited else { return Vec::new() };
+        let (Some(sender), Some(receiver)) = (seen.host_of(side), seen.host_of(peer)) else { return Vec::new() };
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "receive window".to_owned(),
+            title: format!(
+                "the sender on {sender} waited {} of its time for room in the receiver on {receiver}: it reads too slowly, or its buffer is smaller than the path holds",
+                percent(share)
+            ),
+            severity: Severity::HoldsBack,
+            tests: vec![seen.test.name.clone()],
+            evidence: vec![measured(sender, &format!("{} of {}", tcp::RWND_LIMITED_NS, tcp::BUSY_NS), share)],
+            explains: Some(share),
+            next: Some(larger(seen, receiver, "net.ipv4.tcp_rmem", "4096 131072")),
+        }]
+    }
+}
+
+/// The own send buffer was full of data that the peer had not acknowledged.
+pub(crate) struct SendBuffer;
+
+impl Cause for SendBuffer {
+    fn id(&self) -> &'static str {
+        "send-buffer"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        let limited = SIDES.into_iter().find_map(|(side, _)| Some((side, share(seen, side, tcp::SNDBUF_LIMITED_NS)?)));
+        let Some((side, share)) = limited else { return Vec::new() };
+        let Some(sender) = seen.host_of(side) else { return Vec::new() };
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "send buffer".to_owned(),
+            title: format!("the send buffer on {sender} was too small for the path {} of the time", percent(share)),
+            severity: Severity::HoldsBack,
+            tests: vec![seen.test.name.clone()],
+            evidence: vec![measured(sender, &format!("{} of {}", tcp::SNDBUF_LIMITED_NS, tcp::BUSY_NS), share)],
+            explains: Some(share),
+            next: Some(larger(seen, sender, "net.ipv4.tcp_wmem", "4096 16384")),
+        }]
+    }
+}
+
+/// Either side may have sent; the other is its peer.
+const SIDES: [(Side, Side); 2] = [(Side::Initiator, Side::Responder), (Side::Responder, Side::Initiator)];
+
+/// The part of the connections' busy time that a counter grew by, where it matters.
+fn share(seen: &Evidenced<'_>, side: Side, counter: &str) -> Option<f64> {
+    let flows = || seen.records(side).flat_map(|record| &record.flows);
+    let busy = Nanos(flows().map(|flow| growth(flow, tcp::BUSY_NS)).sum());
+    let limited = flows().map(|flow| growth(flow, counter)).sum();
+    ratio(limited, busy.0).filter(|share| *share > HOLDS_BACK && busy >= BUSY_MIN)
+}
+
+/// What a value grew by over the samples of a connection; one sample counts from its beginning.
+fn growth(flow: &Flow, name: &str) -> u64 {
+    let value = |values: &BTreeMap<String, u64>| values.get(name).copied().unwrap_or(0);
+    match &flow.samples[..] {
+        [] => 0,
+        [only] => value(&only.values),
+        [first, .., last] => value(&last.values).saturating_sub(value(&first.values)),
+    }
+}
+
+/// Twice the largest buffer that a host allows, or 32 MiB where that is not known.
+fn larger(seen: &Evidenced<'_>, host: &str, name: &str, usual: &str) -> NextStep {
+    const LEAST: u64 = 32 << 20;
+    let now = seen.environment(host).and_then(|facts| facts.get("sysctl", name)).unwrap_or(usual);
+    let mut parts = now.split_whitespace();
+    let (least, default) = (parts.next().unwrap_or("4096"), parts.next().unwrap_or("131072"));
+    let most = parts.next().and_then(|most| most.parse::<u64>().ok()).map_or(LEAST, |most| most.saturating_mul(2));
+    NextStep {
+        command: format!("sysctl -w {name}=\"{least} {default} {most}\""),
+        on: Some(host.to_owned()),
+        expected: Some("more data may be on its way at once".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::story::Story;
+    use fathom_model::record::FlowSample;
+
+    fn flow(values: &[(&str, u64)]) -> Flow {
+        let sample = |factor: u64| FlowSample {
+            at_ns: Nanos(factor),
+            values: values.iter().map(|(name, value)| ((*name).to_owned(), value * factor)).collect(),
+        };
+        Flow { id: "a:1 b:2".to_owned(), samples: vec![sample(1), sample(2), sample(3)] }
+    }
+
+    fn streaming(values: &[(&str, u64)]) -> Story {
+        let mut story = Story::new();
+        story.tcp_stream(&[1000]);
+        let record = story.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.flows = vec![flow(values), flow(values)];
+        story
+    }
+
+    #[test]
+    fn a_sender_that_waits_for_the_receivers_window_is_told_where_to_enlarge_it() {
+        let mut story = streaming(&[(tcp::BUSY_NS, 500_000_000), (tcp::RWND_LIMITED_NS, 200_000_000)]);
+        story.run.hosts.get_mut("target").unwrap().environment.note(
+            "sysctl",
+            "net.ipv4.tcp_rmem",
+            "4096\t131072\t6291456",
+        );
+        let finding = story.finding("receive-window").unwrap();
+        assert_eq!(finding.explains, Some(0.4));
+        let next = finding.next.unwrap();
+        assert_eq!(next.command, "sysctl -w net.ipv4.tcp_rmem=\"4096 131072 12582912\"");
+        assert_eq!(next.on.as_deref(), Some("target"));
+        assert_eq!(story.finding("send-buffer"), None);
+    }
+
+    #[test]
+    fn a_send_buffer_that_is_too_small_is_the_senders() {
+        let story = streaming(&[(tcp::BUSY_NS, 500_000_000), (tcp::SNDBUF_LIMITED_NS, 300_000_000)]);
+        let finding = story.finding("send-buffer").unwrap();
+        assert_eq!(finding.next.unwrap().on.as_deref(), Some("client"));
+    }
+
+    #[test]
+    fn a_window_that_is_closed_now_and_then_holds_nothing_back() {
+        let story = streaming(&[(tcp::BUSY_NS, 500_000_000), (tcp::RWND_LIMITED_NS, 50_000_000)]);
+        assert_eq!(story.finding("receive-window"), None);
+    }
+
+    #[test]
+    fn connections_that_were_hardly_busy_tell_nothing() {
+        let story = streaming(&[(tcp::BUSY_NS, 10_000_000), (tcp::RWND_LIMITED_NS, 9_000_000)]);
+        assert_eq!(story.finding("receive-window"), None);
+    }
+}

@@ -1,0 +1,177 @@
+//! The tool itself was the limit, not what it measured.
+
+use fathom_model::{
+    Evidence, Finding, LimitKind, NextStep, Severity, Side,
+    names::{count, host},
+    units::{approximate, percent, ratio},
+};
+
+use super::{Cause, Evidenced, counted, measured};
+
+/// From this share of what the tool reaches at best, the tool is the limit.
+const CEILING: f64 = 0.9;
+/// Threads that work for this share of the time have none left.
+const FULL: f64 = 0.95;
+/// A target whose cores are busy for less than this could do more.
+const FREE: f64 = 0.5;
+/// What is offered must be this share of what was intended (the rule of CSIT).
+const OFFERED: f64 = 0.99;
+
+/// Compares the value with the tool's own ceiling, and the tool's threads with the target's cores.
+pub(crate) struct GeneratorLimited;
+
+impl Cause for GeneratorLimited {
+    fn id(&self) -> &'static str {
+        "generator-limited"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        if seen.reached() {
+            return Vec::new();
+        }
+        let Some((title, evidence)) = by_ceiling(seen).or_else(|| by_processor(seen)) else { return Vec::new() };
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "our own limit".to_owned(),
+            title,
+            severity: Severity::HoldsBack,
+            tests: vec![seen.test.name.clone()],
+            evidence: vec![evidence],
+            explains: None,
+            next: Some(NextStep {
+                command: "fathom calibrate".to_owned(),
+                on: Some(seen.test.from.clone()),
+                expected: Some(
+                    "shows what this machine can generate; a faster one, or several, go beyond it".to_owned(),
+                ),
+            }),
+        }]
+    }
+}
+
+fn by_ceiling(seen: &Evidenced<'_>) -> Option<(String, Evidence)> {
+    let near = |limit: &&fathom_model::Limit| {
+        limit.kind == LimitKind::OwnCeiling && limit.used.is_some_and(|used| used >= CEILING)
+    };
+    let limit = seen.test.limits.iter().find(near)?;
+    let used = limit.used?;
+    let title = format!("fathom itself was the limit: {} of its {}", percent(used), limit.text);
+    Some((title, measured(&seen.test.from, &format!("{} of its own ceiling", limit.metric), used)))
+}
+
+/// The tool's threads have no time left while every core of the target has.
+///
+/// How many threads there are is not recorded: they are taken for as few as could have worked that long, and only if as many
+/// cores were full. Ends that share a machine cannot be told apart in this way.
+pub(crate) fn by_processor(seen: &Evidenced<'_>) -> Option<(String, Evidence)> {
+    let to = seen.test.to.as_deref().filter(|_| !seen.one_machine())?;
+    let target = seen.cores(to);
+    if target.is_empty() || target.iter().any(|core| core.busy() >= FREE) {
+        return None;
+    }
+    let worked: u64 = seen.records(Side::Initiator).map(|record| record.cpu_ns.0).sum();
+    let lasted: u64 = seen.records(Side::Initiator).map(|record| record.measured_ns.1.0).sum();
+    let cores_used = ratio(worked, lasted)?;
+    // A thread's own time is exact but the trial's end is not, so one thread may seem to be a little more.
+    let threads = (cores_used - 0.05).ceil().max(1.0);
+    let busy = (cores_used / threads).min(1.0);
+    let n_full = seen.cores(&seen.test.from).iter().filter(|core| core.busy() >= FULL).count();
+    let enough = approximate(u64::try_from(n_full).ok()?) >= threads;
+    (busy >= FULL && enough).then(|| {
+        let title = format!(
+            "fathom itself was the limit: its threads on {} worked {} of the time while {to} had cores to spare",
+            seen.test.from,
+            percent(busy),
+        );
+        (title, measured(&seen.test.from, "cpu_ns of fathom's threads", busy))
+    })
+}
+
+/// An open test that offers less than intended measures the tool, whatever was lost.
+pub(crate) struct OfferedTooLittle;
+
+impl Cause for OfferedTooLittle {
+    fn id(&self) -> &'static str {
+        "offered-too-little"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        let Some((from, _)) = seen.one_way() else { return Vec::new() };
+        let (sent, intended) = (seen.total(from, count::SENT), seen.total(from, count::INTENDED));
+        let Some(share) = ratio(sent, intended).filter(|share| *share < OFFERED) else { return Vec::new() };
+        let sender = seen.host_of(from).unwrap_or(&seen.test.from);
+        let mut evidence = vec![counted(sender, count::INTENDED, intended), counted(sender, count::SENT, sent)];
+        let refused = seen.growth(sender, host::UDP_SNDBUF_ERRORS, None) + seen.total(from, count::SEND_REFUSED);
+        if refused > 0 {
+            evidence.push(counted(sender, count::SEND_REFUSED, refused));
+        }
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "offered too little".to_owned(),
+            title: format!(
+                "only {} of what was asked for was sent, so the target was not tested at that rate",
+                percent(share)
+            ),
+            severity: Severity::Invalidates,
+            tests: vec![seen.test.name.clone()],
+            evidence,
+            explains: None,
+            next: Some(NextStep {
+                command: "fathom calibrate".to_owned(),
+                on: Some(sender.to_owned()),
+                expected: Some("shows the highest rate that this machine can offer".to_owned()),
+            }),
+        }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::story::Story;
+    use fathom_model::{names::count, units::Nanos};
+
+    #[test]
+    fn a_value_near_the_own_ceiling_is_said_to_be_ours() {
+        let mut story = Story::new();
+        story.http(1000, 100);
+        story.context.ceilings.insert("http".to_owned(), [("requests_per_sec".to_owned(), 1050.0)].into());
+        let finding = story.finding("generator-limited").unwrap();
+        assert_eq!(finding.title, "fathom itself was the limit: 95 % of its own ceiling 1.05 k req/s");
+    }
+
+    #[test]
+    fn threads_without_time_left_are_the_limit_when_the_target_is_idle() {
+        let mut story = Story::new();
+        story.http(1000, 100);
+        story.run.tests[0].trials[0].records.get_mut("client").unwrap().cpu_ns = Nanos::from_millis(1_180);
+        story.cpu("client", "cpu0", [60, 30, 9, 0]);
+        story.cpu("target", "cpu0", [10, 10, 10, 0]);
+        assert!(story.finding("generator-limited").unwrap().title.contains("had cores to spare"));
+        assert_eq!(story.finding("core-saturated"), None, "the same core is not a second cause");
+        story.cpu("target", "cpu1", [10, 80, 9, 0]);
+        assert_eq!(story.finding("generator-limited"), None);
+    }
+
+    #[test]
+    fn four_threads_at_a_quarter_are_not_one_at_its_limit() {
+        let mut story = Story::new();
+        story.http(1000, 100);
+        story.run.tests[0].trials[0].records.get_mut("client").unwrap().cpu_ns = Nanos::from_millis(1_180);
+        for core in ["cpu0", "cpu1", "cpu2", "cpu3"] {
+            story.cpu("client", core, [20, 5, 0, 0]);
+        }
+        story.cpu("target", "cpu0", [10, 10, 10, 0]);
+        assert_eq!(story.finding("generator-limited"), None);
+    }
+
+    #[test]
+    fn offering_less_than_intended_is_no_test_of_the_target() {
+        let mut story = Story::new();
+        story.udp_stream(&[(900, 900)]);
+        story.total("client", count::INTENDED, 1000);
+        let finding = story.finding("offered-too-little").unwrap();
+        assert!(finding.title.starts_with("only 90 % of what was asked for was sent"), "{}", finding.title);
+        story.total("client", count::INTENDED, 905);
+        assert_eq!(story.finding("offered-too-little"), None);
+    }
+}

@@ -1,0 +1,61 @@
+//! Trials that did not come to their end.
+
+use fathom_model::{Evidence, Finding, Severity};
+
+use super::{Cause, Evidenced};
+use crate::window::is_complete;
+
+/// Counts the trials that ended early.
+pub(crate) struct IncompleteTrials;
+
+impl Cause for IncompleteTrials {
+    fn id(&self) -> &'static str {
+        "incomplete-trials"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        let trials = &seen.test.trials;
+        let broken: Vec<_> = trials.iter().filter(|trial| !is_complete(trial)).collect();
+        if broken.is_empty() {
+            return Vec::new();
+        }
+        let all = broken.len() == trials.len();
+        let proof = |(host, _): (&String, _)| Evidence {
+            host: host.clone(),
+            counter: "complete".to_owned(),
+            value: "ended early".to_owned(),
+        };
+        let cut =
+            broken.iter().flat_map(|trial| trial.records.iter().filter(|(_, record)| !record.complete).map(proof));
+        let mut evidence: Vec<Evidence> = cut.collect();
+        evidence.dedup();
+        let what = if all { "the values come from what was measured until then" } else { "they are left out" };
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "incomplete".to_owned(),
+            title: format!("{} of {} trials did not come to their end; {what}", broken.len(), trials.len()),
+            severity: if all { Severity::Invalidates } else { Severity::Remark },
+            tests: vec![seen.test.name.clone()],
+            evidence,
+            explains: None,
+            next: None,
+        }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::story::Story;
+
+    #[test]
+    fn one_broken_trial_is_remarked_and_none_complete_invalidates() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1000, 1000]);
+        story.run.tests[0].trials[1].records.get_mut("target").unwrap().complete = false;
+        let finding = story.finding("incomplete-trials").unwrap();
+        assert_eq!((finding.severity, finding.evidence[0].host.as_str()), (Severity::Remark, "target"));
+        story.run.tests[0].trials[0].records.clear();
+        assert_eq!(story.finding("incomplete-trials").unwrap().severity, Severity::Invalidates);
+    }
+}

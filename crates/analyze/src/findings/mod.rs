@@ -1,0 +1,343 @@
+//! What holds a test back: one file per cause, all asked of every test.
+//!
+//! A cause sees one test with its run and judges by thresholds of its own; it knows no other cause.
+
+mod core_saturated;
+mod drops;
+mod flow_limited;
+mod generator_limited;
+mod incomplete;
+mod line;
+mod notes;
+mod promise_broken;
+mod retransmissions;
+mod steal;
+mod unsteady;
+
+use std::{cmp::Reverse, collections::BTreeMap};
+
+use fathom_model::{
+    Environment, Evidence, Finding, HostRecord, Limit, LimitKind, Record, Run, Side, Trial,
+    names::{count, host as counter},
+    plan::Reach,
+    run::TestRun,
+    units::{approximate, grouped, percent, ratio},
+};
+
+use crate::{
+    Context, conservation,
+    limits::hosts_of,
+    window::{Window, record_of, samples_within, usable},
+};
+
+/// Something that may hold a test back or make its value say nothing.
+pub trait Cause: Sync {
+    /// Its stable name, the id of its findings.
+    fn id(&self) -> &'static str;
+    /// What it finds in one test; nothing when all is well.
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding>;
+}
+
+/// Every cause that is looked for.
+pub const CAUSES: &[&dyn Cause] = &[
+    &core_saturated::CoreSaturated,
+    &generator_limited::GeneratorLimited,
+    &generator_limited::OfferedTooLittle,
+    &drops::UdpReceiveBuffer,
+    &drops::Backlog,
+    &drops::DeviceReceive,
+    &drops::DeviceSend,
+    &retransmissions::Retransmissions,
+    &flow_limited::ReceiveWindow,
+    &flow_limited::SendBuffer,
+    &line::LinkFull,
+    &line::NoLineRate,
+    &steal::Steal,
+    &unsteady::NoSteadyState,
+    &incomplete::IncompleteTrials,
+    &notes::Notes,
+    &promise_broken::PromiseBroken,
+];
+
+/// One test with everything that a cause may look at.
+pub struct Evidenced<'a> {
+    /// The whole run.
+    pub run: &'a Run,
+    /// The test in question.
+    pub test: &'a TestRun,
+    /// What was told beside the records.
+    pub context: &'a Context,
+    trials: Vec<&'a Trial>,
+}
+
+/// How a core spent its time, as shares of 0 to 1.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct CoreUse {
+    /// Its name: `cpu1`.
+    pub(crate) core: String,
+    /// The share of each state by its counter.
+    shares: BTreeMap<&'static str, f64>,
+}
+
+/// The states of a core that are work.
+const WORK: [(&str, &str); 4] = [
+    (counter::CPU_USER_NS, "user"),
+    (counter::CPU_SYSTEM_NS, "system"),
+    (counter::CPU_SOFTIRQ_NS, "softirq"),
+    (counter::CPU_IRQ_NS, "irq"),
+];
+
+impl CoreUse {
+    /// The share of one state.
+    pub(crate) fn share(&self, counter: &str) -> f64 {
+        self.shares.get(counter).copied().unwrap_or(0.0)
+    }
+
+    /// The share of all work.
+    pub(crate) fn busy(&self) -> f64 {
+        WORK.iter().map(|(counter, _)| self.share(counter)).sum()
+    }
+
+    /// The state of work that takes the most: its counter, its word and its share.
+    pub(crate) fn mostly(&self) -> (&'static str, &'static str, f64) {
+        let shares = WORK.iter().map(|(counter, word)| (*counter, *word, self.share(counter)));
+        shares.reduce(|most, one| if one.2 > most.2 { one } else { most }).unwrap_or(("", "", 0.0))
+    }
+}
+
+impl<'a> Evidenced<'a> {
+    fn new(run: &'a Run, test: &'a TestRun, context: &'a Context) -> Self {
+        Self { run, test, context, trials: usable(&test.trials) }
+    }
+
+    /// The hosts of the test, the one that begins first.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = &'a str> {
+        hosts_of(self.test)
+    }
+
+    /// The trials to judge by.
+    pub(crate) fn trials(&self) -> &[&'a Trial] {
+        &self.trials
+    }
+
+    /// What one side recorded in each trial.
+    pub(crate) fn records(&self, side: Side) -> impl Iterator<Item = &'a Record> {
+        self.trials.iter().filter_map(move |trial| Some(record_of(trial, side)?.1))
+    }
+
+    /// A total of one side, summed over the trials.
+    pub(crate) fn total(&self, side: Side, counter: &str) -> u64 {
+        self.records(side).filter_map(|record| record.totals.get(counter)).sum()
+    }
+
+    /// What a host's counter grew by over all trials, over all its instances or one.
+    pub(crate) fn growth(&self, host: &str, counter: &str, of: Option<&str>) -> u64 {
+        conservation::host_growth(&self.trials, host, counter, of)
+    }
+
+    /// The instances of a host's counter that grew, with by how much, the most first.
+    pub(crate) fn growth_by_instance(&self, host: &str, counter: &str) -> Vec<(&'a str, u64)> {
+        let mut all: BTreeMap<&str, u64> = BTreeMap::new();
+        for record in self.trials.iter().filter_map(|trial| trial.hosts.get(host)) {
+            for series in record.series.iter().filter(|series| series.name == counter) {
+                *all.entry(&series.of).or_default() += series.growth();
+            }
+        }
+        let mut all: Vec<_> = all.into_iter().filter(|(_, growth)| *growth > 0).collect();
+        all.sort_by_key(|(_, growth)| Reverse(*growth));
+        all
+    }
+
+    /// How a host's cores spent the measured time, the busiest first.
+    pub(crate) fn cores(&self, host: &str) -> Vec<CoreUse> {
+        let mut spent: BTreeMap<&str, BTreeMap<&'static str, u64>> = BTreeMap::new();
+        for trial in &self.trials {
+            let Some((record, (first, last))) = self.measured_samples(trial, host) else { continue };
+            for counter in CPU_STATES {
+                for series in record.series.iter().filter(|series| series.name == counter) {
+                    let grown = series.at(last).unwrap_or(0).saturating_sub(series.at(first).unwrap_or(0));
+                    *spent.entry(&series.of).or_default().entry(counter).or_default() += grown;
+                }
+            }
+        }
+        let mut cores: Vec<CoreUse> = spent.into_iter().filter_map(|(core, states)| shares(core, &states)).collect();
+        cores.sort_by(|a, b| b.busy().total_cmp(&a.busy()));
+        cores
+    }
+
+    /// A host's counters in one trial with the samples that bound the measured part.
+    fn measured_samples(&self, trial: &'a Trial, host: &str) -> Option<(&'a HostRecord, (usize, usize))> {
+        let record = trial.hosts.get(host)?;
+        let window = Window::common(trial, &self.run.hosts)?.on_host(&self.run.hosts, host);
+        Some((record, samples_within(record, window)?))
+    }
+
+    /// What a host is, as far as it is known.
+    pub(crate) fn environment(&self, host: &str) -> Option<&'a Environment> {
+        self.run.hosts.get(host).map(|host| &host.environment)
+    }
+
+    /// The interface that a host was tested on, or a placeholder for a command.
+    pub(crate) fn interface(&self, host: &str) -> &'a str {
+        self.run.hosts.get(host).and_then(|host| host.interface.as_deref()).unwrap_or("IFACE")
+    }
+
+    /// Whether all hosts of the test are one machine, so that its ends share the cores.
+    pub(crate) fn one_machine(&self) -> bool {
+        let here =
+            |host: &str| matches!(self.run.plan.hosts.get(host), Some(Reach::This | Reach::Lab(_) | Reach::LabUp(..)));
+        let boot = |host: &str| self.environment(host).and_then(|facts| facts.get("kernel", "boot_id"));
+        let Some(to) = self.test.to.as_deref() else { return false };
+        let from = self.test.from.as_str();
+        from == to || (here(from) && here(to)) || boot(from).is_some_and(|id| boot(to) == Some(id))
+    }
+
+    /// The host that sends and the host that receives, where the work goes one way.
+    pub(crate) fn one_way(&self) -> Option<(Side, Side)> {
+        let ways = [(count::SENT, count::RECEIVED), (count::BYTES_SENT, count::BYTES_RECEIVED)];
+        ways.into_iter().find_map(|(sent, received)| conservation::one_way(self.test, sent, received))
+    }
+
+    /// The host of one side.
+    pub(crate) fn host_of(&self, side: Side) -> Option<&'a str> {
+        self.trials.iter().find_map(|trial| Some(record_of(trial, side)?.0))
+    }
+
+    /// The word for what a host does in this test: sender and receiver, or client and target.
+    pub(crate) fn part_of(&self, host: &str) -> &'static str {
+        let initiates = self.host_of(Side::Initiator).unwrap_or(&self.test.from) == host;
+        let sends = self.one_way().map(|(from, _)| (from == Side::Initiator) == initiates);
+        match (sends, initiates) {
+            (Some(true), _) => "sender",
+            (Some(false), _) => "receiver",
+            (None, true) => "client",
+            (None, false) => "target",
+        }
+    }
+
+    /// What did not arrive, where everything goes one way.
+    pub(crate) fn n_lost(&self) -> Option<u64> {
+        let (from, to) = self.one_way()?;
+        Some(self.total(from, count::SENT).saturating_sub(self.total(to, count::RECEIVED)))
+    }
+
+    /// Whether the test reached what was asked of it and lost nothing, so that nothing holds it back.
+    pub(crate) fn reached(&self) -> bool {
+        let full = |limit: &Limit| {
+            matches!(limit.kind, LimitKind::Asked | LimitKind::LineRate) && limit.used.is_some_and(|used| used >= 0.98)
+        };
+        self.test.limits.iter().any(full) && self.n_lost().unwrap_or(0) == 0
+    }
+
+    /// The value of the test as a share of its nearest limit.
+    fn used(&self) -> Option<f64> {
+        self.test.limits.iter().find_map(|limit| limit.used)
+    }
+}
+
+/// All states of a core.
+const CPU_STATES: [&str; 6] = [
+    counter::CPU_USER_NS,
+    counter::CPU_SYSTEM_NS,
+    counter::CPU_SOFTIRQ_NS,
+    counter::CPU_IRQ_NS,
+    counter::CPU_STEAL_NS,
+    counter::CPU_IDLE_NS,
+];
+
+fn shares(core: &str, states: &BTreeMap<&'static str, u64>) -> Option<CoreUse> {
+    let all: u64 = states.values().sum();
+    let shares = states.iter().map(|(state, spent)| Some((*state, ratio(*spent, all)?))).collect::<Option<_>>()?;
+    Some(CoreUse { core: core.to_owned(), shares })
+}
+
+/// A counter that grew, as evidence.
+pub(crate) fn counted(host: &str, counter: &str, n: u64) -> Evidence {
+    Evidence { host: host.to_owned(), counter: counter.to_owned(), value: grouped(n) }
+}
+
+/// A share as evidence.
+pub(crate) fn measured(host: &str, counter: &str, share: f64) -> Evidence {
+    Evidence { host: host.to_owned(), counter: counter.to_owned(), value: percent(share) }
+}
+
+/// The part of a loss that a number of drops explains, at most all of it.
+pub(crate) fn explained(n_dropped: u64, n_lost: Option<u64>) -> Option<f64> {
+    n_lost.filter(|lost| *lost > 0).map(|lost| (approximate(n_dropped) / approximate(lost)).min(1.0))
+}
+
+/// Everything that is found in a run, the most important first; what several tests share is told once.
+pub(crate) fn findings(run: &Run, context: &Context) -> Vec<Finding> {
+    let mut found: Vec<(f64, Finding)> = Vec::new();
+    for test in run.tests.iter().filter(|test| test.unavailable.is_none() && !test.trials.is_empty()) {
+        let seen = Evidenced::new(run, test, context);
+        // A test without a limit lacks an unknown part of it, so it comes after those that are known to lack much.
+        let used = seen.used().unwrap_or(f64::INFINITY);
+        found.extend(CAUSES.iter().flat_map(|cause| cause.look(&seen)).map(|finding| (used, finding)));
+    }
+    found.sort_by(|(a_used, a), (b_used, b)| b.severity.cmp(&a.severity).then(a_used.total_cmp(b_used)));
+    let mut merged: Vec<Finding> = Vec::new();
+    for (_, finding) in found {
+        let same = |other: &&mut Finding| {
+            (&other.id, &other.short, other.severity) == (&finding.id, &finding.short, finding.severity)
+        };
+        match merged.iter_mut().find(same) {
+            Some(first) => join(first, finding),
+            None => merged.push(finding),
+        }
+    }
+    merged
+}
+
+/// Adds to a finding what the same cause showed in another test.
+fn join(first: &mut Finding, other: Finding) {
+    for test in other.tests {
+        if !first.tests.contains(&test) {
+            first.tests.push(test);
+        }
+    }
+    for evidence in other.evidence {
+        if !first.evidence.iter().any(|known| (&known.host, &known.counter) == (&evidence.host, &evidence.counter)) {
+            first.evidence.push(evidence);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::story::Story;
+    use fathom_model::{Severity, units::Nanos};
+
+    #[test]
+    fn on_a_quiet_host_nothing_is_found() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1000, 1010, 990]);
+        story.udp_stream(&[(1000, 1000), (1000, 1000)]);
+        story.http(1000, 100);
+        story.wire("10000000000", "1500");
+        story.cpu("client", "cpu0", [20, 20, 10, 0]);
+        story.cpu("target", "cpu0", [10, 30, 30, 0]);
+        story.host_counter("target", (counter::TCP_OUT_SEGMENTS, ""), 100_000);
+        story.host_counter("target", (counter::TCP_RETRANS_SEGMENTS, ""), 3);
+        let run = story.analyzed();
+        assert!(run.findings.is_empty(), "{:#?}", run.findings);
+    }
+
+    #[test]
+    fn one_cause_of_several_tests_is_told_once_and_the_most_important_comes_first() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1000, 1000]);
+        story.http(1000, 1);
+        story.cpu("target", "cpu0", [5, 5, 88, 0]);
+        story.cpu("target", "cpu1", [5, 5, 1, 0]);
+        story.stolen("client", Nanos::from_millis(600));
+        let run = story.analyzed();
+        let told: Vec<(&str, usize)> = run.findings.iter().map(|f| (f.id.as_str(), f.tests.len())).collect();
+        assert_eq!(told[0], ("steal", 2));
+        assert!(told.contains(&("core-saturated", 1)), "{told:?}");
+        assert!(run.findings.is_sorted_by_key(|finding| Reverse(finding.severity)));
+        assert_eq!(run.findings[0].severity, Severity::Invalidates);
+        assert!(run.tests.iter().all(|test| test.findings.contains(&"steal".to_owned())));
+    }
+}

@@ -1,0 +1,60 @@
+//! What the engines wrote beside their numbers.
+
+use std::collections::BTreeMap;
+
+use fathom_model::{Evidence, Finding, Note, Severity};
+
+use super::{Cause, Evidenced};
+use crate::window::host_of;
+
+/// Tells every kind of note once per test, with the hosts that made it.
+pub(crate) struct Notes;
+
+impl Cause for Notes {
+    fn id(&self) -> &'static str {
+        "note"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        let mut by_id: BTreeMap<&str, (&Note, Vec<Evidence>)> = BTreeMap::new();
+        let records = seen.test.trials.iter().flat_map(|trial| &trial.records);
+        for (host, note) in records.flat_map(|(key, record)| record.notes.iter().map(move |note| (host_of(key), note)))
+        {
+            let proof = Evidence { host: host.to_owned(), counter: note.id.clone(), value: note.text.clone() };
+            let (_, told) = by_id.entry(&note.id).or_insert((note, Vec::new()));
+            if !told.contains(&proof) {
+                told.push(proof);
+            }
+        }
+        let finding = |(note, evidence): (&Note, Vec<Evidence>)| Finding {
+            id: note.id.clone(),
+            short: note.id.replace('-', " "),
+            title: note.text.clone(),
+            severity: Severity::Remark,
+            tests: vec![seen.test.name.clone()],
+            evidence,
+            explains: None,
+            next: None,
+        };
+        by_id.into_values().map(finding).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::story::Story;
+
+    #[test]
+    fn a_note_of_every_trial_is_told_once() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1000, 1000]);
+        for trial in &mut story.run.tests[0].trials {
+            let note = Note { id: "xdp-generic".to_owned(), text: "generic XDP: frames cost more".to_owned() };
+            trial.records.get_mut("client").unwrap().notes.push(note);
+        }
+        let finding = story.finding("xdp-generic").unwrap();
+        assert_eq!((finding.severity, finding.evidence.len()), (Severity::Remark, 1));
+        assert_eq!(finding.title, "generic XDP: frames cost more");
+    }
+}

@@ -1,0 +1,51 @@
+//! What was promised was not kept.
+
+use fathom_model::{Evidence, Finding, Severity, finding::Outcome};
+
+use super::{Cause, Evidenced};
+use crate::verdict::judged;
+
+/// Points from a row to its broken promise; the verdict says whether it counts.
+pub(crate) struct PromiseBroken;
+
+impl Cause for PromiseBroken {
+    fn id(&self) -> &'static str {
+        "promise-broken"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        let broken = judged(seen.test).into_iter().filter(|judged| judged.outcome == Outcome::Fail);
+        let finding = |judged: crate::verdict::Judged<'_>| {
+            let summary = judged.summary?;
+            let value = summary.metric.show(summary.value?);
+            let evidence = Evidence { host: seen.test.from.clone(), counter: summary.metric.name.to_string(), value };
+            Some(Finding {
+                id: self.id().to_owned(),
+                short: format!("{} not kept", summary.metric.title),
+                title: format!("a promise was not kept: {}", judged.reason),
+                severity: Severity::Remark,
+                tests: vec![seen.test.name.clone()],
+                evidence: vec![evidence],
+                explains: None,
+                next: None,
+            })
+        };
+        broken.filter_map(finding).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::story::Story;
+
+    #[test]
+    fn a_row_whose_promise_is_broken_points_at_it() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 990)]);
+        story.run.tests[0].expect.insert("loss".to_owned(), "<= 0.1 %".to_owned());
+        let finding = story.finding("promise-broken").unwrap();
+        assert_eq!(finding.title, "a promise was not kept: udp_stream loss 1.0 % > 0.10 %");
+        story.run.tests[0].expect.insert("loss".to_owned(), "<= 5 %".to_owned());
+        assert_eq!(story.finding("promise-broken"), None);
+    }
+}

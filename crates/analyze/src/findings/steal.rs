@@ -1,0 +1,60 @@
+//! The hypervisor gave a core to someone else.
+
+use fathom_model::{Finding, NextStep, Severity, names::host::CPU_STEAL_NS, units::percent};
+
+use super::{Cause, Evidenced, measured};
+
+/// From this share of a core's time on, a value is less steady than it seems.
+const TOLD: f64 = 0.02;
+/// From this share on, the value is the neighbour's as much as ours.
+const INVALIDATES: f64 = 0.1;
+
+/// Looks for the core from which most was taken.
+pub(crate) struct Steal;
+
+impl Cause for Steal {
+    fn id(&self) -> &'static str {
+        "steal"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        let cores = seen.hosts().flat_map(|host| seen.cores(host).into_iter().map(move |core| (host, core)));
+        let most = cores.max_by(|a, b| a.1.share(CPU_STEAL_NS).total_cmp(&b.1.share(CPU_STEAL_NS)));
+        let Some((host, core)) = most.filter(|(_, core)| core.share(CPU_STEAL_NS) > TOLD) else { return Vec::new() };
+        let share = core.share(CPU_STEAL_NS);
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "stolen time".to_owned(),
+            title: format!(
+                "the hypervisor took {} of {} of {host} away while it was needed",
+                percent(share),
+                core.core
+            ),
+            severity: if share > INVALIDATES { Severity::Invalidates } else { Severity::Remark },
+            tests: vec![seen.test.name.clone()],
+            evidence: vec![measured(host, &format!("{CPU_STEAL_NS} {}", core.core), share)],
+            explains: None,
+            next: Some(NextStep {
+                command: "repeat the run when the machine's neighbours are quiet, or on a dedicated machine".to_owned(),
+                on: Some(host.to_owned()),
+                expected: None,
+            }),
+        }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::story::Story;
+    use fathom_model::{Severity, units::Nanos};
+
+    #[test]
+    fn stolen_time_is_told_from_two_percent_and_invalidates_from_ten() {
+        for (stolen_ms, severity) in [(10, None), (50, Some(Severity::Remark)), (300, Some(Severity::Invalidates))] {
+            let mut story = Story::new();
+            story.tcp_stream(&[1000]);
+            story.stolen("target", Nanos::from_millis(stolen_ms));
+            assert_eq!(story.finding("steal").map(|finding| finding.severity), severity, "{stolen_ms} ms");
+        }
+    }
+}

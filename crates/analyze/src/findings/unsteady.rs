@@ -1,0 +1,115 @@
+//! The rate did not become steady, or did not stay so.
+
+use fathom_model::{Derivation, Evidence, Finding, NextStep, Severity, units::percent};
+use fathom_statistics::{drift, mean};
+
+use super::{Cause, Evidenced};
+use crate::{
+    summaries::main_rate,
+    window::{Window, rates, record_of},
+};
+
+/// A change from one half to the other that is smaller than this does not matter.
+const MATTERS: f64 = 0.1;
+
+/// Looks at the ends of the warm-ups, and whether most trials changed in the same way while they were measured.
+pub(crate) struct NoSteadyState;
+
+impl Cause for NoSteadyState {
+    fn id(&self) -> &'static str {
+        "no-steady-state"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        let n_trials = seen.trials().len();
+        let finding = |severity, title: String, evidence| Finding {
+            id: self.id().to_owned(),
+            short: "not steady".to_owned(),
+            title,
+            severity,
+            tests: vec![seen.test.name.clone()],
+            evidence: vec![evidence],
+            explains: None,
+            next: Some(NextStep {
+                command: format!("{} --warmup 2s --duration 10s", seen.run.command),
+                on: None,
+                expected: Some("a longer trial shows whether the rate settles".to_owned()),
+            }),
+        };
+        let proof =
+            |counter: &str, value| Evidence { host: seen.test.from.clone(), counter: counter.to_owned(), value };
+        if let Some((changes, counter)) = changes(seen) {
+            let change = mean(&changes).unwrap_or(0.0);
+            let word = if change < 0.0 { "fell" } else { "rose" };
+            let title =
+                format!("the rate {word} by {} while it was measured, so its mean says little", percent(change.abs()));
+            // One trial may have met a passing disturbance.
+            let severity = if n_trials > 1 { Severity::Invalidates } else { Severity::Remark };
+            let value = format!("{word} by {} in {} of {n_trials} trials", percent(change.abs()), changes.len());
+            return vec![finding(severity, title, proof(counter, value))];
+        }
+        let told = seen.trials().iter().flat_map(|trial| trial.records.values()).flat_map(|record| &record.notes);
+        let n_never = seen.trials().iter().filter(|trial| trial.records.values().any(|record| !record.steady)).count();
+        if 2 * n_never <= n_trials || told.into_iter().any(|note| note.id == self.id()) {
+            return Vec::new();
+        }
+        let title = format!("the warm-up ended before the rate was steady in {n_never} of {n_trials} trials");
+        vec![finding(Severity::Remark, title, proof("steady", format!("{} of {n_trials} trials", n_trials - n_never)))]
+    }
+}
+
+/// By how much the rate changed in those trials that agree, if they are most of all, with the counter.
+fn changes<'a>(seen: &Evidenced<'a>) -> Option<(Vec<f64>, &'a str)> {
+    let Derivation::Rate { side, counter } = &main_rate(seen.test)?.metric.from else { return None };
+    let in_trial = |trial| {
+        let (host, record) = record_of(trial, *side)?;
+        let window = Window::common(trial, &seen.run.hosts)?.in_record(&seen.run.hosts, host, record);
+        drift(&rates(&record.timeline, counter, window)).filter(|change| change.abs() >= MATTERS)
+    };
+    let changes: Vec<f64> = seen.trials().iter().filter_map(|trial| in_trial(trial)).collect();
+    let (falls, rises): (Vec<f64>, Vec<f64>) = changes.into_iter().partition(|change| *change < 0.0);
+    let agreed = if falls.len() > rises.len() { falls } else { rises };
+    (2 * agreed.len() > seen.trials().len()).then_some((agreed, counter.as_ref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::story::Story;
+    use fathom_model::Note;
+
+    #[test]
+    fn a_rate_that_falls_in_every_trial_says_little() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1000, 1000, 1000]);
+        story.shape(|interval| 2000 - 60 * interval);
+        let finding = story.finding("no-steady-state").unwrap();
+        assert_eq!(finding.severity, Severity::Invalidates);
+        assert!(finding.title.starts_with("the rate fell by"), "{}", finding.title);
+        assert!(finding.evidence[0].value.ends_with("in 3 of 3 trials"), "{}", finding.evidence[0].value);
+    }
+
+    #[test]
+    fn a_rate_that_is_steady_is_not_told_of() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1000, 1000]);
+        story.shape(|interval| 1000 + 7 * (interval % 3));
+        assert_eq!(story.finding("no-steady-state"), None);
+    }
+
+    #[test]
+    fn a_warm_up_that_ran_out_of_time_is_a_remark_told_once() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1000, 1000]);
+        story.wire("10000000000", "1500");
+        for trial in &mut story.run.tests[0].trials {
+            trial.records.get_mut("client").unwrap().steady = false;
+        }
+        assert_eq!(story.finding("no-steady-state").unwrap().severity, Severity::Remark);
+        let note = Note { id: "no-steady-state".to_owned(), text: "the rate went on rising".to_owned() };
+        story.run.tests[0].trials[0].records.get_mut("client").unwrap().notes.push(note);
+        let run = story.analyzed();
+        let told: Vec<&str> = run.findings.iter().map(|finding| finding.title.as_str()).collect();
+        assert_eq!(told, ["the rate went on rising"]);
+    }
+}

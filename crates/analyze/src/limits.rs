@@ -1,0 +1,292 @@
+//! What the values of a test are compared with: line, promise, what was asked, the tool itself, the layer below.
+
+use std::net::IpAddr;
+
+use fathom_model::{
+    Better, Derivation, Layer, Limit, LimitKind, Metric, Run, Summary, Unit,
+    metric::used,
+    names::count,
+    run::TestRun,
+    units::{BitsPerSec, Bytes, PerSec, approximate},
+};
+use fathom_statistics::{ETHERNET_OVERHEAD, Headers, best_goodput, frame_rate};
+
+use crate::{Context, summaries::main_rate, verdict::promised};
+
+/// Drivers of devices that are memory and no wire: what they report as their speed is a constant, or nothing.
+const VIRTUAL: &[&str] = &[
+    "veth",
+    "bridge",
+    "tun",
+    "tap",
+    "dummy",
+    "ifb",
+    "macvlan",
+    "ipvlan",
+    "vxlan",
+    "geneve",
+    "gre",
+    "wireguard",
+    "lo",
+    "loopback",
+];
+
+/// Whether a device of this driver is memory and no wire.
+pub(crate) fn is_virtual(driver: &str) -> bool {
+    VIRTUAL.contains(&driver)
+}
+
+/// What carries a test between two hosts.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Line {
+    /// A wire, with the rate and the MTU of its slower end.
+    Real { speed: BitsPerSec, mtu: Option<Bytes> },
+    /// No wire: the host and the driver that says so, where it is known.
+    None { host: String, interface: String, driver: Option<String> },
+}
+
+/// The hosts of a test, the one that begins first.
+pub(crate) fn hosts_of(test: &TestRun) -> impl Iterator<Item = &str> {
+    let to = test.to.as_deref().filter(|to| *to != test.from);
+    std::iter::once(test.from.as_str()).chain(to)
+}
+
+/// A fact of the interface that a host was tested on.
+fn fact<'a>(run: &'a Run, host: &str, name: &str) -> Option<&'a str> {
+    let host = run.hosts.get(host)?;
+    host.environment.get(host.interface.as_deref()?, name)
+}
+
+/// The MTU of the path, which is that of its narrower end.
+fn mtu(run: &Run, test: &TestRun) -> Option<Bytes> {
+    hosts_of(test).filter_map(|host| fact(run, host, "mtu_bytes")?.parse().ok().map(Bytes)).min_by_key(|mtu| mtu.0)
+}
+
+/// What carries a test; nothing when no host tells of its interface.
+pub(crate) fn line(run: &Run, test: &TestRun) -> Option<Line> {
+    let mut slowest: Option<BitsPerSec> = None;
+    for host in hosts_of(test) {
+        let Some(interface) = run.hosts.get(host).and_then(|host| host.interface.clone()) else { continue };
+        let driver = fact(run, host, "driver").map(str::to_owned);
+        let speed = fact(run, host, "speed_bps").and_then(|speed| speed.parse::<BitsPerSec>().ok());
+        let real = !driver.as_deref().is_some_and(is_virtual) && interface != "lo";
+        match speed.filter(|speed| real && speed.get() > 0.0) {
+            Some(speed) => slowest = Some(slowest.map_or(speed, |other| if other < speed { other } else { speed })),
+            None => return Some(Line::None { host: host.to_owned(), interface, driver }),
+        }
+    }
+    Some(Line::Real { speed: slowest?, mtu: mtu(run, test) })
+}
+
+fn headers(run: &Run, test: &TestRun) -> Headers {
+    let address = hosts_of(test).find_map(|host| run.hosts.get(host)?.address.clone());
+    let v6 = address.and_then(|address| address.parse::<IpAddr>().ok()).is_some_and(|address| address.is_ipv6());
+    match (test.layer == Layer::Udp, v6) {
+        (true, false) => Headers::UdpV4,
+        (true, true) => Headers::UdpV6,
+        (false, false) => Headers::TcpV4,
+        (false, true) => Headers::TcpV6,
+    }
+}
+
+fn is_rate(metric: &Metric) -> bool {
+    matches!(metric.from, Derivation::Rate { .. }) && metric.better == Better::Higher
+}
+
+fn limit(kind: LimitKind, summary: &Summary, value: f64, word: &str) -> Limit {
+    let text = format!("{word} {}", summary.metric.show(value));
+    let used = summary.value.and_then(|measured| used(measured, value));
+    Limit { kind, metric: summary.metric.name.to_string(), value, text, used }
+}
+
+/// Everything that the values of a test are compared with, the nearest first.
+pub(crate) fn limits(run: &Run, test: &TestRun, context: &Context) -> Vec<Limit> {
+    let mut limits = Vec::new();
+    for summary in test.summaries.iter().filter(|summary| is_rate(&summary.metric)) {
+        limits
+            .extend(of_line(run, test, &summary.metric).map(|most| limit(LimitKind::LineRate, summary, most, "line")));
+        let ceiling = context.ceilings.get(&test.kind).and_then(|of| of.get(summary.metric.name.as_ref()));
+        limits.extend(ceiling.map(|most| limit(LimitKind::OwnCeiling, summary, *most, "own ceiling")));
+    }
+    limits.extend(asked(test));
+    limits.extend(layer_below(run, test));
+    for (name, written) in &test.expect {
+        if let Ok((summary, promise)) = promised(test, name, written) {
+            let word = format!("promised {}", promise.relation.sign());
+            limits.push(limit(LimitKind::Promise, summary, promise.bound, &word));
+        }
+    }
+    let nearness = |limit: &Limit| limit.used.unwrap_or(-1.0);
+    limits.sort_by(|a, b| nearness(b).total_cmp(&nearness(a)));
+    limits
+}
+
+/// The most of a metric that the wire carries, with 20 bytes per frame beside it.
+fn of_line(run: &Run, test: &TestRun, metric: &Metric) -> Option<f64> {
+    let Line::Real { speed, mtu } = line(run, test)? else { return None };
+    let headers = headers(run, test);
+    let size = test.options.size("size");
+    let datagram = || Some(Bytes((size? + headers.length() + ETHERNET_OVERHEAD).0.max(64)));
+    match (test.layer, metric.unit) {
+        (Layer::Frames, Unit::FramesPerSec) => frame_rate(speed, size?).map(PerSec::get),
+        (Layer::Udp, Unit::FramesPerSec) => frame_rate(speed, datagram()?).map(PerSec::get),
+        (Layer::Udp, Unit::BitsPerSec) => Some((frame_rate(speed, datagram()?)? * size?).get()),
+        (Layer::Tcp | Layer::Http, Unit::BitsPerSec) => best_goodput(speed, mtu?, headers).map(BitsPerSec::get),
+        _ => None,
+    }
+}
+
+/// What was asked of the generator: the option's unit says which rate it is.
+fn asked(test: &TestRun) -> Option<Limit> {
+    let bits = test.options.bit_rate("rate").map(BitsPerSec::get);
+    let events = test.options.rate("rate").map(PerSec::get);
+    let of = |summary: &&Summary| is_rate(&summary.metric);
+    let mut rates = test.summaries.iter().filter(of);
+    // A bare number reads as both; then it is meant for the test's first rate.
+    let (summary, most) = rates.find_map(|summary| {
+        let asked = if summary.metric.unit == Unit::BitsPerSec { bits } else { events };
+        Some((summary, asked.filter(|asked| *asked > 0.0)?))
+    })?;
+    Some(limit(LimitKind::Asked, summary, most, "asked"))
+}
+
+/// How a value of the layer below becomes one of the layer above.
+#[derive(Clone, Copy)]
+enum Conversion {
+    /// One of the one needs at least one of the other.
+    OneToOne,
+    /// Each frame carries at most an MTU without headers, in bits.
+    FullFrames,
+}
+
+/// A rate of one layer, by the counter that it comes from.
+type Counted = (Layer, &'static str);
+
+/// Which rates are compared across layers: the upper one, the lower one, and how they convert.
+const LADDER: &[(Counted, Counted, Conversion)] = &[
+    ((Layer::Http, count::REQUESTS), (Layer::Tcp, count::TRANSACTIONS), Conversion::OneToOne),
+    ((Layer::Tcp, count::BYTES_RECEIVED), (Layer::Frames, count::RECEIVED), Conversion::FullFrames),
+];
+
+/// How much is under way at the same time.
+fn concurrency(test: &TestRun) -> u64 {
+    ["connections", "flows"].iter().find_map(|name| test.options.count(name)).unwrap_or(1)
+}
+
+/// Layers are compared where they have about as much under way: one flow says nothing about a hundred.
+fn comparable(upper: &TestRun, lower: &TestRun, conversion: Conversion) -> bool {
+    let same_path = lower.from == upper.from && (upper.to.is_none() || lower.to == upper.to);
+    let (high, low) = (concurrency(upper), concurrency(lower));
+    let alike = matches!(conversion, Conversion::FullFrames) || (high <= 2 * low && low <= 2 * high);
+    same_path && alike && lower.unavailable.is_none()
+}
+
+fn counted<'a>(test: &'a TestRun, wanted: &str) -> Option<&'a Summary> {
+    let of = |from: &Derivation| matches!(from, Derivation::Rate { counter, .. } if counter == wanted);
+    test.summaries.iter().find(|summary| of(&summary.metric.from))
+}
+
+/// What the layer below reached on the same path.
+///
+/// What exceeds it is not limited by it: segmentation offload lets streams exceed what single frames reach.
+fn layer_below(run: &Run, test: &TestRun) -> Option<Limit> {
+    let (_, lower, conversion) = LADDER.iter().find(|((layer, counter), ..)| {
+        *layer == test.layer && main_rate(test).is_some_and(|main| counted(test, counter) == Some(main))
+    })?;
+    let summary = main_rate(test)?;
+    let factor = match conversion {
+        Conversion::OneToOne => 1.0,
+        Conversion::FullFrames => approximate((mtu(run, test)? - headers(run, test).length()).0) * 8.0,
+    };
+    let candidates = run.tests.iter().filter(|other| other.layer == lower.0 && comparable(test, other, *conversion));
+    let reached = candidates.filter_map(|other| {
+        let below = counted(other, lower.1)?;
+        Some((other, below.value? * factor, below.metric.show(below.value?)))
+    });
+    let (other, most, shown) = reached.max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let full = if matches!(conversion, Conversion::FullFrames) { ", full" } else { "" };
+    let words = format!("{} {shown}{full}", other.name.replace('_', " "));
+    let limit = Limit { text: words, ..limit(LimitKind::LayerBelow, summary, most, "") };
+    limit.used.is_some_and(|used| used <= 1.0).then_some(limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::story::Story;
+
+    #[test]
+    fn a_wire_limits_a_stream_to_its_best_goodput() {
+        let mut story = Story::new();
+        story.tcp_stream(&[500_000_000]);
+        story.wire("1000000000", "1500");
+        let run = story.analyzed();
+        let limit = &run.tests[0].limits[0];
+        assert_eq!((limit.kind, limit.text.as_str()), (LimitKind::LineRate, "line 941 Mbit/s"));
+        assert!((limit.used.unwrap() - 4.0 / 0.9415).abs() < 0.01, "{limit:?}");
+    }
+
+    #[test]
+    fn veth_has_no_line_rate_whatever_it_reports() {
+        let mut story = Story::new();
+        story.tcp_stream(&[500]);
+        story.wire("10000000000", "1500");
+        story.driver("veth");
+        let run = story.analyzed();
+        assert!(run.tests[0].limits.is_empty());
+        let remark = run.findings.iter().find(|finding| finding.id == "no-line-rate").unwrap();
+        assert!(remark.title.contains("veth"), "{}", remark.title);
+    }
+
+    #[test]
+    fn a_device_that_tells_no_speed_has_no_line_rate() {
+        let mut story = Story::new();
+        story.tcp_stream(&[500]);
+        story.driver("virtio_net");
+        assert!(story.analyzed().tests[0].limits.is_empty());
+    }
+
+    #[test]
+    fn what_was_asked_limits_the_rate_of_its_unit() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 1000)]);
+        story.run.tests[0].options.set("rate", "2k/s");
+        let run = story.analyzed();
+        let limit = &run.tests[0].limits[0];
+        assert_eq!((limit.kind, limit.metric.as_str(), limit.value), (LimitKind::Asked, "packets_pps", 2000.0));
+    }
+
+    #[test]
+    fn requests_are_compared_with_transactions_of_as_many_flows() {
+        let mut story = Story::new();
+        story.http(1000, 100);
+        story.tcp_rr(5000, 1);
+        assert!(story.analyzed().tests[0].limits.is_empty(), "one flow says nothing about a hundred");
+        story.tcp_rr(4000, 100);
+        let run = story.analyzed();
+        let limit = &run.tests[0].limits[0];
+        assert_eq!((limit.kind, limit.used), (LimitKind::LayerBelow, Some(0.25)));
+        assert_eq!(limit.text, "tcp rr 4.00 k/s");
+    }
+
+    #[test]
+    fn the_nearest_limit_comes_first() {
+        let mut story = Story::new();
+        story.http(1000, 100);
+        story.tcp_rr(4000, 100);
+        story.context.ceilings.insert("http".to_owned(), [("requests_per_sec".to_owned(), 1250.0)].into());
+        let run = story.analyzed();
+        let kinds: Vec<LimitKind> = run.tests[0].limits.iter().map(|limit| limit.kind).collect();
+        assert_eq!(kinds, [LimitKind::OwnCeiling, LimitKind::LayerBelow]);
+    }
+
+    #[test]
+    fn a_promise_is_a_limit_too() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1000]);
+        story.run.tests[0].expect.insert("throughput_bps".to_owned(), "16k".to_owned());
+        let run = story.analyzed();
+        let limit = &run.tests[0].limits[0];
+        assert_eq!((limit.text.as_str(), limit.used), ("promised >= 16.0 kbit/s", Some(0.5)));
+    }
+}

@@ -1,0 +1,275 @@
+//! Hand-made runs for tests: two hosts, a few tests, and what their counters are made to show.
+
+use std::collections::BTreeMap;
+
+use fathom_model::{
+    Better, Derivation, Environment, Finding, HostRecord, Layer, Metric, Plan, Record, Run, Side, Timeline, Trial,
+    Unit, Verdict,
+    finding::Outcome,
+    names::{count, distribution, host as counter},
+    plan::Reach,
+    record::Series,
+    run::{Completeness, Host, TestRun},
+    units::Nanos,
+};
+
+use crate::{Context, analyze};
+
+const MS: u64 = 1_000_000;
+const INTERVAL_MS: u64 = 50;
+const MEASURED_MS: (u64, u64) = (200, 1200);
+/// The samples of the hosts' counters: before, at the beginning and at the end of the measured part, and after.
+const SAMPLES_MS: [u64; 4] = [100, 200, 1200, 1300];
+
+/// A run to be told and then analysed.
+pub(crate) struct Story {
+    pub(crate) run: Run,
+    pub(crate) context: Context,
+}
+
+pub(crate) fn throughput() -> Metric {
+    rate("throughput_bps", "goodput", Unit::BitsPerSec, (Side::Responder, count::BYTES_RECEIVED))
+}
+
+pub(crate) fn loss() -> Metric {
+    let from = Derivation::Missing {
+        sent: (Side::Initiator, count::SENT.into()),
+        arrived: (Side::Responder, count::RECEIVED.into()),
+    };
+    Metric { better: Better::Lower, from, ..rate("loss", "loss", Unit::Ratio, (Side::Responder, "")) }
+}
+
+pub(crate) fn p999() -> Metric {
+    let distribution = distribution::SERVICE_TIME.into();
+    let from = Derivation::Quantile { side: Side::Initiator, distribution, q: 0.999 };
+    Metric { better: Better::Lower, from, ..rate("latency_ns_p999", "p99.9", Unit::Nanos, (Side::Initiator, "")) }
+}
+
+fn rate(name: &'static str, title: &'static str, unit: Unit, (side, counter): (Side, &'static str)) -> Metric {
+    Metric {
+        name: name.into(),
+        title: title.into(),
+        unit,
+        better: Better::Higher,
+        source: "RFC 6349 section 4.1.1".into(),
+        from: Derivation::Rate { side, counter: counter.into() },
+    }
+}
+
+/// A record of a trial that began ten seconds after the clock did.
+pub(crate) fn record(side: Side) -> Record {
+    Record {
+        side,
+        start_ns: Nanos::from_secs(10),
+        start_late_ns: Nanos::ZERO,
+        measured_ns: (Nanos(MEASURED_MS.0 * MS), Nanos(MEASURED_MS.1 * MS)),
+        steady: true,
+        complete: true,
+        cpu_ns: Nanos(100 * MS),
+        timeline: Timeline::default(),
+        totals: BTreeMap::new(),
+        distributions: BTreeMap::new(),
+        flows: Vec::new(),
+        errors: BTreeMap::new(),
+        notes: Vec::new(),
+    }
+}
+
+fn counting(side: Side, name: &str, per_second: u64) -> Record {
+    let mut timeline = Timeline::of(&[name]);
+    for interval in 1..=MEASURED_MS.1 / INTERVAL_MS {
+        let growth = per_second * INTERVAL_MS / 1000;
+        timeline.push(Nanos(interval * INTERVAL_MS * MS), &[name], &[growth]);
+    }
+    Record { timeline, totals: [(name.to_owned(), per_second)].into(), ..record(side) }
+}
+
+fn trial(round: usize, client: Record, target: Record) -> Trial {
+    let at_ns = SAMPLES_MS.map(|ms| Nanos::from_secs(10) + Nanos(ms * MS)).to_vec();
+    let host = HostRecord { at_ns, series: Vec::new() };
+    Trial {
+        round: u32::try_from(round).unwrap(),
+        records: [("client".to_owned(), client), ("target".to_owned(), target)].into(),
+        hosts: [("client".to_owned(), host.clone()), ("target".to_owned(), host)].into(),
+        start_skew_ns: Nanos::ZERO,
+    }
+}
+
+impl Story {
+    pub(crate) fn new() -> Self {
+        let host = |address: &str| Host {
+            address: Some(address.to_owned()),
+            interface: Some("eth0".to_owned()),
+            ..Host::default()
+        };
+        let tls = |address: &str| Reach::Tls { address: address.to_owned(), key: None };
+        let plan = Plan {
+            schema: fathom_model::plan::SCHEMA.to_owned(),
+            title: "a story".to_owned(),
+            rounds: 1,
+            seed: 1,
+            lab: None,
+            hosts: [("client".to_owned(), tls("10.0.0.1:7700")), ("target".to_owned(), tls("10.0.0.2:7700"))].into(),
+            tests: Vec::new(),
+        };
+        let run = Run {
+            schema: fathom_model::run::SCHEMA.to_owned(),
+            id: "story".to_owned(),
+            tool: "fathom 0".to_owned(),
+            command: "fathom tcp 198.18.0.2".to_owned(),
+            started: String::new(),
+            took_ns: Nanos::ZERO,
+            plan,
+            hosts: [("client".to_owned(), host("198.18.0.1")), ("target".to_owned(), host("198.18.0.2"))].into(),
+            tests: Vec::new(),
+            findings: Vec::new(),
+            verdict: Verdict { outcome: Outcome::Measured, reasons: Vec::new() },
+            completeness: Completeness::Complete,
+        };
+        Self { run, context: Context::default() }
+    }
+
+    fn tell(&mut self, (layer, kind): (Layer, &str), metrics: &[Metric], trials: Vec<Trial>) -> &mut TestRun {
+        self.context.metrics.insert(kind.to_owned(), metrics.to_vec());
+        self.run.tests.push(TestRun {
+            name: kind.to_owned(),
+            title: kind.to_owned(),
+            layer,
+            kind: kind.to_owned(),
+            from: "client".to_owned(),
+            to: Some("target".to_owned()),
+            options: fathom_model::Settings::default(),
+            expect: BTreeMap::new(),
+            trials,
+            summaries: Vec::new(),
+            limits: Vec::new(),
+            conservation: None,
+            findings: Vec::new(),
+            unavailable: None,
+        });
+        self.run.tests.last_mut().unwrap()
+    }
+
+    /// A stream with this many bytes per second in each trial.
+    pub(crate) fn tcp_stream(&mut self, bytes_per_sec: &[u64]) {
+        let trials = bytes_per_sec.iter().enumerate().map(|(round, rate)| {
+            let sender = counting(Side::Initiator, count::BYTES_SENT, *rate);
+            trial(round, sender, counting(Side::Responder, count::BYTES_RECEIVED, *rate))
+        });
+        let trials = trials.collect();
+        self.tell((Layer::Tcp, "tcp_stream"), &[throughput()], trials);
+    }
+
+    /// Datagrams, sent and received, in each trial.
+    pub(crate) fn udp_stream(&mut self, datagrams: &[(u64, u64)]) {
+        let trials = datagrams.iter().enumerate().map(|(round, (sent, received))| {
+            let sender = counting(Side::Initiator, count::SENT, *sent);
+            trial(round, sender, counting(Side::Responder, count::RECEIVED, *received))
+        });
+        let rate = rate("packets_pps", "rate", Unit::FramesPerSec, (Side::Responder, count::RECEIVED));
+        let trials = trials.collect();
+        self.tell((Layer::Udp, "udp_stream"), &[rate, loss()], trials);
+    }
+
+    /// One trial of requests over this many connections.
+    pub(crate) fn http(&mut self, per_second: u64, connections: u64) {
+        let client = counting(Side::Initiator, count::REQUESTS, per_second);
+        let rate = rate("requests_per_sec", "rate", Unit::RequestsPerSec, (Side::Initiator, count::REQUESTS));
+        let test = self.tell((Layer::Http, "http"), &[rate], vec![trial(0, client, record(Side::Responder))]);
+        test.options.set("connections", connections.to_string());
+    }
+
+    /// One trial of transactions over this many flows.
+    pub(crate) fn tcp_rr(&mut self, per_second: u64, flows: u64) {
+        let client = counting(Side::Initiator, count::TRANSACTIONS, per_second);
+        let rate = rate("transactions_per_sec", "rate", Unit::PerSec, (Side::Initiator, count::TRANSACTIONS));
+        let test = self.tell((Layer::Tcp, "tcp_rr"), &[rate], vec![trial(0, client, record(Side::Responder))]);
+        test.options.set("flows", flows.to_string());
+    }
+
+    fn series(&mut self, host: &str, (name, of): (&str, &str), values: &[u64]) {
+        for trial in self.run.tests.iter_mut().flat_map(|test| &mut test.trials) {
+            let series = &mut trial.hosts.get_mut(host).unwrap().series;
+            series.retain(|series| (series.name.as_str(), series.of.as_str()) != (name, of));
+            series.push(Series { name: name.to_owned(), of: of.to_owned(), values: values.to_vec() });
+        }
+    }
+
+    /// A counter of a host that grew by this in every trial so far.
+    pub(crate) fn host_counter(&mut self, host: &str, counter: (&str, &str), growth: u64) {
+        self.series(host, counter, &[7, 7, 7 + growth, 7 + growth]);
+    }
+
+    /// How a core spent its time in every trial so far: user, system, softirq and irq, in percent.
+    pub(crate) fn cpu(&mut self, host: &str, core: &str, percent: [u64; 4]) {
+        let idle = 100 - percent.iter().sum::<u64>();
+        let names = [counter::CPU_USER_NS, counter::CPU_SYSTEM_NS, counter::CPU_SOFTIRQ_NS, counter::CPU_IRQ_NS];
+        let states = names.into_iter().zip(percent).chain([(counter::CPU_IDLE_NS, idle), (counter::CPU_STEAL_NS, 0)]);
+        for (name, percent) in states {
+            // Outside the measured part the core is idle, whatever it does in it.
+            let worked = percent * (SAMPLES_MS[2] - SAMPLES_MS[1]) * MS / 100;
+            let beside = if name == counter::CPU_IDLE_NS { 100 * MS } else { 0 };
+            self.series(host, (name, core), &[0, beside, beside + worked, 2 * beside + worked]);
+        }
+    }
+
+    /// A core that is idle but for the time that was taken from it.
+    pub(crate) fn stolen(&mut self, host: &str, time: Nanos) {
+        self.series(host, (counter::CPU_STEAL_NS, "cpu3"), &[0, 0, time.0, time.0]);
+        self.series(host, (counter::CPU_IDLE_NS, "cpu3"), &[0, 0, 1000 * MS - time.0, 1000 * MS - time.0]);
+    }
+
+    /// A total of a host's record in every trial so far.
+    pub(crate) fn total(&mut self, host: &str, name: &str, value: u64) {
+        for trial in self.run.tests.iter_mut().flat_map(|test| &mut test.trials) {
+            trial.records.get_mut(host).unwrap().totals.insert(name.to_owned(), value);
+        }
+    }
+
+    /// What the target's stream grew by in each interval, in every trial so far.
+    pub(crate) fn shape(&mut self, growth: impl Fn(u64) -> u64) {
+        for trial in self.run.tests.iter_mut().flat_map(|test| &mut test.trials) {
+            let column = trial.records.get_mut("target").unwrap().timeline.counters.get_mut(count::BYTES_RECEIVED);
+            for (interval, value) in (0..).zip(column.unwrap()) {
+                *value = growth(interval);
+            }
+        }
+    }
+
+    fn note(&mut self, name: &str, value: &str) {
+        for host in self.run.hosts.values_mut() {
+            Environment::note(&mut host.environment, "eth0", name, value);
+        }
+    }
+
+    /// Both hosts have a real device of this speed.
+    pub(crate) fn wire(&mut self, speed_bps: &str, mtu_bytes: &str) {
+        self.note("speed_bps", speed_bps);
+        self.note("mtu_bytes", mtu_bytes);
+        self.driver("ice");
+    }
+
+    /// Both hosts' devices have this driver.
+    pub(crate) fn driver(&mut self, name: &str) {
+        self.note("driver", name);
+    }
+
+    /// Both hosts are namespaces of one machine.
+    pub(crate) fn one_machine(&mut self) {
+        for (name, reach) in &mut self.run.plan.hosts {
+            *reach = Reach::Lab(name.clone());
+        }
+    }
+
+    /// The run as the analysis leaves it.
+    pub(crate) fn analyzed(&self) -> Run {
+        let mut run = self.run.clone();
+        analyze(&mut run, &self.context);
+        run
+    }
+
+    /// The first finding of a cause.
+    pub(crate) fn finding(&self, id: &str) -> Option<Finding> {
+        self.analyzed().findings.into_iter().find(|finding| finding.id == id)
+    }
+}

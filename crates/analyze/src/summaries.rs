@@ -1,0 +1,300 @@
+//! The values of a test with their uncertainty, from its records and the definitions of its metrics.
+//!
+//! The unit of replication is the trial: rounds are spread over the whole run, so trials differ by what differs between runs.
+
+use std::collections::BTreeMap;
+
+use fathom_model::{
+    Better, Confidence, Derivation, Histogram, Metric, Record, Side, Summary, Trial, Unit,
+    run::{Host, TestRun},
+    units::{Nanos, approximate, approximate_signed, grouped, ratio},
+};
+use fathom_statistics::{LEVEL, enough_samples, mean, mean_interval, quantile_summary, share_interval};
+
+use crate::window::{Window, record_of, usable};
+
+/// Everything that values of one test are computed from.
+struct Trials<'a> {
+    trials: Vec<&'a Trial>,
+    hosts: &'a BTreeMap<String, Host>,
+}
+
+/// The values of a test, in the order of its metrics; none when it could not be run.
+pub(crate) fn summaries(test: &TestRun, hosts: &BTreeMap<String, Host>, metrics: &[Metric]) -> Vec<Summary> {
+    if test.unavailable.is_some() {
+        return Vec::new();
+    }
+    let trials = Trials { trials: usable(&test.trials), hosts };
+    let n_left_out = test.trials.len() - trials.trials.len();
+    metrics
+        .iter()
+        .map(|metric| {
+            let mut summary = trials.summary(metric);
+            if n_left_out > 0 && summary.note.is_none() {
+                summary.note =
+                    Some(format!("{n_left_out} of {} trials did not end and are left out", test.trials.len()));
+            }
+            summary
+        })
+        .collect()
+}
+
+/// A value of one trial, or why there is none.
+type Value = Result<f64, String>;
+
+const fn side_name(side: Side) -> &'static str {
+    match side {
+        Side::Initiator => "initiator",
+        Side::Responder => "responder",
+    }
+}
+
+fn recorded(trial: &Trial, side: Side) -> Result<(&str, &Record), String> {
+    record_of(trial, side).ok_or_else(|| format!("there is no record of the {}", side_name(side)))
+}
+
+fn total(trial: &Trial, side: Side, counter: &str) -> Result<u64, String> {
+    let (_, record) = recorded(trial, side)?;
+    let missing = || format!("the {} did not count {counter}", side_name(side));
+    record.totals.get(counter).copied().ok_or_else(missing)
+}
+
+impl<'a> Trials<'a> {
+    fn summary(&self, metric: &Metric) -> Summary {
+        match &metric.from {
+            Derivation::Rate { side, counter } => {
+                let scale = if metric.unit == Unit::BitsPerSec && counter.contains("bytes") { 8.0 } else { 1.0 };
+                self.of_means(metric, |trial| Ok(scale * self.rate(trial, *side, counter)?))
+            }
+            Derivation::Total { side, counter } if counter.ends_with("_max") => {
+                self.of_maxima(metric, |trial| total(trial, *side, counter).map(approximate))
+            }
+            Derivation::Total { side, counter } => {
+                self.of_means(metric, |trial| total(trial, *side, counter).map(approximate))
+            }
+            Derivation::Cost { side, counter } => self.of_means(metric, |trial| cost(trial, *side, counter)),
+            Derivation::Quantile { side, distribution, q } => {
+                let of = |trial| recorded(trial, *side).ok()?.1.distributions.get(distribution.as_ref());
+                self.of_quantile(metric, *q, &of)
+            }
+            Derivation::Share { part, whole } => {
+                let parts = |trial: &Trial| Ok((total(trial, part.0, &part.1)?, total(trial, whole.0, &whole.1)?));
+                self.of_share(metric, parts, ratio)
+            }
+            Derivation::Missing { sent, arrived } => {
+                let parts = |trial: &Trial| Ok((total(trial, arrived.0, &arrived.1)?, total(trial, sent.0, &sent.1)?));
+                // The difference is taken before the division, so that one lost in a billion is not rounded away.
+                self.of_share(metric, parts, |arrived, sent| {
+                    let missing = i64::try_from(i128::from(sent) - i128::from(arrived)).ok()?;
+                    (sent > 0).then(|| approximate_signed(missing) / approximate(sent))
+                })
+            }
+        }
+    }
+
+    /// A counter's growth per second while all sides measured.
+    fn rate(&self, trial: &Trial, side: Side, counter: &str) -> Value {
+        let (host, record) = recorded(trial, side)?;
+        let window = Window::common(trial, self.hosts).ok_or("the sides did not measure at the same time")?;
+        let (from, to) = window.in_record(self.hosts, host, record);
+        if !record.timeline.counters.contains_key(counter) {
+            return Err(format!("the {} did not count {counter} over time", side_name(side)));
+        }
+        match record.timeline.growth(counter, from, to) {
+            Some((growth, span)) if span > Nanos::ZERO => Ok(approximate(growth) / span.as_secs_f64()),
+            _ => Err("no whole interval lies where all sides measured".to_owned()),
+        }
+    }
+
+    /// The values of the trials that have one, and the first reason of those that have none.
+    fn values(&self, of: impl Fn(&'a Trial) -> Value) -> (Vec<f64>, Option<String>) {
+        let mut reason = self.trials.is_empty().then(|| "no trial was run".to_owned());
+        let mut values = Vec::with_capacity(self.trials.len());
+        for trial in &self.trials {
+            match of(trial) {
+                Ok(value) => values.push(value),
+                Err(why) => reason = reason.or(Some(why)),
+            }
+        }
+        (values, reason)
+    }
+
+    fn of_means(&self, metric: &Metric, of: impl Fn(&'a Trial) -> Value) -> Summary {
+        let (trials, note) = self.values(of);
+        // No rate, total or cost is negative; a few trials that differ much would say so.
+        let confidence = mean_interval(&trials, LEVEL).map(|t| Confidence { low: t.low.max(0.0), ..t });
+        Summary { value: mean(&trials), confidence, trials, note, ..empty(metric) }
+    }
+
+    fn of_maxima(&self, metric: &Metric, of: impl Fn(&'a Trial) -> Value) -> Summary {
+        let (trials, note) = self.values(of);
+        Summary { value: trials.iter().copied().reduce(f64::max), trials, note, ..empty(metric) }
+    }
+
+    fn of_quantile(&self, metric: &Metric, q: f64, of: &dyn Fn(&'a Trial) -> Option<&'a Histogram>) -> Summary {
+        let histograms: Vec<&Histogram> = self.trials.iter().filter_map(|trial| of(trial)).collect();
+        let mut merged = Histogram::new();
+        for histogram in &histograms {
+            merged.merge(histogram);
+        }
+        let trials: Vec<f64> =
+            histograms.iter().filter_map(|histogram| histogram.quantile(q)).map(approximate).collect();
+        let Some(summary) = quantile_summary(&merged, &trials, q) else {
+            let note =
+                if histograms.is_empty() { "no distribution was recorded" } else { "nothing was recorded in it" };
+            return Summary { note: Some(note.to_owned()), ..empty(metric) };
+        };
+        let few = || format!("too few samples: {} where 10/(1 − q) would say something", grouped(summary.n_samples));
+        Summary {
+            value: Some(summary.value),
+            confidence: summary.confidence,
+            trials,
+            n_above: Some(summary.n_above),
+            n_samples: Some(summary.n_samples),
+            note: (!enough_samples(q, summary.n_samples)).then(few),
+            ..empty(metric)
+        }
+    }
+
+    fn of_share(
+        &self,
+        metric: &Metric,
+        parts: impl Fn(&'a Trial) -> Result<(u64, u64), String>,
+        share: impl Fn(u64, u64) -> Option<f64>,
+    ) -> Summary {
+        let of_trial = |trial| {
+            let (part, whole) = parts(trial)?;
+            share(part, whole).ok_or_else(|| "the whole is empty".to_owned())
+        };
+        let (trials, note) = self.values(of_trial);
+        let counted = self.trials.iter().filter_map(|trial| parts(trial).ok());
+        let (part, whole) = counted.fold((0_u64, 0_u64), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let value = share(part, whole);
+        let confidence = value.and_then(|value| share_interval(&trials, value, whole));
+        Summary { value, confidence, trials, n_samples: Some(whole), note, ..empty(metric) }
+    }
+}
+
+/// Processor time of a side's own threads per unit of its work.
+fn cost(trial: &Trial, side: Side, counter: &str) -> Value {
+    let (_, record) = recorded(trial, side)?;
+    let work = total(trial, side, counter)?;
+    if record.cpu_ns == Nanos::ZERO {
+        return Err(format!("the {}'s processor time was not measured", side_name(side)));
+    }
+    ratio(record.cpu_ns.0, work).ok_or_else(|| format!("the {} did no work", side_name(side)))
+}
+
+fn empty(metric: &Metric) -> Summary {
+    Summary {
+        metric: metric.clone(),
+        value: None,
+        confidence: None,
+        trials: Vec::new(),
+        n_above: None,
+        n_samples: None,
+        note: None,
+    }
+}
+
+/// The first value that is a rate of which more is better: what the test is about.
+pub(crate) fn main_rate(test: &TestRun) -> Option<&Summary> {
+    let is_rate = |metric: &Metric| matches!(metric.from, Derivation::Rate { .. }) && metric.better == Better::Higher;
+    test.summaries.iter().find(|summary| is_rate(&summary.metric))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::story::{Story, loss, p999, throughput};
+    use fathom_model::names::{count, distribution};
+
+    #[test]
+    fn a_rate_is_the_mean_of_the_trials_with_an_interval_over_them() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1_000, 1_100, 1_200]);
+        let summary = &story.analyzed().tests[0].summaries[0];
+        assert_eq!(summary.trials, [8_000.0, 8_800.0, 9_600.0]);
+        assert_eq!(summary.value, Some(8_800.0));
+        let interval = summary.confidence.unwrap();
+        assert!(interval.low < 8_000.0 && interval.high > 9_600.0 && interval.n_trials == 3, "{interval:?}");
+    }
+
+    #[test]
+    fn one_trial_has_a_value_and_no_interval() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1_000]);
+        let summary = &story.analyzed().tests[0].summaries[0];
+        assert_eq!((summary.value, summary.confidence), (Some(8_000.0), None));
+    }
+
+    #[test]
+    fn a_rate_nobody_counted_is_missing_with_its_reason() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1_000, 1_000]);
+        for trial in &mut story.run.tests[0].trials {
+            trial.records.get_mut("target").unwrap().timeline.counters.clear();
+        }
+        let summary = &story.analyzed().tests[0].summaries[0];
+        assert_eq!(summary.value, None);
+        assert_eq!(summary.note.as_deref(), Some("the responder did not count bytes_received over time"));
+    }
+
+    #[test]
+    fn a_trial_that_did_not_end_is_left_out_of_the_value() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1_000, 1_000, 5]);
+        story.run.tests[0].trials[2].records.get_mut("client").unwrap().complete = false;
+        let summary = &story.analyzed().tests[0].summaries[0];
+        assert_eq!(summary.value, Some(8_000.0));
+        assert!(summary.note.as_deref().unwrap().contains("1 of 3 trials"), "{:?}", summary.note);
+    }
+
+    #[test]
+    fn loss_is_pooled_over_the_trials() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 990), (3000, 3000)]);
+        let run = story.analyzed();
+        let summary = run.tests[0].summaries.iter().find(|s| s.metric == loss()).unwrap();
+        assert_eq!((summary.value, summary.n_samples), (Some(0.0025), Some(4000)));
+        assert_eq!(summary.trials, [0.01, 0.0]);
+        assert!(summary.confidence.unwrap().low >= 0.0);
+    }
+
+    #[test]
+    fn a_loss_of_zero_is_bounded_by_three_in_n() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 1000), (2000, 2000)]);
+        let run = story.analyzed();
+        let summary = run.tests[0].summaries.iter().find(|s| s.metric == loss()).unwrap();
+        let interval = summary.confidence.unwrap();
+        assert_eq!((summary.value, interval.low, interval.high), (Some(0.0), 0.0, 0.001));
+    }
+
+    #[test]
+    fn a_p999_of_a_thousand_samples_is_marked() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1_000, 1_000]);
+        story.context.metrics.insert("tcp_stream".to_owned(), vec![p999(), throughput()]);
+        for trial in &mut story.run.tests[0].trials {
+            let mut histogram = Histogram::new();
+            (1..=500).for_each(|value| histogram.record(value * 1000));
+            let record = trial.records.get_mut("client").unwrap();
+            record.distributions.insert(distribution::SERVICE_TIME.to_owned(), histogram);
+        }
+        let summary = &story.analyzed().tests[0].summaries[0];
+        assert_eq!((summary.n_samples, summary.n_above), (Some(1000), Some(0)));
+        assert!(summary.note.as_deref().unwrap().contains("too few samples: 1,000"), "{:?}", summary.note);
+        assert!(summary.confidence.is_some() && summary.value.is_some());
+    }
+
+    #[test]
+    fn cost_is_processor_time_per_unit_of_work() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1_000]);
+        let record = story.run.tests[0].trials[0].records.get_mut("target").unwrap();
+        (record.cpu_ns, record.totals) = (Nanos(5_000), [(count::BYTES_RECEIVED.to_owned(), 1000)].into());
+        assert_eq!(cost(&story.run.tests[0].trials[0], Side::Responder, count::BYTES_RECEIVED), Ok(5.0));
+        assert!(cost(&story.run.tests[0].trials[0], Side::Initiator, count::BYTES_RECEIVED).is_err());
+    }
+}

@@ -1,0 +1,134 @@
+//! Which side recorded what, and the time in which all sides measured.
+//!
+//! Times of different hosts are compared on the controller's clock, by the offsets that were measured at the start.
+
+use std::collections::BTreeMap;
+
+use fathom_model::{
+    HostRecord, Record, Side, Timeline, Trial,
+    run::Host,
+    units::{Nanos, approximate},
+};
+
+/// The host of a record: one that plays both sides is recorded as `host` and `host/responder`.
+pub(crate) fn host_of(key: &str) -> &str {
+    key.strip_suffix("/responder").unwrap_or(key)
+}
+
+/// What one side of a trial recorded, with its host.
+pub(crate) fn record_of(trial: &Trial, side: Side) -> Option<(&str, &Record)> {
+    trial.records.iter().find(|(_, record)| record.side == side).map(|(key, record)| (host_of(key), record))
+}
+
+/// The trials to compute values from: the complete ones, or all when none is.
+pub(crate) fn usable(trials: &[Trial]) -> Vec<&Trial> {
+    let complete: Vec<&Trial> = trials.iter().filter(|trial| is_complete(trial)).collect();
+    if complete.is_empty() { trials.iter().collect() } else { complete }
+}
+
+/// Whether every side of a trial ran to its end.
+pub(crate) fn is_complete(trial: &Trial) -> bool {
+    !trial.records.is_empty() && trial.records.values().all(|record| record.complete)
+}
+
+/// A span on the controller's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Window {
+    from: i128,
+    to: i128,
+}
+
+fn clamped(time: i128) -> Nanos {
+    Nanos(u64::try_from(time.max(0)).unwrap_or(u64::MAX))
+}
+
+fn offset_of(hosts: &BTreeMap<String, Host>, host: &str) -> i128 {
+    hosts.get(host).map_or(0, |host| i128::from(host.clock_offset_ns))
+}
+
+impl Window {
+    /// The time in which every side of a trial measured; nothing when there is none.
+    pub(crate) fn common(trial: &Trial, hosts: &BTreeMap<String, Host>) -> Option<Self> {
+        let of_each = trial.records.iter().map(|(key, record)| {
+            let start = i128::from(record.start_ns.0) - offset_of(hosts, host_of(key));
+            let (from, to) = record.measured_ns;
+            Self { from: start + i128::from(from.0), to: start + i128::from(to.0) }
+        });
+        of_each
+            .reduce(|all, one| Self { from: all.from.max(one.from), to: all.to.min(one.to) })
+            .filter(|window| window.from < window.to)
+    }
+
+    /// The same span on a host's own clock.
+    pub(crate) fn on_host(self, hosts: &BTreeMap<String, Host>, host: &str) -> (Nanos, Nanos) {
+        let offset = offset_of(hosts, host);
+        (clamped(self.from + offset), clamped(self.to + offset))
+    }
+
+    /// The same span counted from the start of a host's record.
+    pub(crate) fn in_record(self, hosts: &BTreeMap<String, Host>, host: &str, record: &Record) -> (Nanos, Nanos) {
+        let (from, to) = self.on_host(hosts, host);
+        (from - record.start_ns, to - record.start_ns)
+    }
+}
+
+/// A counter's growth per second in each whole interval between two times.
+pub(crate) fn rates(timeline: &Timeline, counter: &str, (from, to): (Nanos, Nanos)) -> Vec<f64> {
+    let Some(column) = timeline.counters.get(counter) else { return Vec::new() };
+    let begins = std::iter::once(&Nanos::ZERO).chain(&timeline.end_ns);
+    let intervals = begins.zip(&timeline.end_ns).zip(column);
+    let inside = intervals.filter(|((begin, end), _)| **begin >= from && **end <= to && end > begin);
+    inside.map(|((begin, end), growth)| approximate(*growth) / (*end - *begin).as_secs_f64()).collect()
+}
+
+/// The first and the last sample of a host's counters within a span, or those around it when it is too short.
+pub(crate) fn samples_within(record: &HostRecord, (from, to): (Nanos, Nanos)) -> Option<(usize, usize)> {
+    let at = &record.at_ns;
+    let first = at.iter().position(|time| *time >= from);
+    let last = at.iter().rposition(|time| *time <= to);
+    match (first, last) {
+        (Some(first), Some(last)) if first < last => Some((first, last)),
+        _ => {
+            let before = at.iter().rposition(|time| *time <= from).unwrap_or(0);
+            let after = at.iter().position(|time| *time >= to).unwrap_or(at.len().checked_sub(1)?);
+            (before < after).then_some((before, after))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::story::{Story, record};
+
+    #[test]
+    fn the_common_window_is_where_both_sides_measured_on_one_clock() {
+        let mut story = Story::new();
+        story.run.hosts.get_mut("target").unwrap().clock_offset_ns = -500;
+        let mut trial = Trial::default();
+        let early = Record { start_ns: Nanos(1000), measured_ns: (Nanos(100), Nanos(900)), ..record(Side::Initiator) };
+        let late = Record { start_ns: Nanos(600), measured_ns: (Nanos(50), Nanos(950)), ..record(Side::Responder) };
+        trial.records = [("client".to_owned(), early), ("target".to_owned(), late)].into();
+        let window = Window::common(&trial, &story.run.hosts).unwrap();
+        assert_eq!(window, Window { from: 1150, to: 1900 });
+        let local = window.in_record(&story.run.hosts, "target", &trial.records["target"]);
+        assert_eq!(local, (Nanos(50), Nanos(800)));
+    }
+
+    #[test]
+    fn sides_that_never_measured_together_have_no_window() {
+        let mut trial = Trial::default();
+        let early = Record { measured_ns: (Nanos(0), Nanos(10)), ..record(Side::Initiator) };
+        let late = Record { measured_ns: (Nanos(10), Nanos(20)), ..record(Side::Responder) };
+        trial.records = [("client".to_owned(), early), ("target".to_owned(), late)].into();
+        assert_eq!(Window::common(&trial, &BTreeMap::new()), None);
+    }
+
+    #[test]
+    fn samples_around_a_short_span_are_better_than_none() {
+        let record = HostRecord { at_ns: vec![Nanos(0), Nanos(100), Nanos(200), Nanos(300)], series: Vec::new() };
+        assert_eq!(samples_within(&record, (Nanos(50), Nanos(250))), Some((1, 2)));
+        assert_eq!(samples_within(&record, (Nanos(110), Nanos(190))), Some((1, 2)));
+        assert_eq!(samples_within(&HostRecord::default(), (Nanos(0), Nanos(1))), None);
+    }
+}

@@ -152,7 +152,7 @@ fn no_damage_to_a_file_makes_the_description_panic() {
         fs::create_dir_all(root.path().join(file).parent().unwrap()).unwrap();
     }
     let mut mutation = Mutation::seeded(2);
-    for _ in 0..500 {
+    for _ in 0..200 {
         for (file, whole) in FILES.iter().zip(&whole) {
             fs::write(root.path().join(file), mutation.of(whole)).unwrap();
         }

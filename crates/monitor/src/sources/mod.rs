@@ -7,6 +7,7 @@ mod named;
 mod netdev;
 mod netstat;
 mod snmp;
+mod snmp6;
 mod sockstat;
 mod softnet;
 
@@ -42,6 +43,7 @@ pub const SOURCES: &[fn() -> Box<dyn Source>] = &[
     || Box::new(softnet::Softnet::new()),
     || Box::new(netdev::NetDev::new()),
     || Box::new(snmp::source()),
+    || Box::new(snmp6::Snmp6::new()),
     || Box::new(netstat::source()),
     || Box::new(sockstat::Sockstat::new()),
 ];

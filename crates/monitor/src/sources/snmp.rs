@@ -1,5 +1,4 @@
-//! IP, TCP and UDP as the MIBs count them: `/proc/net/snmp`, written by `net/ipv4/proc.c`; TCP and UDP over IPv4 and,
-//! for TCP, over IPv6 as well.
+//! IP and UDP over IPv4, and TCP over both, as the MIBs count them: `/proc/net/snmp`, written by `net/ipv4/proc.c`.
 
 use fathom_model::names::host;
 

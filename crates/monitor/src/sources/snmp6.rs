@@ -1,0 +1,58 @@
+//! IP and UDP over IPv6: `/proc/net/snmp6`, written by `net/ipv6/proc.c`, one name and its value per line.
+//!
+//! They are recorded beside those of IPv4 as a second instance, `ipv6`, so that their sum is the host's. What TCP counts has
+//! no such twin: the kernel counts it in one place for both.
+
+use std::{io, path::Path};
+
+use fathom_model::names::host;
+
+use super::{Recorder, Source, counters_of};
+use crate::procfs::{ProcFile, fields, lines, number};
+
+/// Whose counters these are.
+const OF: &str = "ipv6";
+
+/// Each counter with its name in the file.
+const WANTED: [(&str, &str); 8] = [
+    (host::IP_IN_DISCARDS, "Ip6InDiscards"),
+    (host::IP_OUT_DISCARDS, "Ip6OutDiscards"),
+    (host::UDP_IN_DATAGRAMS, "Udp6InDatagrams"),
+    (host::UDP_NO_PORTS, "Udp6NoPorts"),
+    (host::UDP_OUT_DATAGRAMS, "Udp6OutDatagrams"),
+    (host::UDP_RCVBUF_ERRORS, "Udp6RcvbufErrors"),
+    (host::UDP_SNDBUF_ERRORS, "Udp6SndbufErrors"),
+    (host::UDP_IN_CSUM_ERRORS, "Udp6InCsumErrors"),
+];
+
+/// The source.
+pub(super) struct Snmp6(ProcFile);
+
+impl Snmp6 {
+    /// One that has read nothing yet.
+    pub(super) const fn new() -> Self {
+        Self(ProcFile::new("proc/net/snmp6"))
+    }
+}
+
+impl Source for Snmp6 {
+    fn name(&self) -> &'static str {
+        "snmp6"
+    }
+
+    fn counters(&self) -> &'static [&'static str] {
+        const { &counters_of(&WANTED) }
+    }
+
+    fn sample(&mut self, root: &Path, out: &mut dyn Recorder) -> io::Result<()> {
+        for line in lines(self.0.read(root)?) {
+            let mut fields = fields(line);
+            let (Some(name), Some(value)) = (fields.next(), fields.next()) else { continue };
+            let asked = WANTED.iter().find(|(_, wanted)| wanted.as_bytes() == name);
+            if let (Some((counter, _)), Some(value)) = (asked, number(value)) {
+                out.value(counter, OF, value);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,6 +1,8 @@
 //! The names of counters, so that a finding can name what a monitor samples and what a kind records.
 
 /// Counters of a host, by the source they come from.
+///
+/// Those of IP and UDP that belong to IPv6 (`/proc/net/snmp6`) stand beside those of IPv4 under the same name, of: `ipv6`.
 pub mod host {
     /// Time of a core in user mode, nice included (`/proc/stat`); of: `cpu0`, ….
     pub const CPU_USER_NS: &str = "cpu_user_ns";

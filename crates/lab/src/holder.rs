@@ -68,7 +68,7 @@ pub const LIFETIME_DEFAULT: Nanos = Nanos::from_secs(3600);
 
 /// Puts a lab up, held by a process that outlives this one.
 ///
-/// `holder_program` is this program in the role that calls [`run`].
+/// `holder_program` is this program, by its absolute path, in the role that calls [`run`].
 ///
 /// # Errors
 /// [`Error::NameTaken`] when the name is in use; [`Error::Holder`] with what the holder said.
@@ -114,7 +114,9 @@ pub(crate) fn start_bound(program: Command, preset: &Preset, options: &Options) 
 
 fn start(mut command: Command, order: &Order, bond: Bond) -> Result<(Child, LabRecord)> {
     let input = if bond == Bond::Detached { Stdio::null() } else { Stdio::piped() };
+    // It must not keep the file system of its starter busy.
     command
+        .current_dir("/")
         .arg(serde_json::to_string(order).expect("an order is plain data"))
         .stdin(input)
         .stdout(Stdio::piped())

@@ -36,12 +36,14 @@ impl StateFolder {
     /// # Errors
     /// When it cannot be made, or belongs to someone else.
     pub fn open(path: &Path) -> Result<Self> {
-        let unsafe_for = |reason| Error::UnsafeStateFolder { path: path.to_owned(), reason };
+        // A holder reads it from another working directory.
+        let path = &std::path::absolute(path).map_err(Error::file("find the state folder", path))?;
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(path)
             .map_err(Error::file("make the state folder", path))?;
+        let unsafe_for = |reason| Error::UnsafeStateFolder { path: path.clone(), reason };
         let found = fs::symlink_metadata(path).map_err(Error::file("look at the state folder", path))?;
         if !found.is_dir() {
             return Err(unsafe_for("it is a link"));
@@ -52,7 +54,7 @@ impl StateFolder {
         if found.mode() & 0o022 != 0 {
             return Err(unsafe_for("others may write to it"));
         }
-        Ok(Self(path.to_owned()))
+        Ok(Self(path.clone()))
     }
 
     /// Where it is.

@@ -85,11 +85,7 @@ impl NetNs {
     /// # Errors
     /// Whatever `fstat` answers.
     pub fn is_same(&self, other: &Self) -> Result<bool> {
-        let key = |namespace: &Self| {
-            rustix::fs::fstat(&namespace.fd)
-                .map(|stat| (stat.st_dev, stat.st_ino))
-                .map_err(|errno| Error::new("fstat(namespace)", errno))
-        };
+        let key = |namespace: &Self| identify(namespace.as_fd()).map_err(|error| Error::new("fstat(namespace)", error));
         Ok(key(self)? == key(other)?)
     }
 }
@@ -177,6 +173,22 @@ pub(crate) fn join(namespaces: &Namespaces) -> io::Result<()> {
         set_thread_uid(Uid::ROOT)?;
     }
     enter(namespaces.net.as_fd(), LinkNameSpaceType::Network)
+}
+
+/// Moves the calling thread unless it is there already, which needs no privilege; system calls only.
+pub(crate) fn join_net(net: &NetNs) -> io::Result<()> {
+    let here = rustix::fs::open(c"/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    if identify(here.as_fd())? == identify(net.as_fd())? {
+        Ok(())
+    } else {
+        enter(net.as_fd(), LinkNameSpaceType::Network)
+    }
+}
+
+/// What tells one namespace from another.
+fn identify(namespace: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+    let stat = rustix::fs::fstat(namespace)?;
+    Ok((stat.st_dev, stat.st_ino))
 }
 
 fn enter(namespace: BorrowedFd<'_>, kind: LinkNameSpaceType) -> io::Result<()> {
@@ -294,6 +306,25 @@ mod tests {
         let output = start.spawn().unwrap().wait_with_output().unwrap();
         let devices = String::from_utf8(output.stdout).unwrap();
         assert_eq!(devices.lines().count(), 3, "two lines of headings and loopback: {devices}");
+    }
+
+    #[test]
+    fn a_child_starts_where_the_thread_is_that_asks_for_it() {
+        if lacks_privileges() {
+            return;
+        }
+        let (here, inside) = (NetNs::current().unwrap(), NetNs::new().unwrap());
+        let namespace_of_child = || {
+            let mut command = Command::new("cat");
+            command.stdin(Stdio::piped()).stdout(Stdio::null());
+            let mut child = Start { command, place: Place::Here, bond: Bond::DiesWithParent }.spawn().unwrap();
+            let namespace = NetNs::open(format!("/proc/{}/ns/net", child.id())).unwrap();
+            drop(child.stdin.take());
+            child.wait().unwrap();
+            namespace
+        };
+        assert!(inside.enter_with(namespace_of_child).unwrap().is_same(&inside).unwrap());
+        assert!(namespace_of_child().is_same(&here).unwrap());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use crate::{
     Error, Result, clock,
-    namespace::{self, Namespaces, RootMap},
+    namespace::{self, Namespaces, NetNs, RootMap},
     signal::{Signal, poll_readable},
 };
 use fathom_model::units::Nanos;
@@ -14,7 +14,7 @@ use rustix::{
         Pid, PidfdFlags, Signal as Number, getpid, getppid, pidfd_open, pidfd_send_signal,
         set_parent_process_death_signal,
     },
-    thread::{CapabilitySet, capabilities},
+    thread::{CapabilitySet, capabilities, sched_getaffinity, sched_setaffinity},
 };
 use std::{
     fs, io,
@@ -204,7 +204,7 @@ pub enum Bond {
 /// Where a child runs.
 #[derive(Debug, Clone, Copy)]
 pub enum Place<'a> {
-    /// Where this process runs.
+    /// In the network namespace of the calling thread.
     Here,
     /// In existing namespaces.
     In(&'a Namespaces),
@@ -214,7 +214,7 @@ pub enum Place<'a> {
 
 /// A [`Place`] with everything that the child needs to get there without allocating.
 enum Destination {
-    Here,
+    Here(NetNs),
     In(Namespaces),
     NewUserNamespace(RootMap),
 }
@@ -222,7 +222,7 @@ enum Destination {
 impl Place<'_> {
     fn prepare(self) -> Result<Destination> {
         Ok(match self {
-            Self::Here => Destination::Here,
+            Self::Here => Destination::Here(NetNs::current()?),
             Self::In(namespaces) => Destination::In(namespaces.try_clone()?),
             Self::NewUserNamespace => Destination::NewUserNamespace(RootMap::of_this_user()),
         })
@@ -232,7 +232,7 @@ impl Place<'_> {
 impl Destination {
     fn enter(&self) -> io::Result<()> {
         match self {
-            Self::Here => Ok(()),
+            Self::Here(net) => namespace::join_net(net),
             Self::In(namespaces) => namespace::join(namespaces),
             Self::NewUserNamespace(map) => namespace::become_root(map),
         }
@@ -254,7 +254,7 @@ impl Start<'_> {
     /// Starts the child.
     ///
     /// The parent of `PR_SET_PDEATHSIG` is a *thread*: a child started by a worker would be killed when that worker ends. So all such
-    /// children are started by one thread, which lives as long as the process.
+    /// children are started by one thread, which lives as long as the process. Namespace and cores are those of the caller all the same.
     ///
     /// # Errors
     /// When the program does not exist, or the namespaces may not be entered or made (`EPERM`, `ENOSPC`).
@@ -262,8 +262,10 @@ impl Start<'_> {
         let Self { mut command, place, bond } = self;
         let call = format!("start({})", command.get_program().display());
         let destination = place.prepare()?;
+        let cores = sched_getaffinity(None).map_err(|errno| Error::new("sched_getaffinity", errno))?;
         let parent = getpid();
         let before_exec = move || {
+            sched_setaffinity(None, &cores)?;
             // A change of user may clear the death signal, so it is set behind.
             destination.enter()?;
             match bond {
@@ -272,7 +274,8 @@ impl Start<'_> {
             }
             Ok(())
         };
-        // SAFETY: between fork and exec it only makes system calls (setns, unshare, open, write, prctl, getppid, setsid); it allocates nothing, takes no
+        // SAFETY: between fork and exec it only makes system calls (sched_setaffinity, open, fstat, setns, unshare,
+        // write, prctl, getppid, setsid); it allocates nothing, takes no
         // lock, and its error values are plain numbers.
         unsafe { command.pre_exec(before_exec) };
         let child = match bond {
@@ -297,6 +300,10 @@ fn spawn_on_lasting_thread(command: Command) -> io::Result<Child> {
         let (sender, orders) = mpsc::channel::<Order>();
         // The sender is a static, so this thread ends with the process only.
         thread::spawn(move || {
+            // Whoever came first may have been in a namespace for a moment only, which this thread must not keep alive.
+            if let Ok(main) = NetNs::open("/proc/self/ns/net") {
+                let _ = namespace::join_net(&main);
+            }
             for (mut command, answer) in orders {
                 // Whoever asked waits for the answer below.
                 let _ = answer.send(command.spawn());

@@ -42,6 +42,12 @@ fn disable_ipv6() -> io::Result<()> {
     Ok(())
 }
 
+/// Lets a host pass on what is not for itself.
+pub(crate) fn enable_forwarding(host: &Host) -> Result<()> {
+    const SETTING: &str = "/proc/sys/net/ipv4/ip_forward";
+    host.enter_with(|| fs::write(SETTING, "1"))?.map_err(Error::file("write the setting", SETTING))
+}
+
 /// Joins two hosts by a veth pair with addresses and permanent neighbours, so that no ARP runs during a count.
 pub(crate) fn join(near: End<'_>, far: End<'_>, prefix_len: u8, options: &Options) -> Result<()> {
     let veth_end = |end: &End<'_>| VethEnd { name: end.device, mac: Some(mac_for(end.address)) };

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "functions shared by tests are tests too")]
 
 use fathom_lab::{
-    Error, Host, Lab, Name, Options, Standing, StateFolder, down,
+    Error, Host, Lab, Name, Options, PRESETS, Standing, StateFolder, down,
     holder::{self, Up},
     list, preset, stale, undo_stale,
 };
@@ -127,6 +127,36 @@ fn the_counters_of_a_pair_count_the_frames_that_were_sent_and_nothing_else() {
     assert_eq!((sent.tx_packets, sent.tx_bytes), (ROUNDS, ROUNDS * 142));
     assert_eq!((arrived.rx_packets, arrived.rx_bytes), (ROUNDS, ROUNDS * 142));
     assert_eq!((sent.rx_packets, arrived.tx_packets, arrived.rx_dropped), (0, 0, 0));
+}
+
+#[test]
+fn every_preset_builds_with_the_hosts_that_it_names() {
+    if lacks_privileges() {
+        return;
+    }
+    for preset in PRESETS {
+        let lab = Lab::build(preset, &Options::default(), holder_program()).unwrap();
+        let names: Vec<_> = lab.hosts().iter().map(|host| host.name().as_str()).collect();
+        assert_eq!(names, preset.hosts, "{}", preset.name);
+    }
+}
+
+#[test]
+fn a_router_passes_every_datagram_on_once() {
+    if lacks_privileges() {
+        return;
+    }
+    let lab = Lab::build(preset::find("router").unwrap(), &Options::default(), holder_program()).unwrap();
+    let (a, r, b) = (lab.host("a").unwrap(), lab.host("r").unwrap(), lab.host("b").unwrap());
+    let (client, server) = (udp(a), udp(b));
+    for _ in 0..ROUNDS {
+        client.send_to(b"across", server.local_addr().unwrap()).unwrap();
+        let (_, from) = server.recv_from(&mut [0; 10]).unwrap();
+        assert_eq!(from.ip(), a.address());
+    }
+    let passed_on = r.enter_with(|| Netlink::open()?.link("eth1")).unwrap().unwrap().stats;
+    assert_eq!((link(r).stats.rx_packets, passed_on.tx_packets, link(b).stats.rx_packets), (ROUNDS, ROUNDS, ROUNDS));
+    assert_eq!(link(a).stats.rx_packets, 0, "no redirect, no ARP");
 }
 
 #[test]
@@ -260,7 +290,7 @@ fn an_option_out_of_range_is_refused_before_anything_is_touched() {
     let options = Options { mtu_bytes: 20, n_queues: 1 };
     let error = Lab::build(preset::find("pair").unwrap(), &options, Command::new("/not/started")).unwrap_err();
     assert_eq!(error.to_string(), "MTU 20 is outside 68 to 65535 bytes");
-    assert_eq!(preset::find("ring").unwrap_err().hint().unwrap(), "the presets are: pair");
+    assert_eq!(preset::find("ring").unwrap_err().hint().unwrap(), "the presets are: pair, router");
 }
 
 #[test]

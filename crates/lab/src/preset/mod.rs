@@ -3,12 +3,13 @@
 //! All addresses are from 198.18.0.0/15, which RFC 2544 sets aside for measuring: they can collide with nobody's network.
 
 mod pair;
+mod router;
 
 use crate::{Error, Host, Result};
 use serde::{Deserialize, Serialize};
 
 /// Every topology.
-pub const PRESETS: &[&Preset] = &[&pair::PRESET];
+pub const PRESETS: &[&Preset] = &[&pair::PRESET, &router::PRESET];
 
 /// A topology by name.
 #[derive(Debug)]

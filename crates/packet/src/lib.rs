@@ -2,6 +2,9 @@
 //!
 //! It knows no other layer, no output and no way to reach a host.
 
+pub mod kinds;
 pub mod sequence;
 pub mod wire;
 pub mod xdp;
+
+pub use kinds::KINDS;

@@ -1,0 +1,188 @@
+//! The device under test of one host: what it is, and what it and the host count.
+
+use std::{collections::BTreeMap, fs, net::IpAddr, net::Ipv4Addr};
+
+use fathom_engine::Error;
+use fathom_model::{
+    Role,
+    names::host::{
+        DEV_RX_DROPPED, DEV_RX_ERRORS, DEV_RX_FIFO, DEV_RX_FRAMES, DEV_TX_DROPPED, DEV_TX_ERRORS, DEV_TX_FRAMES,
+        SOFTNET_DROPPED,
+    },
+    units::Nanos,
+};
+use fathom_sys::{
+    clock,
+    netlink::{Link, LinkStats, Netlink},
+};
+
+use super::NAME;
+use crate::wire::{Ethernet, FrameSize, MacAddress};
+
+/// How long all counters must stand still to be final.
+const QUIET: Nanos = Nanos::from_millis(50);
+/// How long frames may take to arrive after the last was sent (RFC 2544 section 23).
+const RESIDUE: Nanos = Nanos::from_secs(2);
+/// How long a driver may take to bring the link up again after an XDP program was put on it.
+const LINK_RETURNS: Nanos = Nanos::from_secs(5);
+const STEP: Nanos = Nanos::from_millis(5);
+
+/// A device that is up, with a socket to ask the kernel about it.
+#[derive(Debug)]
+pub(super) struct Device {
+    netlink: Netlink,
+    link: Link,
+    /// Its Ethernet address.
+    pub(super) mac: MacAddress,
+    /// The host's address on it.
+    pub(super) address: Ipv4Addr,
+}
+
+/// Counters of a device and of its host's backlog at one time.
+pub(super) type Counts = BTreeMap<&'static str, u64>;
+
+fn unsupported(what: String, hint: &str) -> Error {
+    Error::Unsupported { what, hint: Some(hint.to_owned()) }
+}
+
+impl Device {
+    /// The device that a role names, which must be up and have an Ethernet and an IPv4 address.
+    pub(super) fn find(role: &Role) -> Result<Self, Error> {
+        let Some(name) = &role.interface else {
+            return Err(unsupported(format!("{NAME} needs an interface"), "name one: fathom packet IFACE"));
+        };
+        let Some(IpAddr::V4(address)) = role.address else {
+            return Err(unsupported(format!("{NAME} needs an IPv4 address on {name}"), "set one: ip address add"));
+        };
+        let system = |cause| Error::system(format!("find the device {name}"), "CAP_NET_ADMIN", cause);
+        let mut netlink = Netlink::open().map_err(system)?;
+        let link = netlink.link(name).map_err(system)?;
+        let Some(mac) = link.mac.map(MacAddress) else {
+            return Err(unsupported(format!("{name} has no Ethernet address"), "choose an Ethernet device"));
+        };
+        let device = Self { netlink, link, mac, address };
+        device.require_carrier()?;
+        Ok(device)
+    }
+
+    pub(super) fn index(&self) -> u32 {
+        self.link.index
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.link.name
+    }
+
+    fn require_carrier(&self) -> Result<(), Error> {
+        let name = self.name();
+        if !self.link.is_up {
+            return Err(unsupported(format!("{name} is down"), &format!("ip link set {name} up")));
+        }
+        if !self.link.has_carrier {
+            return Err(unsupported(format!("{name} has no carrier"), "check the cable, or set the peer up"));
+        }
+        Ok(())
+    }
+
+    /// Waits until the link is there again after a change that may have reset it.
+    pub(super) fn wait_for_carrier(&mut self) -> Result<(), Error> {
+        let deadline = clock::now() + LINK_RETURNS;
+        loop {
+            self.refresh()?;
+            if self.link.has_carrier || clock::now() >= deadline {
+                return self.require_carrier();
+            }
+            clock::sleep_until(clock::now() + STEP);
+        }
+    }
+
+    /// Whether frames of this size may leave it.
+    pub(super) fn require_mtu(&self, size: FrameSize) -> Result<(), Error> {
+        let needed = size.without_checksum() - Ethernet::LENGTH;
+        let mtu = usize::try_from(self.link.mtu_bytes).unwrap_or(usize::MAX);
+        if needed <= mtu {
+            return Ok(());
+        }
+        let name = self.name();
+        let what = format!("frames of {size} bytes need an MTU of {needed}, and that of {name} is {mtu}");
+        Err(unsupported(what, &format!("ip link set {name} mtu {needed}, on both ends")))
+    }
+
+    fn refresh(&mut self) -> Result<(), Error> {
+        let link = self.netlink.link(&self.link.name);
+        let what = || format!("read the counters of {}", self.link.name);
+        self.link = link.map_err(|cause| Error::System { what: what(), cause })?;
+        Ok(())
+    }
+
+    /// What it counts now.
+    pub(super) fn counts(&mut self) -> Result<Counts, Error> {
+        self.refresh()?;
+        Ok(of_device(&self.link.stats).into_iter().chain(softnet_dropped().map(|n| (SOFTNET_DROPPED, n))).collect())
+    }
+
+    /// What it counts when nothing has changed for a while, or when the time for late frames is over.
+    pub(super) fn settled_counts(&mut self) -> Result<Counts, Error> {
+        let mut counts = self.counts()?;
+        let mut settling = Settling::begin();
+        while settling.go_on(counts[DEV_TX_FRAMES] + counts[DEV_RX_FRAMES]) {
+            counts = self.counts()?;
+        }
+        Ok(counts)
+    }
+}
+
+/// Waits until a count stands still.
+#[derive(Debug)]
+pub(super) struct Settling {
+    count: Option<u64>,
+    since: Nanos,
+    deadline: Nanos,
+}
+
+impl Settling {
+    pub(super) fn begin() -> Self {
+        let now = clock::now();
+        Self { count: None, since: now, deadline: now + RESIDUE }
+    }
+
+    /// Sleeps a little and returns true, unless the count has stood still for long enough or took too long to.
+    pub(super) fn go_on(&mut self, count: u64) -> bool {
+        let now = clock::now();
+        if self.count.replace(count) != Some(count) {
+            self.since = now;
+        }
+        let go_on = now - self.since < QUIET && now < self.deadline;
+        if go_on {
+            clock::sleep_until(now + STEP);
+        }
+        go_on
+    }
+}
+
+fn of_device(stats: &LinkStats) -> Counts {
+    BTreeMap::from([
+        (DEV_TX_FRAMES, stats.tx_packets),
+        (DEV_TX_DROPPED, stats.tx_dropped),
+        (DEV_TX_ERRORS, stats.tx_errors),
+        (DEV_RX_FRAMES, stats.rx_packets),
+        (DEV_RX_DROPPED, stats.rx_dropped + stats.rx_missed_errors),
+        (DEV_RX_ERRORS, stats.rx_errors),
+        (DEV_RX_FIFO, stats.rx_fifo_errors),
+    ])
+}
+
+/// What all processors have dropped because their backlog was full; nothing where it cannot be read.
+fn softnet_dropped() -> Option<u64> {
+    let text = fs::read_to_string("/proc/net/softnet_stat").ok()?;
+    text.lines().map(|line| u64::from_str_radix(line.split_ascii_whitespace().nth(1)?, 16).ok()).sum()
+}
+
+/// What counters grew by, as totals of a record.
+pub(super) fn growth(before: &Counts, after: &Counts) -> BTreeMap<String, u64> {
+    let since = |(name, now): (&&'static str, &u64)| {
+        let earlier = before.get(*name)?;
+        Some(((*name).to_owned(), now.saturating_sub(*earlier)))
+    };
+    after.iter().filter_map(since).collect()
+}

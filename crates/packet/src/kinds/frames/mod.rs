@@ -1,0 +1,119 @@
+//! Frames per second from one device to another, with every loss accounted for.
+//!
+//! The initiator sends numbered frames through a packet socket; the responder ends and counts them in an XDP program, before its
+//! network stack sees them. It knows nothing of searches: it runs one load for one time.
+
+mod conservation;
+mod counter;
+mod device;
+mod metrics;
+mod receiver;
+mod sender;
+
+use fathom_engine::{Error, Test, TestKind};
+use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, Unit, ValueKind};
+
+pub use conservation::conservation;
+use metrics::METRICS;
+use receiver::Receiving;
+use sender::Sending;
+
+use crate::wire::FrameSize;
+
+/// Sends frames at a rate or flat out, and counts where they end.
+#[derive(Debug, Clone, Copy)]
+pub struct Frames;
+
+/// The name in plans and errors.
+const NAME: &str = "frames";
+
+/// The UDP port that frames are sent to: discard (RFC 863), which nobody answers where no sink is.
+const PORT: u16 = 9;
+
+/// How the responder counts: the words of the option `counter`.
+const COUNTERS: &[&str] = &["auto", "native", "generic", "socket"];
+
+const OPTIONS: &[OptionDoc] = &[
+    OptionDoc { name: "rate", value: ValueKind::Rate, default: None, help: "frames per second; flat out if absent" },
+    OptionDoc {
+        name: "size",
+        value: ValueKind::Size,
+        default: Some("64"),
+        help: "length of a frame on the wire, checksum included: 64 to 9018",
+    },
+    OptionDoc {
+        name: "count",
+        value: ValueKind::Count(1, u64::MAX),
+        default: None,
+        help: "end after this many frames, if that is before the end of the time",
+    },
+    OptionDoc { name: "qdisc", value: ValueKind::Flag, default: None, help: "send through the queueing discipline" },
+    OptionDoc {
+        name: "mac",
+        value: ValueKind::Text,
+        default: None,
+        help: "address of the router to send to, if the responder is not on the same link",
+    },
+    OptionDoc {
+        name: "counter",
+        value: ValueKind::Choice(COUNTERS),
+        default: Some("auto"),
+        help: "count in XDP (native, generic), in a packet socket, or in the first of them that works",
+    },
+];
+
+impl TestKind for Frames {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "frames per second from one device to another, and where lost ones went"
+    }
+
+    fn layer(&self) -> Layer {
+        Layer::Frames
+    }
+
+    fn is_two_sided(&self, _settings: &Settings) -> bool {
+        true
+    }
+
+    fn title(&self, settings: &Settings) -> String {
+        let size = settings.size("size").map_or(64, |size| size.0);
+        match settings.rate("rate") {
+            Some(rate) => format!("frames, {size} B, {} asked", Unit::FramesPerSec.show(rate.get())),
+            None => format!("frames, {size} B"),
+        }
+    }
+
+    fn options(&self) -> &'static [OptionDoc] {
+        OPTIONS
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        METRICS
+    }
+
+    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+        Ok(match role.side {
+            Side::Initiator => Box::new(Sending::prepare(role)?),
+            Side::Responder => Box::new(Receiving::prepare(role)?),
+        })
+    }
+}
+
+/// The size that was asked for.
+fn frame_size(settings: &Settings) -> Result<FrameSize, Error> {
+    let size = settings.size("size").map_or(Ok(FrameSize::MIN), FrameSize::new);
+    size.map_err(|error| Error::Unsupported { what: error.to_string(), hint: None })
+}
+
+/// The keys under which the responder tells the initiator what it needs to know.
+mod endpoint {
+    pub(super) const MAC: &str = "mac";
+    pub(super) const ADDRESS: &str = "address";
+    pub(super) const PORT: &str = "port";
+    pub(super) const TRIAL: &str = "trial";
+    pub(super) const COUNTER: &str = "counter";
+}

@@ -1,0 +1,179 @@
+//! The initiator: sends numbered frames at a rate or flat out.
+
+use std::str::FromStr;
+
+use fathom_engine::{
+    Crew, Error, Session, Test, Until, Worker,
+    pace::{Constant, Pace},
+};
+use fathom_model::{
+    Endpoints, Record, Role, Side,
+    names::count::{INTENDED, SCHEDULE_LAG_NS_MAX, SEND_REFUSED, SENT},
+    units::Nanos,
+};
+use fathom_sys::{
+    clock,
+    packet_socket::{Arena, MAX_BATCH, Offer, Queueing, Sender},
+};
+
+use super::{
+    NAME,
+    device::{Device, growth},
+    endpoint, frame_size,
+};
+use crate::wire::{Endpoint, Flow, MacAddress, Template};
+
+/// An initiator, ready to send.
+#[derive(Debug)]
+pub(super) struct Sending {
+    device: Device,
+    stream: Stream,
+    cores: Vec<usize>,
+}
+
+/// What one worker sends.
+#[derive(Debug)]
+struct Stream {
+    socket: Sender,
+    template: Template,
+    arena: Arena,
+    /// Flat out without one.
+    pace: Option<Constant>,
+    /// Until the time is over without one.
+    count: Option<u64>,
+}
+
+/// Flat out, nothing is intended, so nothing can lag behind.
+const FLAT_OUT: &[&str] = &[SENT, SEND_REFUSED];
+const PACED: &[&str] = &[SENT, SEND_REFUSED, INTENDED, SCHEDULE_LAG_NS_MAX];
+// Places in the tables above.
+const N_SENT: usize = 0;
+const N_REFUSED: usize = 1;
+const N_INTENDED: usize = 2;
+const LAG: usize = 3;
+
+/// The first of the ports that are nobody's (RFC 6335 section 6).
+const SOURCE_PORT: u16 = 49_152;
+/// A sleep ends up to this much late (timer slack, and waking), so shorter waits are spent awake.
+const SLEEP_ERROR: Nanos = Nanos::from_micros(100);
+/// How long to wait at most for room in the send buffer before looking whether the trial is over.
+const ROOM: Nanos = Nanos::from_millis(1);
+
+impl Sending {
+    pub(super) fn prepare(role: &Role) -> Result<Self, Error> {
+        let device = Device::find(role)?;
+        let settings = &role.settings;
+        let size = frame_size(settings)?;
+        device.require_mtu(size)?;
+        let flow = flow(&device, role)?;
+        let queueing = if settings.flag("qdisc") { Queueing::Discipline } else { Queueing::Bypass };
+        let what = || format!("open a packet socket on {}", device.name());
+        let socket =
+            Sender::open(device.index(), queueing).map_err(|cause| Error::system(what(), "CAP_NET_RAW", cause))?;
+        let template = Template::new(&flow, size);
+        let arena = Arena::of(template.bytes(), MAX_BATCH);
+        let pace = settings.rate("rate").and_then(Constant::new);
+        let stream = Stream { socket, template, arena, pace, count: settings.count("count") };
+        Ok(Self { device, stream, cores: role.cores.clone() })
+    }
+}
+
+/// The flow from this device to what the responder has told.
+fn flow(device: &Device, role: &Role) -> Result<Flow, Error> {
+    let given = role.settings.text("mac");
+    let mac = match &given {
+        Some(text) => text.parse().map_err(|error: crate::wire::MacError| unsupported(error.to_string()))?,
+        None => told::<MacAddress>(role, endpoint::MAC)?,
+    };
+    let destination = Endpoint { mac, address: told(role, endpoint::ADDRESS)?, port: told(role, endpoint::PORT)? };
+    let address = destination.address;
+    if mac.is_group() || address.is_multicast() || address.is_broadcast() {
+        return Err(unsupported(format!("{mac} and {address} must each be of a single host")));
+    }
+    let source = Endpoint { mac: device.mac, address: device.address, port: SOURCE_PORT };
+    Ok(Flow { source, destination, trial: told(role, endpoint::TRIAL)?, number: 0 })
+}
+
+fn unsupported(what: String) -> Error {
+    Error::Unsupported { what, hint: None }
+}
+
+/// What the responder has told under this key.
+fn told<T: FromStr>(role: &Role, what: &'static str) -> Result<T, Error> {
+    let value = role.peer.get(what).and_then(|text| text.parse().ok());
+    value.ok_or(Error::Endpoint { kind: NAME, what })
+}
+
+impl Test for Sending {
+    fn endpoints(&self) -> Endpoints {
+        Endpoints::new()
+    }
+
+    fn run(mut self: Box<Self>, session: &Session) -> Result<Record, Error> {
+        let before = self.device.counts()?;
+        let counters = if self.stream.pace.is_some() { PACED } else { FLAT_OUT };
+        let crew = Crew { states: vec![&mut self.stream], counters, cores: &self.cores, until: Until::PhasesOver };
+        let name = self.device.name();
+        let conducted = crew.conduct(session, &mut (), |worker, stream| {
+            stream.send(&worker).map_err(|cause| Error::System { what: format!("send frames out of {name}"), cause })
+        })?;
+        let mut record = conducted.record(Side::Initiator);
+        record.totals.extend(growth(&before, &self.device.settled_counts()?));
+        Ok(record)
+    }
+}
+
+impl Stream {
+    fn send(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
+        let end = self.count.unwrap_or(u64::MAX);
+        let mut next = 0;
+        while next < end && !worker.is_over() {
+            let due = match &self.pace {
+                Some(pace) => on_schedule(worker, pace, next).min(end),
+                None => end,
+            };
+            let batch = usize::try_from(due - next).unwrap_or(MAX_BATCH).min(MAX_BATCH);
+            if batch == 0 {
+                continue;
+            }
+            for (number, frame) in (next..).zip(self.arena.frames_mut().take(batch)) {
+                self.template.number(frame, number);
+            }
+            match self.socket.send(self.arena.frames().take(batch))? {
+                Offer::Accepted(n) => {
+                    worker.add(N_SENT, n as u64);
+                    next += n as u64;
+                }
+                Offer::Dropped => {
+                    worker.add(N_REFUSED, 1);
+                    next += 1;
+                }
+                Offer::Busy => {
+                    self.socket.wait(ROOM)?;
+                }
+            }
+            if self.pace.is_some() {
+                worker.raise(N_INTENDED, due);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many frames are due; when none is, waits for the next one first, but not long.
+fn on_schedule(worker: &Worker<'_>, pace: &Constant, next: u64) -> u64 {
+    const LOOK_UP: Nanos = Nanos::from_millis(20);
+    let now = clock::now();
+    let elapsed = now - worker.start;
+    let wait = pace.wait(elapsed, next);
+    if wait == Nanos::ZERO {
+        worker.raise(LAG, (elapsed - pace.at(next)).0);
+    } else if wait > SLEEP_ERROR {
+        clock::sleep_until(now + (wait - SLEEP_ERROR).min(LOOK_UP));
+        return next;
+    } else {
+        std::hint::spin_loop();
+        return next;
+    }
+    pace.due(elapsed)
+}

@@ -1,0 +1,8 @@
+//! What layers 2 and 3 can run.
+
+pub mod frames;
+
+use fathom_engine::TestKind;
+
+/// All kinds of test of this crate.
+pub const KINDS: &[&dyn TestKind] = &[&frames::Frames];

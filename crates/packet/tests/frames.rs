@@ -1,0 +1,254 @@
+//! Frames between two network namespaces that each test makes for itself: real devices, real counters.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
+#![expect(clippy::print_stderr, reason = "a skipped test says so")]
+
+use std::{net::IpAddr, num::NonZeroU32, os::fd::AsFd, thread};
+
+use fathom_engine::{Error, Session, Test, TestKind};
+use fathom_model::{
+    Endpoints, Phases, Record, Role, Settings, Side,
+    names::count::{INTENDED, RECEIVED, SEND_REFUSED, SENT, SOCKET_DROPPED},
+    units::{Nanos, PerSec, approximate},
+};
+use fathom_packet::{
+    kinds::frames::{Frames, conservation},
+    xdp::{Fate, Gate, Matching, PolicerLimit, dropper, policer},
+};
+use fathom_sys::{
+    bpf::{XdpLink, XdpMode},
+    clock,
+    namespace::NetNs,
+    netlink::{Netlink, Veth, VethEnd},
+};
+
+/// Two hosts joined by a wire; gone with the test, however it ends.
+struct Wire {
+    near: NetNs,
+    far: NetNs,
+}
+
+const NEAR: &str = "near0";
+const FAR: &str = "far0";
+
+impl Wire {
+    /// Nothing, after saying so loudly, where no namespace may be made; where `CI` is set that is a failure.
+    fn up() -> Option<Self> {
+        let near = match NetNs::new() {
+            Err(error) if error.is_permission() && std::env::var_os("CI").is_none() => {
+                eprintln!("SKIPPED: {error}: {}", error.source);
+                return None;
+            }
+            near => near.unwrap(),
+        };
+        let wire = Self { near, far: NetNs::new().unwrap() };
+        let ends = (VethEnd { name: NEAR, mac: None }, VethEnd { name: FAR, mac: None });
+        let veth =
+            Veth { near: ends.0, far: ends.1, far_namespace: Some(wire.far.as_fd()), mtu_bytes: 1500, n_queues: 1 };
+        wire.near.enter_with(|| Netlink::open().unwrap().add_veth(&veth).unwrap()).unwrap();
+        for (side, address) in [(Side::Initiator, "198.18.0.1"), (Side::Responder, "198.18.0.2")] {
+            wire.on(side, |name| {
+                let mut netlink = Netlink::open().unwrap();
+                let index = netlink.link(name).unwrap().index;
+                netlink.add_address(index, address.parse().unwrap(), 24).unwrap();
+                netlink.set_up(index).unwrap();
+            });
+        }
+        Some(wire)
+    }
+
+    /// Does something on one host, with the name of its device.
+    fn on<T: Send>(&self, side: Side, work: impl FnOnce(&'static str) -> T + Send) -> T {
+        match side {
+            Side::Initiator => self.near.enter_with(|| work(NEAR)).unwrap(),
+            Side::Responder => self.far.enter_with(|| work(FAR)).unwrap(),
+        }
+    }
+
+    /// Puts a gate in front of whatever counts on the responder.
+    fn behind(&self, gate: &Gate) -> XdpLink {
+        self.on(Side::Responder, |name| {
+            let index = Netlink::open().unwrap().link(name).unwrap().index;
+            gate.attach(index, XdpMode::Native).unwrap()
+        })
+    }
+
+    fn prepare(&self, side: Side, settings: &Settings, peer: Endpoints) -> Result<Box<dyn Test>, Error> {
+        self.on(side, |name| {
+            let address = if side == Side::Initiator { "198.18.0.1" } else { "198.18.0.2" };
+            Frames.prepare(&Role {
+                test: "test".to_owned(),
+                kind: Frames.name().to_owned(),
+                side,
+                settings: settings.complete(Frames.options()).unwrap(),
+                phases: PHASES,
+                address: Some(address.parse::<IpAddr>().unwrap()),
+                interface: Some(name.to_owned()),
+                peer,
+                cores: Vec::new(),
+                seed: 42,
+            })
+        })
+    }
+
+    /// Runs a trial as agents would: the responder is told to finish when the initiator has come back.
+    fn run(&self, options: &[(&str, &str)]) -> Result<Trial, Error> {
+        let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
+        let responder = self.prepare(Side::Responder, &settings, Endpoints::new())?;
+        let initiator = self.prepare(Side::Initiator, &settings, responder.endpoints())?;
+        let start = clock::now() + Nanos::from_millis(20);
+        let (sends, counts) = (Session::new(start, PHASES), Session::new(start, PHASES));
+        thread::scope(|scope| {
+            let finish = counts.stop.clone();
+            let responder = scope.spawn(move || responder.run(&counts));
+            let initiator = initiator.run(&sends);
+            finish.finish();
+            Ok(Trial { responder: responder.join().unwrap()?, initiator: initiator? })
+        })
+    }
+}
+
+const PHASES: Phases = Phases {
+    warmup_max_ns: Nanos::from_millis(50),
+    measure_ns: Nanos::from_millis(250),
+    interval_ns: Nanos::from_millis(25),
+};
+
+#[derive(Debug)]
+struct Trial {
+    initiator: Record,
+    responder: Record,
+}
+
+impl Trial {
+    fn sent(&self) -> u64 {
+        self.initiator.totals[SENT]
+    }
+
+    fn refused(&self) -> u64 {
+        self.initiator.totals[SEND_REFUSED]
+    }
+
+    fn received(&self) -> u64 {
+        self.responder.totals[RECEIVED]
+    }
+
+    fn notes(&self) -> Vec<&str> {
+        self.responder.notes.iter().map(|note| note.id.as_str()).collect()
+    }
+
+    /// Every frame that was sent is accounted for, and all that a clean wire lost was refused at its beginning.
+    fn assert_clean(&self) {
+        let account = conservation(&self.initiator, &self.responder);
+        assert_eq!(account.n_unexplained, 0, "{account:?}\n{:?}\n{:?}", self.initiator.totals, self.responder.totals);
+        assert!(self.initiator.complete && self.responder.complete && self.sent() > 0);
+    }
+}
+
+#[test]
+fn every_frame_of_a_count_arrives_once_and_in_order() {
+    let Some(wire) = Wire::up() else { return };
+    let trial = wire.run(&[("count", "20000")]).unwrap();
+    trial.assert_clean();
+    assert_eq!(trial.sent() + trial.refused(), 20_000);
+    assert_eq!(trial.received(), trial.sent());
+    assert_eq!((trial.responder.totals["reordered"], trial.responder.totals["duplicates"]), (0, 0));
+    assert_eq!(trial.notes(), [""; 0], "veth has native XDP");
+}
+
+#[test]
+fn each_way_of_counting_counts_the_same() {
+    let Some(wire) = Wire::up() else { return };
+    for counter in ["native", "generic", "socket"] {
+        let trial = wire.run(&[("count", "3000"), ("rate", "30k"), ("counter", counter)]).unwrap();
+        trial.assert_clean();
+        assert_eq!(trial.sent() + trial.refused(), 3_000, "{counter}");
+        assert_eq!(trial.received() + trial.responder.totals[SOCKET_DROPPED], trial.sent(), "{counter}");
+    }
+}
+
+#[test]
+fn long_frames_arrive_and_too_long_ones_are_refused_before_the_start() {
+    let Some(wire) = Wire::up() else { return };
+    let trial = wire.run(&[("count", "500"), ("size", "1518"), ("rate", "10k")]).unwrap();
+    trial.assert_clean();
+    let error = wire.run(&[("size", "1519")]).unwrap_err();
+    assert_eq!(error.to_string(), "frames of 1519 bytes need an MTU of 1501, and that of far0 is 1500");
+    assert_eq!(error.hint(), Some("ip link set far0 mtu 1501, on both ends"));
+}
+
+#[test]
+fn a_rate_is_kept_over_the_whole_trial() {
+    let Some(wire) = Wire::up() else { return };
+    let trial = wire.run(&[("rate", "20k")]).unwrap();
+    trial.assert_clean();
+    let intended = trial.initiator.totals[INTENDED];
+    let (_, until) = trial.initiator.measured_ns;
+    let expected = 20_000.0 * until.as_secs_f64();
+    // The worker learns of the end within an interval at most.
+    assert!((approximate(intended) - expected).abs() < 20_000.0 * 0.025 + 100.0, "{intended} of {expected}");
+    let shortfall = intended - trial.sent() - trial.refused();
+    assert!(shortfall <= 64, "{shortfall} of {intended} were not sent: more than the last batch");
+}
+
+#[test]
+fn planted_loss_is_found_exactly_and_an_occupied_device_is_told() {
+    let Some(wire) = Wire::up() else { return };
+    let gate = dropper(Matching::UdpPort(9), NonZeroU32::new(100).unwrap()).unwrap();
+    let _link = wire.behind(&gate);
+    // The device already has a program, so the counter steps down to a socket behind it, and says so.
+    let trial = wire.run(&[("count", "5000"), ("rate", "40k")]).unwrap();
+    assert_eq!(trial.notes(), ["xdp-unavailable"]);
+    let Fate { passed, dropped } = gate.fate().unwrap();
+    assert_eq!(passed.0 + dropped.0, trial.sent());
+    assert_eq!(dropped.0, trial.sent() / 100);
+    assert_eq!(trial.received() + trial.responder.totals[SOCKET_DROPPED], passed.0);
+    let account = conservation(&trial.initiator, &trial.responder);
+    assert_eq!(account.n_unexplained, i64::try_from(dropped.0).unwrap(), "no counter of the kernel saw the gate");
+}
+
+#[test]
+fn a_policer_lets_its_rate_and_one_burst_pass() {
+    let Some(wire) = Wire::up() else { return };
+    let limit = PolicerLimit { rate: PerSec::new(10_000.0).unwrap(), burst: 50 };
+    let gate = policer(Matching::UdpPort(9), limit).unwrap();
+    let _link = wire.behind(&gate);
+    let trial = wire.run(&[("rate", "30k"), ("counter", "socket")]).unwrap();
+    let passed = gate.fate().unwrap().passed.0;
+    let (_, until) = trial.initiator.measured_ns;
+    let truth = 10_000.0 * until.as_secs_f64() + 50.0;
+    // What the sender sends after it was told to stop, and its pauses longer than a burst, are the tolerance.
+    let share = approximate(passed) / truth;
+    assert!((0.8..1.1).contains(&share), "{passed} of {truth}");
+    assert_eq!(trial.received() + trial.responder.totals[SOCKET_DROPPED], passed);
+}
+
+#[test]
+fn a_sink_that_receives_nothing_is_an_error() {
+    let Some(wire) = Wire::up() else { return };
+    let gate = dropper(Matching::AnyIp, NonZeroU32::MIN).unwrap();
+    let _link = wire.behind(&gate);
+    let error = wire.run(&[("count", "100")]).unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("the other side has finished, and none of its frames arrived at far0"), "{text}");
+}
+
+#[test]
+fn a_device_that_is_down_is_refused_before_the_start() {
+    let Some(wire) = Wire::up() else { return };
+    wire.on(Side::Initiator, |name| {
+        let mut netlink = Netlink::open().unwrap();
+        let index = netlink.link(name).unwrap().index;
+        netlink.set_down(index).unwrap();
+    });
+    let error = wire.run(&[]).unwrap_err();
+    assert_eq!(error.to_string(), "far0 has no carrier");
+    assert!(error.is_preflight());
+}
+
+#[test]
+fn frames_to_many_hosts_at_once_are_refused() {
+    let Some(wire) = Wire::up() else { return };
+    let error = wire.run(&[("mac", "ff:ff:ff:ff:ff:ff")]).unwrap_err();
+    assert_eq!(error.to_string(), "ff:ff:ff:ff:ff:ff and 198.18.0.2 must each be of a single host");
+}

@@ -118,6 +118,6 @@ mod tests {
         let most = approximate((clock::now() - before).0) * 50_000.0 / 1e9 + 101.0;
         let passed = approximate(gate.fate().unwrap().passed.0);
         // Where this thread pauses for longer than the burst, frames are missing; how often it does is not ours to say.
-        assert!(passed <= most && passed > 100.0, "{passed} of at most {most}");
+        assert!(passed <= most && passed >= 100.0, "{passed} of at most {most}");
     }
 }

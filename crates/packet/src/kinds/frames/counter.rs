@@ -17,6 +17,15 @@ use crate::{
     xdp::{Arrivals, Sink, ours},
 };
 
+/// The frames to be counted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Expected {
+    /// The trial of their mark.
+    pub(super) trial: u32,
+    /// The order is kept for flows with lower numbers.
+    pub(super) n_flows: u16,
+}
+
 /// Counts the frames of one trial.
 #[derive(Debug)]
 pub(super) enum Counter {
@@ -33,7 +42,7 @@ pub(super) struct Socket {
     inbox: Inbox,
     trial: u32,
     arrivals: Arrivals,
-    sequence: Sequence,
+    flows: Vec<Sequence>,
     dropped: Frames,
 }
 
@@ -46,23 +55,28 @@ const SOCKET_BUFFER: Bytes = Bytes(32 << 20);
 
 impl Counter {
     /// The best one that works here, or exactly the one that was asked for; each step down is noted.
-    pub(super) fn open(device: &Device, settings: &Settings, trial: u32, notes: &mut Vec<Note>) -> Result<Self, Error> {
+    pub(super) fn open(
+        device: &Device,
+        settings: &Settings,
+        expected: Expected,
+        notes: &mut Vec<Note>,
+    ) -> Result<Self, Error> {
         let asked = settings.text("counter").unwrap_or_else(|| "auto".to_owned());
         match asked.as_str() {
-            "native" => Self::sink(device, trial, XdpMode::Native),
-            "generic" => Self::sink(device, trial, XdpMode::Generic),
-            "socket" => Self::socket(device, trial),
-            _ => Self::best(device, trial, notes),
+            "native" => Self::sink(device, expected, XdpMode::Native),
+            "generic" => Self::sink(device, expected, XdpMode::Generic),
+            "socket" => Self::socket(device, expected),
+            _ => Self::best(device, expected, notes),
         }
     }
 
-    fn best(device: &Device, trial: u32, notes: &mut Vec<Note>) -> Result<Self, Error> {
+    fn best(device: &Device, expected: Expected, notes: &mut Vec<Note>) -> Result<Self, Error> {
         let name = device.name();
-        let native = match Self::sink(device, trial, XdpMode::Native) {
+        let native = match Self::sink(device, expected, XdpMode::Native) {
             Ok(counter) => return Ok(counter),
             Err(error) => error,
         };
-        if let Ok(counter) = Self::sink(device, trial, XdpMode::Generic) {
+        if let Ok(counter) = Self::sink(device, expected, XdpMode::Generic) {
             let reason = reason(&native);
             notes.push(note(
                 "xdp-generic",
@@ -75,29 +89,29 @@ impl Counter {
             "xdp-unavailable",
             format!("frames are counted by a packet socket on {name}, which keeps up with a fraction of XDP's rate: {reason}"),
         ));
-        Self::socket(device, trial)
+        Self::socket(device, expected)
     }
 
-    fn sink(device: &Device, trial: u32, mode: XdpMode) -> Result<Self, Error> {
+    fn sink(device: &Device, expected: Expected, mode: XdpMode) -> Result<Self, Error> {
         let what = || format!("count frames in {mode} XDP on {}", device.name());
         let attach = || {
-            let sink = Sink::load(PORT, trial, 1)?;
+            let sink = Sink::load(PORT, expected.trial, expected.n_flows)?;
             let link = sink.attach(device.index(), mode)?;
             Ok(Self::Sink(sink, link))
         };
         attach().map_err(|cause| Error::system(what(), "CAP_BPF and CAP_NET_ADMIN", cause))
     }
 
-    fn socket(device: &Device, trial: u32) -> Result<Self, Error> {
+    fn socket(device: &Device, expected: Expected) -> Result<Self, Error> {
         let what = || format!("open a packet socket on {}", device.name());
         let receiver = Receiver::open(device.index(), SOCKET_BUFFER)
             .map_err(|cause| Error::system(what(), "CAP_NET_RAW", cause))?;
         Ok(Self::Socket(Box::new(Socket {
             receiver,
             inbox: Inbox::default(),
-            trial,
+            trial: expected.trial,
             arrivals: Arrivals::default(),
-            sequence: Sequence::default(),
+            flows: vec![Sequence::default(); expected.n_flows.into()],
             dropped: Frames(0),
         })))
     }
@@ -143,11 +157,13 @@ impl Socket {
                 let Some((mark, length)) = ours(frame, PORT, self.trial) else { continue };
                 self.arrivals.frames += Frames(1);
                 self.arrivals.bytes += length;
-                self.sequence.arrive(mark.sequence);
+                if let Some(flow) = self.flows.get_mut(usize::from(mark.flow)) {
+                    flow.arrive(mark.sequence);
+                }
             }
         }
-        self.arrivals.reordered = Frames(self.sequence.reordered);
-        self.arrivals.duplicates = Frames(self.sequence.duplicates);
+        self.arrivals.reordered = Frames(self.flows.iter().map(|flow| flow.reordered).sum());
+        self.arrivals.duplicates = Frames(self.flows.iter().map(|flow| flow.duplicates).sum());
         self.dropped += self.receiver.take_seen()?.dropped;
         Ok((self.arrivals, self.dropped))
     }

@@ -47,6 +47,12 @@ const OPTIONS: &[OptionDoc] = &[
         default: None,
         help: "end after this many frames, if that is before the end of the time",
     },
+    OptionDoc {
+        name: "flows",
+        value: ValueKind::Count(1, 64),
+        default: Some("1"),
+        help: "flows to send, each with a worker and a source port of its own",
+    },
     OptionDoc { name: "qdisc", value: ValueKind::Flag, default: None, help: "send through the queueing discipline" },
     OptionDoc {
         name: "mac",
@@ -81,10 +87,10 @@ impl TestKind for Frames {
 
     fn title(&self, settings: &Settings) -> String {
         let size = settings.size("size").map_or(64, |size| size.0);
-        match settings.rate("rate") {
-            Some(rate) => format!("frames, {size} B, {} asked", Unit::FramesPerSec.show(rate.get())),
-            None => format!("frames, {size} B"),
-        }
+        let flows = Some(n_flows(settings)).filter(|n| *n > 1).map(|n| format!("{n} flows"));
+        let rate = settings.rate("rate").map(|rate| format!("{} asked", Unit::FramesPerSec.show(rate.get())));
+        let parts = [Some(format!("frames, {size} B")), flows, rate];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
     fn options(&self) -> &'static [OptionDoc] {
@@ -107,6 +113,11 @@ impl TestKind for Frames {
 fn frame_size(settings: &Settings) -> Result<FrameSize, Error> {
     let size = settings.size("size").map_or(Ok(FrameSize::MIN), FrameSize::new);
     size.map_err(|error| Error::Unsupported { what: error.to_string(), hint: None })
+}
+
+/// How many flows were asked for.
+fn n_flows(settings: &Settings) -> u16 {
+    settings.count("flows").and_then(|flows| u16::try_from(flows).ok()).unwrap_or(1)
 }
 
 /// The keys under which the responder tells the initiator what it needs to know.

@@ -12,9 +12,9 @@ use fathom_sys::clock;
 
 use super::{
     PORT,
-    counter::Counter,
+    counter::{Counter, Expected},
     device::{Device, Settling, growth},
-    endpoint, frame_size,
+    endpoint, frame_size, n_flows,
 };
 
 /// A responder, ready to count.
@@ -37,7 +37,8 @@ impl Receiving {
         let mixed = role.seed ^ clock::now().0;
         let trial = u32::try_from((mixed ^ mixed >> 32) & u64::from(u32::MAX)).expect("32 bits are left");
         let mut notes = Vec::new();
-        let counter = Counter::open(&device, &role.settings, trial, &mut notes)?;
+        let expected = Expected { trial, n_flows: n_flows(&role.settings) };
+        let counter = Counter::open(&device, &role.settings, expected, &mut notes)?;
         device.wait_for_carrier()?;
         Ok(Self { device, counter, trial, cores: role.cores.clone(), notes })
     }

@@ -7,9 +7,9 @@ use fathom_engine::{
     pace::{Constant, Pace},
 };
 use fathom_model::{
-    Endpoints, Record, Role, Side,
+    Endpoints, Record, Role, Settings, Side,
     names::count::{INTENDED, SCHEDULE_LAG_NS_MAX, SEND_REFUSED, SENT},
-    units::Nanos,
+    units::{Nanos, PerSec, approximate},
 };
 use fathom_sys::{
     clock,
@@ -19,7 +19,7 @@ use fathom_sys::{
 use super::{
     NAME,
     device::{Device, growth},
-    endpoint, frame_size,
+    endpoint, frame_size, n_flows,
 };
 use crate::wire::{Endpoint, Flow, MacAddress, Template};
 
@@ -27,11 +27,11 @@ use crate::wire::{Endpoint, Flow, MacAddress, Template};
 #[derive(Debug)]
 pub(super) struct Sending {
     device: Device,
-    stream: Stream,
+    streams: Vec<Stream>,
     cores: Vec<usize>,
 }
 
-/// What one worker sends.
+/// What one worker sends: one flow.
 #[derive(Debug)]
 struct Stream {
     socket: Sender,
@@ -65,20 +65,22 @@ impl Sending {
         let settings = &role.settings;
         let size = frame_size(settings)?;
         device.require_mtu(size)?;
-        let flow = flow(&device, role)?;
-        let queueing = if settings.flag("qdisc") { Queueing::Discipline } else { Queueing::Bypass };
-        let what = || format!("open a packet socket on {}", device.name());
-        let socket =
-            Sender::open(device.index(), queueing).map_err(|cause| Error::system(what(), "CAP_NET_RAW", cause))?;
-        let template = Template::new(&flow, size);
-        let arena = Arena::of(template.bytes(), MAX_BATCH);
-        let pace = settings.rate("rate").and_then(Constant::new);
-        let stream = Stream { socket, template, arena, pace, count: settings.count("count") };
-        Ok(Self { device, stream, cores: role.cores.clone() })
+        if settings.rate("rate").is_some_and(|rate| rate.get() <= 0.0) {
+            return Err(unsupported("at a rate of zero nothing would be sent".to_owned()));
+        }
+        let first = flow(&device, role)?;
+        let n_flows = n_flows(settings);
+        let open = |number| {
+            let source = Endpoint { port: SOURCE_PORT + number, ..first.source };
+            let template = Template::new(&Flow { source, number, ..first }, size);
+            Stream::open(&device, settings, (number, n_flows), template)
+        };
+        let streams = (0..n_flows).map(open).collect::<Result<_, _>>()?;
+        Ok(Self { device, streams, cores: role.cores.clone() })
     }
 }
 
-/// The flow from this device to what the responder has told.
+/// The first flow from this device to what the responder has told.
 fn flow(device: &Device, role: &Role) -> Result<Flow, Error> {
     let given = role.settings.text("mac");
     let mac = match &given {
@@ -111,10 +113,11 @@ impl Test for Sending {
 
     fn run(mut self: Box<Self>, session: &Session) -> Result<Record, Error> {
         let before = self.device.counts()?;
-        let counters = if self.stream.pace.is_some() { PACED } else { FLAT_OUT };
-        let crew = Crew { states: vec![&mut self.stream], counters, cores: &self.cores, until: Until::PhasesOver };
+        let is_paced = self.streams.iter().any(|stream| stream.pace.is_some());
+        let counters = if is_paced { PACED } else { FLAT_OUT };
+        let crew = Crew { states: self.streams, counters, cores: &self.cores, until: Until::PhasesOver };
         let name = self.device.name();
-        let conducted = crew.conduct(session, &mut (), |worker, stream| {
+        let conducted = crew.conduct(session, &mut (), |worker, mut stream| {
             stream.send(&worker).map_err(|cause| Error::System { what: format!("send frames out of {name}"), cause })
         })?;
         let mut record = conducted.record(Side::Initiator);
@@ -124,6 +127,29 @@ impl Test for Sending {
 }
 
 impl Stream {
+    /// One of several flows, which share the rate and the count that were asked for.
+    fn open(
+        device: &Device,
+        settings: &Settings,
+        (number, n_flows): (u16, u16),
+        template: Template,
+    ) -> Result<Self, Error> {
+        let queueing = if settings.flag("qdisc") { Queueing::Discipline } else { Queueing::Bypass };
+        let what = || format!("open a packet socket on {}", device.name());
+        let socket =
+            Sender::open(device.index(), queueing).map_err(|cause| Error::system(what(), "CAP_NET_RAW", cause))?;
+        let (number, n_flows) = (u64::from(number), u64::from(n_flows));
+        let rate = settings.rate("rate").and_then(|rate| PerSec::new(rate.get() / approximate(n_flows)));
+        Ok(Self {
+            socket,
+            arena: Arena::of(template.bytes(), MAX_BATCH),
+            template,
+            pace: rate.and_then(Constant::new),
+            // What does not divide goes to the first flows.
+            count: settings.count("count").map(|count| count / n_flows + u64::from(number < count % n_flows)),
+        })
+    }
+
     fn send(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
         let end = self.count.unwrap_or(u64::MAX);
         let mut next = 0;

@@ -2,14 +2,19 @@
 //!
 //! It knows the counters by name, and takes for the sender whichever side counted what it sent.
 
+use std::collections::BTreeMap;
+
 use fathom_model::{
     Conservation, Layer, Side, Trial,
     names::{count, host},
-    run::TestRun,
+    run::{Host, TestRun},
     summary::Drops,
 };
 
-use crate::window::{record_of, usable};
+use crate::{
+    limits::is_virtual,
+    window::{record_of, usable},
+};
 
 /// The side that sends and the side that receives, where everything goes one way.
 pub(crate) fn one_way(test: &TestRun, sent: &str, received: &str) -> Option<(Side, Side)> {
@@ -39,22 +44,42 @@ fn total(trials: &[&Trial], side: Side, counter: &str) -> Option<u64> {
         .reduce(|sum, one| sum + one)
 }
 
-/// The places where a host that sends may drop, from the socket to the wire.
-const SENDER: &[(&str, &str)] = &[
-    (host::UDP_SNDBUF_ERRORS, "sender's socket buffer"),
-    (host::IP_OUT_DISCARDS, "sender's ip output"),
-    (host::DEV_TX_DROPPED, "sender's device"),
-];
+/// A place that may drop: its name, its counter, and how many it dropped that no deeper place counts.
+type Place = (&'static str, &'static str, u64);
 
-/// The places where a host that receives may drop, from the wire to the socket.
-const RECEIVER: &[(&str, &str)] = &[
-    (host::DEV_RX_DROPPED, "receiver's device"),
-    (host::SOFTNET_DROPPED, "receiver's backlog"),
-    (host::IP_IN_DISCARDS, "receiver's ip input"),
-];
+/// What a host that sends dropped, each packet at the deepest place that counts it.
+///
+/// What a device drops at once comes back as an error, which IP and the socket count again (`ip_send_skb`, `udp_send_skb`
+/// of Linux 6.18), and a device that is memory also counts what the `backlog` behind it drops (`veth_xmit`). What was
+/// `refused` was never taken for sent.
+fn of_sender(grown: impl Fn(&str) -> u64, backlog: u64, refused: u64) -> [Place; 3] {
+    let device = grown(host::DEV_TX_DROPPED);
+    let below_ip = device.max(grown(host::IP_OUT_DISCARDS));
+    let socket = grown(host::UDP_SNDBUF_ERRORS).saturating_sub(below_ip);
+    let mut places = [
+        ("sender's socket buffer", host::UDP_SNDBUF_ERRORS, socket),
+        ("sender's ip output", host::IP_OUT_DISCARDS, below_ip - device),
+        ("sender's device", host::DEV_TX_DROPPED, device.saturating_sub(backlog)),
+    ];
+    let mut refused = refused;
+    for (_, _, n_dropped) in &mut places {
+        let forgiven = refused.min(*n_dropped);
+        (*n_dropped, refused) = (*n_dropped - forgiven, refused - forgiven);
+    }
+    places
+}
+
+/// What a host that receives dropped before the socket; a device also counts what its `backlog` drops (`enqueue_to_backlog`).
+fn of_receiver(grown: impl Fn(&str) -> u64, backlog: u64) -> [Place; 3] {
+    [
+        ("receiver's device", host::DEV_RX_DROPPED, grown(host::DEV_RX_DROPPED).saturating_sub(backlog)),
+        ("receiver's backlog", host::SOFTNET_DROPPED, backlog),
+        ("receiver's ip input", host::IP_IN_DISCARDS, grown(host::IP_IN_DISCARDS)),
+    ]
+}
 
 /// Sums up a test of datagrams or frames; nothing for others, or when one end did not count.
-pub(crate) fn conservation(test: &TestRun) -> Option<Conservation> {
+pub(crate) fn conservation(test: &TestRun, hosts: &BTreeMap<String, Host>) -> Option<Conservation> {
     let what = match test.layer {
         Layer::Udp => "datagrams",
         Layer::Frames => "frames",
@@ -66,15 +91,23 @@ pub(crate) fn conservation(test: &TestRun) -> Option<Conservation> {
     let (sender, receiver) = (host_of(from)?, host_of(to)?);
     let n_sent = total(&trials, from, count::SENT)?;
     let n_received = total(&trials, to, count::RECEIVED)?;
-    let mut drops: Vec<Drops> = Vec::new();
-    let places = SENDER.iter().map(|place| (sender, place)).chain(RECEIVER.iter().map(|place| (receiver, place)));
-    for (host, (counter, place)) in places {
-        let n_dropped = host_growth(&trials, host, counter, None);
-        if was_sampled(&trials, host, counter) {
-            drops.push(Drops { place: (*place).to_owned(), counter: format!("{host} {counter}"), n_dropped });
-        }
-    }
-    drops.extend(socket_drops(test.layer, &trials, to, receiver));
+    let grown = |host: &str, counter: &str| {
+        let interface = hosts.get(host).and_then(|host| host.interface.as_deref());
+        host_growth(&trials, host, counter, interface.filter(|_| counter.starts_with("dev_")))
+    };
+    let backlog = grown(receiver, host::SOFTNET_DROPPED);
+    let behind_sender = if is_memory(hosts, sender) { backlog } else { 0 };
+    let refused = total(&trials, from, count::SEND_REFUSED).unwrap_or(0);
+    let sending = of_sender(|counter| grown(sender, counter), behind_sender, refused).map(|place| (sender, place));
+    let receiving = of_receiver(|counter| grown(receiver, counter), backlog).map(|place| (receiver, place));
+    let places =
+        sending.into_iter().chain(receiving).filter(|(host, (_, counter, _))| was_sampled(&trials, host, counter));
+    let drops = places.map(|(host, (place, counter, n_dropped))| Drops {
+        place: place.to_owned(),
+        counter: format!("{host} {counter}"),
+        n_dropped,
+    });
+    let drops: Vec<Drops> = drops.chain(socket_drops(test.layer, &trials, to, receiver)).collect();
     Some(Conservation {
         what: what.to_owned(),
         n_intended: total(&trials, from, count::INTENDED),
@@ -83,6 +116,12 @@ pub(crate) fn conservation(test: &TestRun) -> Option<Conservation> {
         n_unexplained: unexplained(n_sent, n_received, &drops),
         drops,
     })
+}
+
+/// Whether a host's device hands packets over within one machine.
+pub(crate) fn is_memory(hosts: &BTreeMap<String, Host>, host: &str) -> bool {
+    let driver = |host: &Host| Some(is_virtual(host.environment.get(host.interface.as_deref()?, "driver")?));
+    hosts.get(host).and_then(driver).unwrap_or(false)
 }
 
 fn was_sampled(trials: &[&Trial], host: &str, counter: &str) -> bool {
@@ -137,6 +176,34 @@ mod tests {
         story.total("target", count::SOCKET_DROPPED, 100);
         let run = story.analyzed();
         assert_eq!(run.tests[0].conservation.as_ref().unwrap().n_unexplained, 0);
+    }
+
+    #[test]
+    fn a_drop_behind_a_veth_that_five_counters_saw_counts_once() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 900)]);
+        story.driver("veth");
+        story.host_counter("target", (host::SOFTNET_DROPPED, "cpu0"), 100);
+        story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 100);
+        story.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 100);
+        story.host_counter("client", (host::IP_OUT_DISCARDS, ""), 100);
+        story.host_counter("client", (host::UDP_SNDBUF_ERRORS, ""), 100);
+        let run = story.analyzed();
+        let sum = run.tests[0].conservation.as_ref().unwrap();
+        let dropped: Vec<&str> =
+            sum.drops.iter().filter(|drop| drop.n_dropped > 0).map(|drop| drop.place.as_str()).collect();
+        assert_eq!((dropped, sum.n_unexplained), (vec!["receiver's backlog"], 0));
+        let told: Vec<&str> = run.findings.iter().map(|finding| finding.id.as_str()).collect();
+        assert_eq!(told, ["backlog-overflow", "no-line-rate"]);
+    }
+
+    #[test]
+    fn what_was_refused_was_never_sent_and_so_not_dropped() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 1000)]);
+        story.total("client", count::SEND_REFUSED, 50);
+        story.host_counter("client", (host::UDP_SNDBUF_ERRORS, ""), 50);
+        assert_eq!(story.analyzed().tests[0].conservation.as_ref().unwrap().n_unexplained, 0);
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub fn analyze(run: &mut Run, context: &Context) {
         let test = &run.tests[idx];
         let metrics = context.metrics.get(&test.kind).map_or(&[][..], Vec::as_slice);
         let summaries = summaries::summaries(test, &run.hosts, metrics);
-        let conservation = conservation::conservation(test);
+        let conservation = conservation::conservation(test, &run.hosts);
         (run.tests[idx].summaries, run.tests[idx].conservation) = (summaries, conservation);
     }
     // The layer below may stand anywhere in the list, so limits wait for all values.

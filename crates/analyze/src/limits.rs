@@ -69,7 +69,8 @@ pub(crate) fn line(run: &Run, test: &TestRun) -> Option<Line> {
         let Some(interface) = run.hosts.get(host).and_then(|host| host.interface.clone()) else { continue };
         let driver = fact(run, host, "driver").map(str::to_owned);
         let speed = fact(run, host, "speed_bps").and_then(|speed| speed.parse::<BitsPerSec>().ok());
-        let real = !driver.as_deref().is_some_and(is_virtual) && interface != "lo";
+        let nominal = fact(run, host, "line_rate").is_some_and(|rate| rate != "real");
+        let real = !nominal && !driver.as_deref().is_some_and(is_virtual) && interface != "lo";
         match speed.filter(|speed| real && speed.get() > 0.0) {
             Some(speed) => slowest = Some(slowest.map_or(speed, |other| if other < speed { other } else { speed })),
             None => return Some(Line::None { host: host.to_owned(), interface, driver }),
@@ -102,10 +103,12 @@ fn limit(kind: LimitKind, summary: &Summary, value: f64, word: &str) -> Limit {
 /// Everything that the values of a test are compared with, the nearest first.
 pub(crate) fn limits(run: &Run, test: &TestRun, context: &Context) -> Vec<Limit> {
     let mut limits = Vec::new();
+    if let Some(main) = main_rate(test) {
+        limits.extend(of_line(run, test, &main.metric).map(|most| limit(LimitKind::LineRate, main, most, "line")));
+    }
+    let ceilings = context.ceilings.get(&test.kind);
     for summary in test.summaries.iter().filter(|summary| is_rate(&summary.metric)) {
-        limits
-            .extend(of_line(run, test, &summary.metric).map(|most| limit(LimitKind::LineRate, summary, most, "line")));
-        let ceiling = context.ceilings.get(&test.kind).and_then(|of| of.get(summary.metric.name.as_ref()));
+        let ceiling = ceilings.and_then(|of| of.get(summary.metric.name.as_ref()));
         limits.extend(ceiling.map(|most| limit(LimitKind::OwnCeiling, summary, *most, "own ceiling")));
     }
     limits.extend(asked(test));
@@ -136,12 +139,15 @@ fn of_line(run: &Run, test: &TestRun, metric: &Metric) -> Option<f64> {
     }
 }
 
+/// The options that ask for a rate.
+const RATES: [&str; 2] = ["rate", "pps"];
+
 /// What was asked of the generator: the option's unit says which rate it is.
 fn asked(test: &TestRun) -> Option<Limit> {
-    let bits = test.options.bit_rate("rate").map(BitsPerSec::get);
-    let events = test.options.rate("rate").map(PerSec::get);
-    let of = |summary: &&Summary| is_rate(&summary.metric);
-    let mut rates = test.summaries.iter().filter(of);
+    let option = RATES.into_iter().find(|name| test.options.text(name).is_some())?;
+    let bits = test.options.bit_rate(option).map(BitsPerSec::get);
+    let events = test.options.rate(option).map(PerSec::get);
+    let mut rates = test.summaries.iter().filter(|summary| is_rate(&summary.metric));
     // A bare number reads as both; then it is meant for the test's first rate.
     let (summary, most) = rates.find_map(|summary| {
         let asked = if summary.metric.unit == Unit::BitsPerSec { bits } else { events };
@@ -159,13 +165,27 @@ enum Conversion {
     FullFrames,
 }
 
-/// A rate of one layer, by the counter that it comes from.
-type Counted = (Layer, &'static str);
+/// A rate that is compared across layers.
+struct Rung {
+    /// The layer above and the counter of its rate.
+    upper: (Layer, &'static str),
+    /// The kind of test below and the counter of its rate.
+    lower: (&'static str, &'static str),
+    conversion: Conversion,
+}
 
-/// Which rates are compared across layers: the upper one, the lower one, and how they convert.
-const LADDER: &[(Counted, Counted, Conversion)] = &[
-    ((Layer::Http, count::REQUESTS), (Layer::Tcp, count::TRANSACTIONS), Conversion::OneToOne),
-    ((Layer::Tcp, count::BYTES_RECEIVED), (Layer::Frames, count::RECEIVED), Conversion::FullFrames),
+/// Which rates are compared with which.
+const LADDER: &[Rung] = &[
+    Rung {
+        upper: (Layer::Http, count::REQUESTS),
+        lower: ("tcp_rr", count::TRANSACTIONS),
+        conversion: Conversion::OneToOne,
+    },
+    Rung {
+        upper: (Layer::Tcp, count::BYTES_RECEIVED),
+        lower: ("frames", count::RECEIVED),
+        conversion: Conversion::FullFrames,
+    },
 ];
 
 /// How much is under way at the same time.
@@ -181,32 +201,30 @@ fn comparable(upper: &TestRun, lower: &TestRun, conversion: Conversion) -> bool 
     same_path && alike && lower.unavailable.is_none()
 }
 
-fn counted<'a>(test: &'a TestRun, wanted: &str) -> Option<&'a Summary> {
-    let of = |from: &Derivation| matches!(from, Derivation::Rate { counter, .. } if counter == wanted);
-    test.summaries.iter().find(|summary| of(&summary.metric.from))
+fn counts(summary: &Summary, wanted: &str) -> bool {
+    matches!(&summary.metric.from, Derivation::Rate { counter, .. } if counter == wanted)
 }
 
 /// What the layer below reached on the same path.
 ///
 /// What exceeds it is not limited by it: segmentation offload lets streams exceed what single frames reach.
 fn layer_below(run: &Run, test: &TestRun) -> Option<Limit> {
-    let (_, lower, conversion) = LADDER.iter().find(|((layer, counter), ..)| {
-        *layer == test.layer && main_rate(test).is_some_and(|main| counted(test, counter) == Some(main))
-    })?;
-    let summary = main_rate(test)?;
+    let main = main_rate(test)?;
+    let Rung { lower, conversion, .. } =
+        LADDER.iter().find(|Rung { upper, .. }| upper.0 == test.layer && counts(main, upper.1))?;
     let factor = match conversion {
         Conversion::OneToOne => 1.0,
         Conversion::FullFrames => approximate((mtu(run, test)? - headers(run, test).length()).0) * 8.0,
     };
-    let candidates = run.tests.iter().filter(|other| other.layer == lower.0 && comparable(test, other, *conversion));
+    let candidates = run.tests.iter().filter(|other| other.kind == lower.0 && comparable(test, other, *conversion));
     let reached = candidates.filter_map(|other| {
-        let below = counted(other, lower.1)?;
+        let below = other.summaries.iter().find(|summary| counts(summary, lower.1))?;
         Some((other, below.value? * factor, below.metric.show(below.value?)))
     });
     let (other, most, shown) = reached.max_by(|a, b| a.1.total_cmp(&b.1))?;
     let full = if matches!(conversion, Conversion::FullFrames) { ", full" } else { "" };
     let words = format!("{} {shown}{full}", other.name.replace('_', " "));
-    let limit = Limit { text: words, ..limit(LimitKind::LayerBelow, summary, most, "") };
+    let limit = Limit { text: words, ..limit(LimitKind::LayerBelow, main, most, "") };
     limit.used.is_some_and(|used| used <= 1.0).then_some(limit)
 }
 
@@ -254,6 +272,14 @@ mod tests {
         let run = story.analyzed();
         let limit = &run.tests[0].limits[0];
         assert_eq!((limit.kind, limit.metric.as_str(), limit.value), (LimitKind::Asked, "packets_pps", 2000.0));
+    }
+
+    #[test]
+    fn datagrams_per_second_are_asked_for_by_their_own_option() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 1000)]);
+        story.run.tests[0].options.set("pps", "1250/s");
+        assert_eq!(story.analyzed().tests[0].limits[0].used, Some(0.8));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use fathom_model::{
 };
 use fathom_statistics::{LEVEL, enough_samples, mean, mean_interval, quantile_summary, share_interval};
 
-use crate::window::{Window, record_of, usable};
+use crate::window::{Window, record_of, usable, widened};
 
 /// Everything that values of one test are computed from.
 struct Trials<'a> {
@@ -96,7 +96,7 @@ impl<'a> Trials<'a> {
     fn rate(&self, trial: &Trial, side: Side, counter: &str) -> Value {
         let (host, record) = recorded(trial, side)?;
         let window = Window::common(trial, self.hosts).ok_or("the sides did not measure at the same time")?;
-        let (from, to) = window.in_record(self.hosts, host, record);
+        let (from, to) = widened(&record.timeline, window.in_record(self.hosts, host, record));
         if !record.timeline.counters.contains_key(counter) {
             return Err(format!("the {} did not count {counter} over time", side_name(side)));
         }

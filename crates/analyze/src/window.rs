@@ -72,8 +72,18 @@ impl Window {
     }
 }
 
+/// A span that is wider by a tenth of an interval at both ends.
+///
+/// The intervals of two hosts end some microseconds apart; without this, each end would cost a whole interval.
+pub(crate) fn widened(timeline: &Timeline, (from, to): (Nanos, Nanos)) -> (Nanos, Nanos) {
+    let n = u64::try_from(timeline.end_ns.len()).unwrap_or(u64::MAX).max(1);
+    let tenth = timeline.end_ns.last().map_or(Nanos::ZERO, |end| *end / n / 10);
+    (from - tenth, to + tenth)
+}
+
 /// A counter's growth per second in each whole interval between two times.
-pub(crate) fn rates(timeline: &Timeline, counter: &str, (from, to): (Nanos, Nanos)) -> Vec<f64> {
+pub(crate) fn rates(timeline: &Timeline, counter: &str, span: (Nanos, Nanos)) -> Vec<f64> {
+    let (from, to) = widened(timeline, span);
     let Some(column) = timeline.counters.get(counter) else { return Vec::new() };
     let begins = std::iter::once(&Nanos::ZERO).chain(&timeline.end_ns);
     let intervals = begins.zip(&timeline.end_ns).zip(column);
@@ -122,6 +132,18 @@ mod tests {
         let late = Record { measured_ns: (Nanos(10), Nanos(20)), ..record(Side::Responder) };
         trial.records = [("client".to_owned(), early), ("target".to_owned(), late)].into();
         assert_eq!(Window::common(&trial, &BTreeMap::new()), None);
+    }
+
+    #[test]
+    fn intervals_that_end_microseconds_apart_are_the_same_intervals() {
+        let mut timeline = Timeline::of(&["sent"]);
+        for interval in 1..=10 {
+            timeline.push(Nanos::from_millis(50 * interval) + Nanos::from_micros(interval), &["sent"], &[interval]);
+        }
+        let span = (Nanos::from_millis(100), Nanos::from_millis(200));
+        assert_eq!(rates(&timeline, "sent", span).len(), 2);
+        let (from, to) = widened(&timeline, span);
+        assert_eq!(timeline.growth("sent", from, to).unwrap().0, 3 + 4);
     }
 
     #[test]

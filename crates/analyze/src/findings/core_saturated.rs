@@ -26,8 +26,15 @@ impl Cause for CoreSaturated {
         if seen.reached() {
             return Vec::new();
         }
+        // A sender that keeps its schedule spins between two packets, so its full core holds nothing back.
+        let paced = seen.offered().filter(|offered| offered.share >= generator_limited::OFFERED);
         let cores = seen.hosts().map(|host| (host, seen.cores(host)));
-        let hosts: Vec<(&str, Vec<CoreUse>)> = cores.filter(|(_, cores)| !cores.is_empty()).collect();
+        let suspect = |(host, cores): &(&str, Vec<CoreUse>)| match &paced {
+            Some(_) if seen.one_machine() => cores.iter().all(|core| core.busy() >= FULL),
+            Some(offered) => *host != offered.host,
+            None => true,
+        };
+        let hosts: Vec<(&str, Vec<CoreUse>)> = cores.filter(|(_, cores)| !cores.is_empty()).filter(suspect).collect();
         let busiest = hosts.iter().max_by(|a, b| a.1[0].busy().total_cmp(&b.1[0].busy()));
         let Some((host, cores)) = busiest.filter(|(_, cores)| cores[0].busy() >= FULL) else { return Vec::new() };
         // The same core, said twice, would read like two causes.
@@ -100,7 +107,7 @@ fn next(seen: &Evidenced<'_>, host: &str, cores: &[CoreUse]) -> NextStep {
             on: Some("another machine".to_owned()),
             expected: Some("each end has its own cores".to_owned()),
         },
-        (true, true, _) if is_wire(seen, host) => {
+        (true, true, _) if !seen.is_memory(host) => {
             step(format!("ethtool -L {interface} combined {n_cores}"), "arriving frames are spread over all cores")
         }
         (true, true, _) => {
@@ -114,11 +121,6 @@ fn next(seen: &Evidenced<'_>, host: &str, cores: &[CoreUse]) -> NextStep {
         }
         _ => step(format!("perf top -C {}", core_number(&cores[0].core)), "shows which code takes the time"),
     }
-}
-
-fn is_wire(seen: &Evidenced<'_>, host: &str) -> bool {
-    let driver = seen.environment(host).and_then(|facts| facts.get(seen.interface(host), "driver"));
-    driver.is_some_and(|driver| !crate::limits::is_virtual(driver))
 }
 
 /// The bit mask of the first cores, at most 32, as the kernel reads it.
@@ -140,6 +142,7 @@ fn target<'a>(seen: &Evidenced<'a>) -> &'a str {
 mod tests {
     use super::mask_of_all;
     use crate::story::Story;
+    use fathom_model::names::count;
 
     #[test]
     fn a_receiver_whose_one_core_is_full_of_softirqs_is_named_with_its_counter() {
@@ -205,6 +208,18 @@ mod tests {
         story.run.tests[0].options.set("rate", "1000/s");
         story.cpu("target", "cpu0", [1, 2, 97, 0]);
         assert_eq!(story.finding("core-saturated"), None);
+    }
+
+    #[test]
+    fn a_sender_that_keeps_its_schedule_spins_and_is_not_the_cause_of_a_loss() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 900)]);
+        story.total("client", count::INTENDED, 1000);
+        story.cpu("client", "cpu0", [60, 40, 0, 0]);
+        story.cpu("target", "cpu0", [1, 2, 50, 0]);
+        assert_eq!(story.finding("core-saturated"), None);
+        story.cpu("target", "cpu0", [1, 2, 97, 0]);
+        assert_eq!(story.finding("core-saturated").unwrap().short, "receiver cpu");
     }
 
     #[test]

@@ -157,7 +157,8 @@ impl Cause for DeviceReceive {
                 host,
                 what: format!("{interface} on {host} dropped what arrived"),
                 evidence,
-                n: dropped.max(fifo),
+                // The device counts again what the backlog of a core behind it drops.
+                n: dropped.saturating_sub(seen.growth(host, host::SOFTNET_DROPPED, None)).max(fifo),
                 of: arrived(seen, host),
                 next: step(format!("ethtool -G {interface} rx 4096"), "a longer ring holds longer bursts"),
             };
@@ -178,7 +179,11 @@ impl Cause for DeviceSend {
     fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
         let on_host = |host| {
             let interface = seen.interface(host);
-            let n = seen.growth(host, host::DEV_TX_DROPPED, Some(interface));
+            let counted_all = seen.growth(host, host::DEV_TX_DROPPED, Some(interface));
+            // A device that is memory also counts what the backlog behind it drops.
+            let backlog = |host| seen.growth(host, host::SOFTNET_DROPPED, None);
+            let behind = if seen.is_memory(host) { seen.hosts().map(backlog).max().unwrap_or(0) } else { 0 };
+            let n = counted_all.saturating_sub(behind);
             let dropped = Dropped {
                 id: self.id(),
                 short: "device drops",

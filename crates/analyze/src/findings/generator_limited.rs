@@ -6,7 +6,7 @@ use fathom_model::{
     units::{approximate, percent, ratio},
 };
 
-use super::{Cause, Evidenced, counted, measured};
+use super::{Cause, Evidenced, Offered, counted, measured};
 
 /// From this share of what the tool reaches at best, the tool is the limit.
 const CEILING: f64 = 0.9;
@@ -15,7 +15,7 @@ const FULL: f64 = 0.95;
 /// A target whose cores are busy for less than this could do more.
 const FREE: f64 = 0.5;
 /// What is offered must be this share of what was intended (the rule of CSIT).
-const OFFERED: f64 = 0.99;
+pub(super) const OFFERED: f64 = 0.99;
 
 /// Compares the value with the tool's own ceiling, and the tool's threads with the target's cores.
 pub(crate) struct GeneratorLimited;
@@ -96,12 +96,10 @@ impl Cause for OfferedTooLittle {
     }
 
     fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
-        let Some((from, _)) = seen.one_way() else { return Vec::new() };
-        let (sent, intended) = (seen.total(from, count::SENT), seen.total(from, count::INTENDED));
-        let Some(share) = ratio(sent, intended).filter(|share| *share < OFFERED) else { return Vec::new() };
-        let sender = seen.host_of(from).unwrap_or(&seen.test.from);
+        let Some(offered) = seen.offered().filter(|offered| offered.share < OFFERED) else { return Vec::new() };
+        let Offered { host: sender, side, sent, intended, share } = offered;
         let mut evidence = vec![counted(sender, count::INTENDED, intended), counted(sender, count::SENT, sent)];
-        let refused = seen.growth(sender, host::UDP_SNDBUF_ERRORS, None) + seen.total(from, count::SEND_REFUSED);
+        let refused = seen.growth(sender, host::UDP_SNDBUF_ERRORS, None) + seen.total(side, count::SEND_REFUSED);
         if refused > 0 {
             evidence.push(counted(sender, count::SEND_REFUSED, refused));
         }

@@ -70,6 +70,16 @@ pub struct Evidenced<'a> {
     trials: Vec<&'a Trial>,
 }
 
+/// What a sender with a schedule really sent.
+pub(crate) struct Offered<'a> {
+    pub(crate) host: &'a str,
+    pub(crate) side: Side,
+    pub(crate) sent: u64,
+    pub(crate) intended: u64,
+    /// The part of the intended that was sent.
+    pub(crate) share: f64,
+}
+
 /// How a core spent its time, as shares of 0 to 1.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct CoreUse {
@@ -182,6 +192,11 @@ impl<'a> Evidenced<'a> {
         self.run.hosts.get(host).and_then(|host| host.interface.as_deref()).unwrap_or("IFACE")
     }
 
+    /// Whether a host's device hands packets over within one machine.
+    pub(crate) fn is_memory(&self, host: &str) -> bool {
+        conservation::is_memory(&self.run.hosts, host)
+    }
+
     /// Whether all hosts of the test are one machine, so that its ends share the cores.
     pub(crate) fn one_machine(&self) -> bool {
         let here =
@@ -213,6 +228,13 @@ impl<'a> Evidenced<'a> {
             (None, true) => "client",
             (None, false) => "target",
         }
+    }
+
+    /// What the sender offered of what its schedule asked for; nothing without a schedule.
+    pub(crate) fn offered(&self) -> Option<Offered<'a>> {
+        let (side, _) = self.one_way()?;
+        let (sent, intended) = (self.total(side, count::SENT), self.total(side, count::INTENDED));
+        Some(Offered { host: self.host_of(side)?, side, sent, intended, share: ratio(sent, intended)? })
     }
 
     /// What did not arrive, where everything goes one way.

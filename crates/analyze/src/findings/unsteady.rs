@@ -1,6 +1,6 @@
 //! The rate did not become steady, or did not stay so.
 
-use fathom_model::{Derivation, Evidence, Finding, NextStep, Severity, units::percent};
+use fathom_model::{Derivation, Evidence, Finding, NextStep, Severity, Side, units::percent};
 use fathom_statistics::{drift, mean};
 
 use super::{Cause, Evidenced};
@@ -48,9 +48,10 @@ impl Cause for NoSteadyState {
             let value = format!("{word} by {} in {} of {n_trials} trials", percent(change.abs()), changes.len());
             return vec![finding(severity, title, proof(counter, value))];
         }
-        let told = seen.trials().iter().flat_map(|trial| trial.records.values()).flat_map(|record| &record.notes);
-        let n_never = seen.trials().iter().filter(|trial| trial.records.values().any(|record| !record.steady)).count();
-        if 2 * n_never <= n_trials || told.into_iter().any(|note| note.id == self.id()) {
+        // The engine says so beside the number, where it noticed; then it need not be said twice.
+        let told = seen.records(Side::Initiator).flat_map(|record| &record.notes).any(|note| note.id == self.id());
+        let n_never = seen.records(Side::Initiator).filter(|record| !record.steady).count();
+        if told || 2 * n_never <= n_trials {
             return Vec::new();
         }
         let title = format!("the warm-up ended before the rate was steady in {n_never} of {n_trials} trials");

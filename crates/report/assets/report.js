@@ -9,7 +9,7 @@
   const show = (v, unit) => {
     if (unit === 'ns') return scaled(v, [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs'], [1, 'ns']]);
     if (unit === 's') return v.toFixed(2) + ' s';
-    if (unit === 'p') return 'p' + String(+(100 * (1 - 1 / v)).toPrecision(v > 50 ? 6 : 3)).slice(0, 8);
+    if (unit === 'p') return 'p' + (100 - 100 / v).toFixed(Math.max(0, Math.ceil(Math.log10(v)) - 1));
     return scaled(v, SI.map(([size, name]) => [size, name + (unit === 'req/s' && name ? ' ' : '') + unit]));
   };
   const axis = (text) => {

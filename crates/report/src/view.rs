@@ -244,7 +244,7 @@ pub(crate) fn errors(test: &TestRun) -> Vec<(String, u64)> {
         *all.entry(cause).or_default() += n;
     }
     let mut all: Vec<(String, u64)> = all.into_iter().map(|(cause, n)| (cause.clone(), n)).collect();
-    all.sort_by(|a, b| b.1.cmp(&a.1));
+    all.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
     all
 }
 

@@ -235,10 +235,11 @@ fn test(shape: &Shape) -> TestRun {
     }
 }
 
-fn limit(test: &mut TestRun, kind: LimitKind, value: f64, text: &str) {
-    let first = &test.summaries[0];
-    let used = first.value.map(|of| of / value);
-    test.limits.push(Limit { kind, metric: first.metric.name.to_string(), value, text: text.to_owned(), used });
+fn limit(of: &mut TestRun, kind: LimitKind, value: f64, words: &str) {
+    let first = &of.summaries[0];
+    let used = first.value.map(|reached| reached / value);
+    let limit = Limit { kind, metric: first.metric.name.to_string(), value, text: words.to_owned(), used };
+    of.limits.push(limit);
 }
 
 fn shapes() -> [Shape; 6] {
@@ -315,15 +316,21 @@ fn shapes() -> [Shape; 6] {
 }
 
 fn lossy(test: &mut TestRun) {
-    let loss = Derivation::Missing {
+    let derivation = Derivation::Missing {
         sent: (Side::Initiator, count::SENT.into()),
         arrived: (Side::Responder, count::RECEIVED.into()),
     };
-    let lost = summary(metric("loss_ratio", "loss", Unit::Ratio, loss), 0.0031, 0.06, ROUNDS);
-    test.summaries.insert(0, lost);
+    let share = summary(metric("loss_ratio", "loss", Unit::Ratio, derivation), 0.0031, 0.06, ROUNDS);
+    test.summaries.insert(0, share);
     test.expect.insert("loss_ratio".to_owned(), "<= 0".to_owned());
-    let text = "promised 0 %".to_owned();
-    test.limits.push(Limit { kind: LimitKind::Promise, metric: "loss_ratio".to_owned(), value: 0.0, text, used: None });
+    let promise = "promised 0 %".to_owned();
+    test.limits.push(Limit {
+        kind: LimitKind::Promise,
+        metric: "loss_ratio".to_owned(),
+        value: 0.0,
+        text: promise,
+        used: None,
+    });
     let drops = [
         ("receiver's socket buffer", "web-1 udp_rcvbuf_errors", 93_114),
         ("softnet backlog", "web-1 softnet_dropped cpu0", 2_880),

@@ -61,7 +61,7 @@ pub(super) fn section(run: &Run) -> Markup {
 fn reached(run: &Run) -> Markup {
     html! {
         table {
-            thead { tr { th { "host" } th { "address" } th { "interface" } th { "reached by" } th.n { "clock" } } }
+            thead { tr { th { "host" } th { "address" } th { "interface" } th { "reached by" } th.n { "clock against ours" } } }
             tbody {
                 @for (name, host) in &run.hosts {
                     tr {

@@ -4,7 +4,7 @@ use fathom_model::{
     Conservation, Histogram, Run, TestRun,
     units::{Nanos, approximate, grouped, percent, ratio},
 };
-use maud::{Markup, html};
+use maud::{Markup, Render, html};
 
 use super::{anchor, overview::mark_class, scrolling};
 use crate::{
@@ -100,16 +100,27 @@ fn headline(run: &Run, test: &TestRun) -> Markup {
     }
 }
 
-fn figure(class: &str, title: &str, about: &str, plot: &Plot, table: Option<&Markup>) -> Markup {
-    html! {
-        figure class=(class) {
-            figcaption { b { (title) } @if !about.is_empty() { span { (about) } } }
-            @match plot {
-                Ok(drawing) => div.drawing { (drawing) },
-                Err(why) => p.none { (why) },
-            }
-            @if let Some(table) = table {
-                details { summary { "as a table" } (scrolling(table)) }
+/// A plot with its title and its table.
+struct Figure<'a> {
+    class: &'static str,
+    title: &'a str,
+    about: &'a str,
+    plot: Plot,
+    table: Option<Markup>,
+}
+
+impl Render for Figure<'_> {
+    fn render(&self) -> Markup {
+        html! {
+            figure class=(self.class) {
+                figcaption { b { (self.title) } @if !self.about.is_empty() { span { (self.about) } } }
+                @match &self.plot {
+                    Ok(drawing) => div.drawing { (drawing) },
+                    Err(why) => p.none { (why) },
+                }
+                @if let Some(table) = &self.table {
+                    details { summary { "as a table" } (scrolling(table)) }
+                }
             }
         }
     }
@@ -170,7 +181,7 @@ fn rate(test: &TestRun) -> Markup {
             }
         }
     });
-    figure("wide", title, &about, &throughput(test), table.as_ref())
+    Figure { class: "wide", title, about: &about, plot: throughput(test), table }.render()
 }
 
 fn latency(test: &TestRun) -> Markup {
@@ -189,13 +200,10 @@ fn latency(test: &TestRun) -> Markup {
             }
         }
     };
-    figure(
-        "",
-        "Latency by percentile",
-        "all rounds; dotted: fewer than 10 samples above",
-        &percentiles(test),
-        Some(&table),
-    )
+    let about = "all rounds; dotted: fewer than 10 samples above";
+    let figure =
+        Figure { class: "", title: "Latency by percentile", about, plot: percentiles(test), table: Some(table) };
+    figure.render()
 }
 
 fn quantile(histogram: &Histogram, q: f64) -> Markup {
@@ -217,7 +225,11 @@ pub(super) fn sum_in_words(conservation: &Conservation) -> Markup {
 
 fn losses(conservation: &Conservation) -> Markup {
     let share = |n: i64| {
-        let share = ratio(n.unsigned_abs(), conservation.n_sent).map(percent).unwrap_or_default();
+        let share = match ratio(n.unsigned_abs(), conservation.n_sent) {
+            // Nearly all is not all: the digits that tell how much is missing are kept.
+            Some(share) if (0.99..1.0).contains(&share) => format!("{:.3} %", share * 100.0),
+            share => share.map(percent).unwrap_or_default(),
+        };
         if n < 0 { format!("−{share}") } else { share }
     };
     let about = format!("{} sent", grouped(conservation.n_sent));
@@ -267,7 +279,8 @@ fn load(test: &TestRun, host: &str) -> Markup {
     } else {
         "each row is a core".to_owned()
     };
-    figure("", &format!("Load of {host}"), &about, &heat(test, host), Some(&table))
+    let title = format!("Load of {host}");
+    Figure { class: "", title: &title, about: &about, plot: heat(test, host), table: Some(table) }.render()
 }
 
 fn flows(test: &TestRun) -> Markup {

@@ -22,6 +22,9 @@ use crate::{
 /// The rounds whose values fit on a line; of more, the table has no columns.
 const ROUNDS_MAX: usize = 7;
 
+/// What the first column keeps when the screen is narrow.
+const FIRST_MIN: usize = 10;
+
 pub(super) fn write(screen: &mut Screen, run: &Run, test: &TestRun) {
     if let Some(reason) = &test.unavailable {
         screen.line(&[(Plain, "  "), (Warn, MISSING), (Plain, "  "), (Warn, reason)]);
@@ -63,21 +66,20 @@ fn grid(screen: &mut Screen, header: &[&str], lines: &[(Vec<String>, Tone)]) {
         *width =
             lines.iter().filter_map(|(cells, _)| cells.get::<usize>(column)).map(|c| n(c)).fold(*width, usize::max);
     }
-    // The first column gives way when the whole does not fit.
-    let others: usize = widths.iter().skip(1).map(|width| width + 2).sum();
-    widths[0] = widths[0].min(screen.width().saturating_sub(others + 2).max(10));
+    // When the whole does not fit, the first column gives way, then columns at the right.
+    let others = |shown: usize| -> usize { widths[1..shown].iter().map(|width| width + 2).sum() };
+    let fits = |shown: &usize| others(*shown) + FIRST_MIN + 4 <= screen.width();
+    let shown = (2..=widths.len()).rev().find(fits).unwrap_or(2);
+    widths[0] = widths[0].min(screen.width().saturating_sub(others(shown) + 4).max(FIRST_MIN));
     let join = |cells: &mut dyn Iterator<Item = &str>| {
-        let mut text = "  ".to_owned();
-        for (column, cell) in cells.enumerate() {
-            if column == 0 {
-                text.push_str(&fitted(cell, widths[0]));
-            } else {
-                text.push_str(&format!("  {cell:>0$}", widths[column]));
-            }
-        }
-        text
+        let aligned = |(column, cell): (usize, &str)| match column {
+            0 => fitted(cell, widths[0]),
+            _ => format!("{cell:>0$}", widths[column]),
+        };
+        format!("  {}", cells.take(shown).enumerate().map(aligned).collect::<Vec<_>>().join("  "))
     };
-    screen.line(&[(Faint, &join(&mut header.iter().copied()))]);
+    let more = if shown < widths.len() { " …" } else { "" };
+    screen.line(&[(Faint, &join(&mut header.iter().copied())), (Faint, more)]);
     for (cells, tone) in lines {
         screen.line(&[(*tone, &join(&mut cells.iter().map(String::as_str)))]);
     }

@@ -8,7 +8,7 @@ mod table;
 
 use std::io;
 
-use fathom_model::{Conservation, Finding, Run, Severity, finding::Outcome, units::grouped};
+use fathom_model::{Conservation, Finding, Run, Severity, finding::Outcome, summary::Drops, units::grouped};
 use screen::Screen;
 use screen::Tone::{Bad, Faint, Good, Plain, Strong, Warn};
 pub use screen::{Colour, TextStyle};
@@ -106,20 +106,15 @@ fn next_step(screen: &mut Screen, finding: &Finding) {
     }
 }
 
-/// `sent 41.2 M frames = received … + socket buffer 96,114 + unexplained 0`.
+/// `sent 100 datagrams = received 97 + receiver's socket buffer 3 + unexplained 0`.
 fn conserved(screen: &mut Screen, conservation: &Conservation) {
-    let mut text = format!(
-        "sent {} {} = received {}",
-        grouped(conservation.n_sent),
-        conservation.what,
-        grouped(conservation.n_received)
-    );
-    for drop in &conservation.drops {
-        text.push_str(&format!(" + {} {}", drop.place, grouped(drop.n_dropped)));
-    }
-    let sign = if conservation.n_unexplained < 0 { '−' } else { '+' };
-    text.push_str(&format!(" {sign} unexplained {}", grouped(conservation.n_unexplained.unsigned_abs())));
-    screen.wrapped((Plain, "  "), (Plain, &text));
+    let Conservation { what, n_sent, n_received, n_unexplained, .. } = conservation;
+    let drop = |drop: &Drops| format!("+ {} {}", drop.place, grouped(drop.n_dropped));
+    let sign = if *n_unexplained < 0 { '−' } else { '+' };
+    let mut terms = vec![format!("sent {} {what} = received {}", grouped(*n_sent), grouped(*n_received))];
+    terms.extend(conservation.drops.iter().map(drop));
+    terms.push(format!("{sign} unexplained {}", grouped(n_unexplained.unsigned_abs())));
+    screen.wrapped((Plain, "  "), (Plain, &terms.join(" ")));
 }
 
 fn notes(screen: &mut Screen, run: &Run) {

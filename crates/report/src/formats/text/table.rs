@@ -80,7 +80,9 @@ fn line(screen: &mut Screen, cells: &Cells, widths: &[usize], tones: [Tone; 7]) 
         let long = cells[column].chars().count() > widths[column];
         let n = if long { reach(cells, column) } else { 1 };
         let width = widths[column..column + n].iter().sum::<usize>() + GAP * (n - 1);
-        blocks.push((tones[column], width, wrap(&cells[column], width)));
+        let fits = cells[column].chars().count() <= width;
+        let lines = if fits { vec![cells[column].clone()] } else { wrap(&cells[column], width) };
+        blocks.push((tones[column], width, lines));
         column += n;
     }
     let height = blocks.iter().map(|(.., lines)| lines.len()).max().unwrap_or(1);

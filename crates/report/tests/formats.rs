@@ -1,0 +1,280 @@
+//! Every format of the sample run, read as its reader would.
+
+use std::collections::BTreeMap;
+
+use fathom_model::{Run, Trial, run::Completeness};
+use fathom_report::{
+    FORMATS, Format,
+    formats::{Colour, Csv, Html, Json, Ndjson, Text, TextStyle},
+};
+
+mod sample;
+
+fn written(format: &dyn Format, run: &Run) -> String {
+    let mut bytes = Vec::new();
+    format.write(run, &mut bytes).expect("memory takes all");
+    String::from_utf8(bytes).expect("every format is text")
+}
+
+/// A run in which whatever may be absent is absent.
+fn bare() -> Run {
+    let mut run = sample::run();
+    run.findings.clear();
+    run.verdict.reasons.clear();
+    run.completeness = Completeness::Complete;
+    for host in run.hosts.values_mut() {
+        *host = fathom_model::run::Host::default();
+    }
+    for (index, test) in run.tests.iter_mut().enumerate() {
+        test.limits.clear();
+        test.conservation = None;
+        test.to = None;
+        for summary in &mut test.summaries {
+            (summary.value, summary.confidence, summary.n_samples) = (None, None, None);
+            summary.trials.clear();
+        }
+        for trial in &mut test.trials {
+            for record in trial.records.values_mut() {
+                record.timeline = fathom_model::Timeline::default();
+                record.distributions.clear();
+            }
+            trial.hosts.values_mut().for_each(|host| *host = fathom_model::HostRecord::default());
+        }
+        if index % 2 == 1 {
+            test.trials = vec![Trial::default()];
+            test.summaries.clear();
+        }
+    }
+    run
+}
+
+const EVALUATION: &str = "\
+fathom evaluate 10.0.0.2 --expect 'udp_stream.loss_ratio <= 0'
+  client: gen-1 (8 cores, ens5 25 Gbit/s) target: web-1 (8 cores, ens5 25 Gbit/s)
+
+  INCOMPLETE  tcp_crr: web-1 did not answer in rounds 4 and 5; what was measured is kept
+
+  TCP is held back by the target's core 0: softirq 97 % there, 11 % on the others; all frames arrive
+  in 1 of 8 queues.
+  next:  ethtool -L ens5 combined 8
+         (on web-1; expected to lift TCP from 9.1 to about 24 Gbit/s)
+
+  UDP loses 0.30 % at the receiver's socket: its buffer of 208 KiB holds 0.3 ms at 5 Gbit/s.
+  next:  sysctl -w net.core.rmem_max=8388608
+         (on web-1; expected to end the loss at this rate)
+
+  layer   test                  result       95 % interval  limit               used
+  http    GET /, 100            182 k req/s  ± 0.40 %       own ceiling 610 k   30 %   ◂ one queue
+          connections
+          p50 · p99 · p99.9     510 µs · 1.89 ms · 4.18 ms
+  tcp     stream, 8 flows       9.10 Gbit/s  ± 0.40 %       line 23.5 Gbit/s    39 %   ◂ one queue
+          request/response, 1   48.2 µs p50  47.9 – 48.5
+          flow
+          p99 · p99.9           178 · 395 µs
+          connect +             38.0 k/s     ± 0.40 %
+          request/response
+          p50 · p99 · p99.9     151 µs · 559 µs · 1.24 ms
+          3 of 5 rounds
+  udp     1,400 B at 5 Gbit/s   loss 0.31 %  0.29 – 0.33    promised 0 %        ✗      ◂ socket
+                                                                                       buffer
+          goodput               4.99 Gbit/s  ± 0.40 %       asked 5 Gbit/s      100 %
+  frames  64 B                  3.10 Mpps    ± 0.40 %       own ceiling 3.4     91 %
+                                                            Mpps
+          1518 B                –  needs CAP_NET_RAW
+
+  sent 31,248,112 datagrams = received 31,151,998 + receiver's socket buffer 93,114 + softnet
+  backlog 2,880 + device 0 + unexplained 120
+
+  note  http: p99.9: 3 samples lie above it, too few to rely on
+  note  tcp_rr: p99.9: 3 samples lie above it, too few to rely on
+  note  tcp_crr: p99.9: 3 samples lie above it, too few to rely on
+  note  tcp_crr: the rate was not steady after 400 ms of warm-up; the interval is wider than it had
+        to be
+  note  web-1: the driver's own counters could not be read: ethtool -S is not permitted
+
+  remark  gen-1 runs with the powersave governor; rates may vary with its clock.
+
+verdict  FAIL   udp_stream: loss 0.31 % > 0 %      run 2026-11-21-0923-a1f3   92.0 s
+";
+
+#[test]
+fn an_evaluation_tells_the_finding_first_and_the_verdict_last() {
+    let text = written(&Text(TextStyle::PLAIN), &sample::run());
+    assert_eq!(text, EVALUATION, "\n{text}");
+}
+
+#[test]
+fn no_line_is_wider_than_the_screen() {
+    for width in [80, 100, 140] {
+        let style = TextStyle { colour: Colour::Never, width };
+        for run in [sample::run(), sample::run_of("tcp_stream"), sample::run_of("udp_stream"), bare()] {
+            for line in written(&Text(style), &run).lines() {
+                assert!(line.chars().count() <= width, "{width} columns: {line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn colours_only_repeat_what_the_words_say() {
+    let coloured = written(&Text(TextStyle { colour: Colour::Ansi, width: 100 }), &sample::run());
+    assert!(coloured.contains("\u{1b}[1;31mFAIL\u{1b}[0m"));
+    let mut plain = String::new();
+    for (index, piece) in coloured.split('\u{1b}').enumerate() {
+        plain.push_str(if index == 0 { piece } else { piece.split_once('m').unwrap().1 });
+    }
+    let trimmed = |text: &str| text.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>();
+    assert_eq!(trimmed(&plain), trimmed(EVALUATION));
+}
+
+#[test]
+fn a_single_test_is_told_in_detail() {
+    let text = written(&Text(TextStyle::PLAIN), &sample::run_of("http"));
+    for part in ["round 5", "p99.99", "30,000", "error", "connection reset by peer", "too few to rely on"] {
+        assert!(text.contains(part), "{part} is missing in\n{text}");
+    }
+    let text = written(&Text(TextStyle::PLAIN), &sample::run_of("tcp_stream"));
+    assert!(text.contains("10.0.0.1:51000") && text.contains("8,949 B"), "{text}");
+    let text = written(&Text(TextStyle::PLAIN), &sample::run_of("frames_1518"));
+    assert!(text.contains("–  needs CAP_NET_RAW"), "{text}");
+}
+
+#[test]
+fn what_is_absent_is_never_a_zero_and_breaks_no_format() {
+    for format in FORMATS {
+        assert!(!written(*format, &bare()).is_empty(), "{}", format.name());
+    }
+    let text = written(&Text(TextStyle::PLAIN), &bare());
+    assert!(text.contains("–  not measured") && text.contains("no round was completed"), "{text}");
+    let nothing = Run { tests: Vec::new(), hosts: BTreeMap::new(), ..bare() };
+    for format in FORMATS {
+        assert!(!written(*format, &nothing).is_empty(), "{}", format.name());
+    }
+}
+
+#[test]
+fn a_hostile_host_can_neither_move_the_cursor_nor_add_markup() {
+    let mut run = sample::run();
+    let evil = "\u{1b}[2J\u{202e}<script>alert(1)</script>\"'\r\nnext";
+    run.findings[0].title = evil.to_owned();
+    run.findings[0].id = evil.to_owned();
+    run.tests[0].findings = vec![evil.to_owned()];
+    run.tests[1].title = evil.to_owned();
+    run.tests[1].trials[0].records.values_mut().for_each(|record| {
+        record.errors.insert(evil.to_owned(), 3);
+    });
+    let host = run.hosts.remove("web-1").unwrap();
+    run.hosts.insert(evil.to_owned(), host);
+    run.tests[2].to = Some(evil.to_owned());
+    run.verdict.reasons.push(evil.to_owned());
+
+    let text = written(&Text(TextStyle::PLAIN), &run);
+    assert!(!text.contains(['\u{1b}', '\u{202e}', '\r']), "{text:?}");
+    let html = written(&Html, &run);
+    assert!(!html.contains("<script>alert") && !html.contains(['\u{1b}', '\u{202e}', '\r']));
+    assert_eq!(html.matches("<script>").count(), 1);
+    well_formed(&html);
+}
+
+/// Every tag that is opened is closed, in order.
+fn well_formed(html: &str) {
+    let mut open: Vec<&str> = Vec::new();
+    let mut rest = html.strip_prefix("<!DOCTYPE html>").expect("a document type");
+    while let Some(start) = rest.find('<') {
+        let end = start + rest[start..].find('>').expect("a tag ends");
+        let tag = &rest[start + 1..end];
+        rest = &rest[end + 1..];
+        let name = tag.trim_start_matches('/').split([' ', '\n']).next().expect("a tag has a name");
+        match tag.strip_prefix('/') {
+            Some(closed) => assert_eq!(open.pop(), Some(closed), "before {}", &rest[..rest.len().min(80)]),
+            None if name == "meta" => {}
+            None => open.push(name),
+        }
+        if name == "script" || name == "style" {
+            rest = &rest[rest.find(&format!("</{name}>")).unwrap_or(0)..];
+        }
+    }
+    assert_eq!(open, Vec::<&str>::new());
+}
+
+#[test]
+fn the_page_is_one_file_that_needs_nothing_else() {
+    let html = written(&Html, &sample::run());
+    well_formed(&html);
+    assert!(html.len() < 600_000, "{} bytes", html.len());
+    assert!(include_str!("../assets/report.js").len() < 10_000);
+    assert!(html.contains("default-src 'none'") && html.contains("style-src 'sha256-"));
+    for outside in ["src=", "href=\"http", "url(", "@import", " style=\"", "onclick"] {
+        assert!(!html.contains(outside), "{outside}");
+    }
+}
+
+#[test]
+fn every_link_of_the_page_leads_somewhere() {
+    let html = written(&Html, &sample::run());
+    let targets: Vec<&str> = html.split("href=\"#").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+    assert!(targets.len() > 10);
+    for target in targets {
+        assert!(html.contains(&format!("id=\"{target}\"")), "#{target}");
+    }
+}
+
+#[test]
+fn the_page_tells_everything_in_order() {
+    let html = written(&Html, &sample::run());
+    let order = [
+        "FAIL",
+        "What holds it back",
+        "The layers against their limits",
+        "All results",
+        "id=\"test-http\"",
+        "id=\"test-frames-1518\"",
+        "What differs",
+        "Repeat it",
+    ];
+    let places: Vec<usize> = order.iter().map(|part| html.find(part).unwrap_or_else(|| panic!("{part}"))).collect();
+    assert!(places.is_sorted(), "{places:?}");
+    assert_eq!(html.matches("<svg class=\"plot wide\"").count(), 6, "one line plot per measured test");
+    assert_eq!(html.matches("<svg class=\"plot heat\"").count(), 12, "both hosts of each measured test");
+    assert!(html.contains("the lost part, enlarged") && html.contains("3 of 5 rounds"));
+}
+
+#[test]
+fn a_row_of_csv_is_a_value_with_its_unit_and_absent_numbers_are_empty() {
+    let text = written(&Csv, &sample::run());
+    let mut rows = csv::Reader::from_reader(text.as_bytes());
+    let header = rows.headers().unwrap().clone();
+    let row = |record: &csv::StringRecord, column: &str| {
+        record.get(header.iter().position(|name| name == column).unwrap()).unwrap().to_owned()
+    };
+    let records: Vec<csv::StringRecord> = rows.records().map(Result::unwrap).collect();
+    let values: usize = sample::run().tests.iter().map(|test| test.summaries.len().max(1)).sum();
+    assert_eq!(records.len(), values);
+    let stream = records.iter().find(|record| row(record, "test") == "tcp_stream").unwrap();
+    assert_eq!(
+        ["metric", "unit", "value", "limit_kind"].map(|c| row(stream, c)),
+        ["throughput_bps", "bits_per_sec", "9100000000", "line-rate"]
+    );
+    let none = records.last().unwrap();
+    assert_eq!(["metric", "value", "note"].map(|c| row(none, c)), ["", "", "needs CAP_NET_RAW"]);
+}
+
+#[test]
+fn the_documents_are_read_back_as_they_were() {
+    let run = sample::run();
+    assert!(serde_json::from_str::<Run>(&written(&Json, &run)).unwrap() == run);
+    let lines = written(&Ndjson, &run);
+    assert!(serde_json::from_str::<Run>(lines.lines().last().unwrap()).unwrap() == run);
+    let events: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let n_trials: usize = run.tests.iter().map(|test| test.trials.len()).sum();
+    assert_eq!(events.iter().filter(|event| event["event"] == "trial").count(), n_trials);
+    assert_eq!(events.iter().filter(|event| event["event"] == "test").count(), run.tests.len());
+}
+
+#[test]
+fn every_format_is_found_by_its_name() {
+    for format in FORMATS {
+        assert_eq!(fathom_report::named(format.name()).unwrap().extension(), format.extension());
+    }
+    assert!(fathom_report::named("pdf").is_none());
+}

@@ -61,7 +61,7 @@
   const overCells = (svg, event) => {
     const group = event.target.closest('.cells');
     if (!group) return;
-    const [x] = pointed(svg, event), at = group.dataset.at.split(' ').map(Number);
+    const [x] = pointed(svg, event), at = svg.dataset.at.split(' ').map(Number);
     const index = at.findLastIndex((edge) => edge <= x);
     if (index >= 0) place(event, `${group.dataset.title}  ${group.dataset.v.split(' ')[index]} % busy`);
   };

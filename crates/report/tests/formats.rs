@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fathom_model::{Run, Trial, run::Completeness};
+use fathom_model::{Run, Trial, record::Series, run::Completeness, units::Nanos};
 use fathom_report::{
     FORMATS, Format,
     formats::{Colour, Csv, Html, Json, Ndjson, Text, TextStyle},
@@ -211,12 +211,35 @@ fn the_page_is_one_file_that_needs_nothing_else() {
 
 #[test]
 fn every_link_of_the_page_leads_somewhere() {
-    let html = written(&Html, &sample::run());
-    let targets: Vec<&str> = html.split("href=\"#").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
-    assert!(targets.len() > 10);
-    for target in targets {
-        assert!(html.contains(&format!("id=\"{target}\"")), "#{target}");
+    for run in [sample::run(), sample::run_of("tcp_stream"), bare()] {
+        let html = written(&Html, &run);
+        for target in html.split("href=\"#").skip(1).map(|rest| rest.split('"').next().unwrap()) {
+            assert!(html.contains(&format!("id=\"{target}\"")), "#{target}");
+        }
     }
+}
+
+#[test]
+fn a_page_about_large_hosts_and_long_rounds_stays_small() {
+    let mut run = sample::run();
+    for trial in run.tests.iter_mut().flat_map(|test| &mut test.trials) {
+        for host in trial.hosts.values_mut() {
+            let eight = std::mem::take(&mut host.series);
+            for (index, core) in (0..128).map(|core| (core % 8, core)) {
+                let of = format!("cpu{index}");
+                let copies = eight.iter().filter(|series| series.of == of).cloned();
+                host.series.extend(copies.map(|series| Series { of: format!("cpu{core}"), ..series }));
+            }
+        }
+        for record in trial.records.values_mut() {
+            record.timeline.end_ns = (1..=512).map(|interval| Nanos::from_millis(interval * 100)).collect();
+            record.timeline.counters.values_mut().for_each(|column| *column = (0..512).map(|n| 90 + n % 17).collect());
+        }
+    }
+    let html = written(&Html, &run);
+    well_formed(&html);
+    assert!(html.len() < 1_200_000, "{} bytes", html.len());
+    assert!(html.contains("the 32 busiest of 128 cores"));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use fathom_model::{
     HostRecord, TestRun,
     names::host as counter,
+    record::Series,
     units::{approximate, ratio, rounded},
 };
 use maud::{Markup, html};
@@ -59,14 +60,24 @@ pub(crate) fn cores<'a>(test: &'a TestRun, host: &str) -> Vec<&'a str> {
     names
 }
 
-/// Nanoseconds of work, and of work and idleness together, between two samples.
-fn busy(record: &HostRecord, core: &str, (from, to): (usize, usize)) -> Option<f64> {
-    let grown = |name: &str| {
-        let series = record.series.iter().find(|series| series.name == name && series.of == core)?;
-        Some(series.at(to)?.saturating_sub(series.at(from)?))
-    };
-    let work: u64 = BUSY.iter().filter_map(|(name, _)| grown(name)).sum();
-    ratio(work, work + grown(counter::CPU_IDLE_NS)?)
+/// The series of one core in one round: those of [`BUSY`] and the idle one.
+struct CoreSeries<'a> {
+    busy: [Option<&'a Series>; BUSY.len()],
+    idle: &'a Series,
+}
+
+impl<'a> CoreSeries<'a> {
+    fn of(record: &'a HostRecord, core: &str) -> Option<Self> {
+        let find = |name: &str| record.series.iter().find(|series| series.name == name && series.of == core);
+        Some(Self { busy: BUSY.map(|(name, _)| find(name)), idle: find(counter::CPU_IDLE_NS)? })
+    }
+
+    /// The share of work in the time between two samples.
+    fn share(&self, (from, to): (usize, usize)) -> Option<f64> {
+        let grown = |series: &Series| Some(series.at(to)?.saturating_sub(series.at(from)?));
+        let work: u64 = self.busy.iter().flatten().filter_map(|series| grown(series)).sum();
+        ratio(work, work + grown(self.idle)?)
+    }
 }
 
 /// What every core of a host did, in the order of their numbers.
@@ -78,14 +89,15 @@ pub(crate) fn uses<'a>(test: &'a TestRun, host: &str) -> BTreeMap<(u64, &'a str)
         let mut idle = 0;
         let mut core_use = CoreUse::default();
         for record in test.trials.iter().filter_map(|trial| trial.hosts.get(host)) {
-            for (sum, (name, _)) in growth.iter_mut().zip(BUSY) {
-                *sum += record.growth(name, core).unwrap_or(0);
+            let Some(series) = CoreSeries::of(record, core) else { continue };
+            for (sum, series) in growth.iter_mut().zip(series.busy) {
+                *sum += series.map_or(0, Series::growth);
             }
-            idle += record.growth(counter::CPU_IDLE_NS, core).unwrap_or(0);
+            idle += series.idle.growth();
             let intervals = record.at_ns.len().saturating_sub(1);
             let n = cells.min(intervals);
             let edge = |cell: usize| cell * intervals / n.max(1);
-            core_use.rounds.push((0..n).map(|cell| busy(record, core, (edge(cell), edge(cell + 1)))).collect());
+            core_use.rounds.push((0..n).map(|cell| series.share((edge(cell), edge(cell + 1)))).collect());
         }
         let total = growth.iter().sum::<u64>() + idle;
         core_use.shares = growth.iter().map(|part| ratio(*part, total).unwrap_or(0.0)).collect();
@@ -97,8 +109,8 @@ pub(crate) fn uses<'a>(test: &'a TestRun, host: &str) -> BTreeMap<(u64, &'a str)
     all
 }
 
-/// The cores that are drawn: all, or the busiest when there are too many.
-fn drawn<'a>(all: &BTreeMap<(u64, &'a str), CoreUse>) -> Vec<(u64, &'a str)> {
+/// The cores that are shown: all, or the busiest when there are too many.
+pub(crate) fn drawn<'a>(all: &BTreeMap<(u64, &'a str), CoreUse>) -> Vec<(u64, &'a str)> {
     let mut names: Vec<(u64, &str)> = all.keys().copied().collect();
     names.sort_by(|a, b| all[b].busy.total_cmp(&all[a].busy));
     names.truncate(CORES_MAX);
@@ -119,8 +131,10 @@ pub(crate) fn heat(test: &TestRun, host: &str) -> Plot {
     let height = TOP + row * float(names.len()) + 24.0;
     let width = (WIDTH - LEFT - GAP * (float(rounds) - 1.0)) / float(rounds);
     let bottom = TOP + row * float(names.len());
+    let edges = names.first().map(|name| layout(&all[name], width)).unwrap_or_default();
+    let edges: Vec<String> = edges.into_iter().map(|(x, _)| px(x)).collect();
     Ok(html! {
-        svg.plot.heat viewBox={ "0 0 " (px(WIDTH)) " " (px(height)) } role="img" aria-label={ "load of the cores of " (host) } {
+        svg.plot.heat viewBox={ "0 0 " (px(WIDTH)) " " (px(height)) } data-at=(edges.join(" ")) role="img" aria-label={ "load of the cores of " (host) } {
             @for (index, name) in names.iter().enumerate() {
                 @let top = TOP + row * float(index);
                 @if row >= LABEL_HEIGHT || index % 2 == 0 {
@@ -138,26 +152,37 @@ pub(crate) fn heat(test: &TestRun, host: &str) -> Plot {
     })
 }
 
-/// One row: one path per level of load, so that a page with many cores stays small.
+/// The left edge of every cell of a row and its width.
+fn layout(core: &CoreUse, width: f64) -> Vec<(f64, f64)> {
+    let rounds = core.rounds.iter().enumerate();
+    rounds
+        .flat_map(|(round, cells)| {
+            let each = width / float(cells.len().max(1));
+            let left = LEFT + float(round) * (width + GAP);
+            (0..cells.len()).map(move |index| (left + float(index) * each, each))
+        })
+        .collect()
+}
+
+/// One row: one path per level of load and neighbours joined, so that a page with many cores stays small.
 fn cells(core: &CoreUse, name: &str, (top, height): (f64, f64), width: f64) -> Markup {
-    let mut levels: BTreeMap<u64, String> = BTreeMap::new();
-    let mut values = Vec::new();
-    let mut edges = Vec::new();
-    for (round, cells) in core.rounds.iter().enumerate() {
-        let left = LEFT + float(round) * (width + GAP);
-        let each = width / float(cells.len().max(1));
-        for (index, share) in cells.iter().enumerate() {
-            let Some(share) = share else { continue };
-            let x = left + float(index) * each;
-            let level = rounded(share * LEVELS);
-            let d = format!("M{} {}h{}v{}h-{}z", px(x), px(top), px(each), px(height), px(each));
-            levels.entry(level).or_default().push_str(&d);
-            values.push(rounded(share * 100.0).to_string());
-            edges.push(px(x));
+    let shares = || core.rounds.iter().flatten();
+    let mut runs: Vec<(u64, f64, f64)> = Vec::new();
+    for (share, (x, each)) in shares().zip(layout(core, width)) {
+        let Some(level) = share.map(|share| rounded(share * LEVELS)) else { continue };
+        match runs.last_mut() {
+            Some((same, _, end)) if *same == level && (x - *end).abs() < 0.01 => *end = x + each,
+            _ => runs.push((level, x, x + each)),
         }
     }
+    let mut levels: BTreeMap<u64, String> = BTreeMap::new();
+    for (level, from, to) in runs {
+        let d = format!("M{} {}H{}v{}H{}z", px(from), px(top), px(to), px(height), px(from));
+        levels.entry(level).or_default().push_str(&d);
+    }
+    let percents = shares().map(|share| share.map_or("–".to_owned(), |share| rounded(share * 100.0).to_string()));
     html! {
-        g.cells data-title=(name) data-v=(values.join(" ")) data-at=(edges.join(" ")) {
+        g.cells data-title=(name) data-v=(percents.collect::<Vec<_>>().join(" ")) {
             title { (name) ": " (rounded(core.busy * 100.0)) " % busy on average" }
             @for (level, d) in &levels { path class={ "h" (level) } d=(d) {} }
         }

@@ -17,6 +17,8 @@ const PANEL_HEIGHT: f64 = 150.0;
 /// Room below a row of panels for the labels of its time axis.
 const BELOW: f64 = 40.0;
 const PER_ROW: usize = 5;
+/// The most points of a line: beyond it neighbours are joined, which loses no count and cannot be seen.
+const POINTS_MAX: usize = 128;
 /// The most rounds that are drawn: four rows fill a screen.
 pub(crate) const ROUNDS_MAX: usize = 20;
 
@@ -37,12 +39,14 @@ pub(crate) fn rate_of(test: &TestRun) -> Option<(&Metric, Side, &str)> {
 
 fn panel(round: u32, record: &Record, counter: &str, factor: f64) -> Option<Panel> {
     let column = record.timeline.counters.get(counter)?;
+    let ends = &record.timeline.end_ns[..column.len().min(record.timeline.end_ns.len())];
+    let joined = ends.len().div_ceil(POINTS_MAX).max(1);
     let mut begin = 0.0;
-    let mut points = Vec::with_capacity(column.len());
-    for (end, growth) in record.timeline.end_ns.iter().zip(column) {
-        let end = end.as_secs_f64();
+    let mut points = Vec::with_capacity(POINTS_MAX);
+    for (ends, growth) in ends.chunks(joined).zip(column.chunks(joined)) {
+        let end = ends[ends.len() - 1].as_secs_f64();
         if end > begin {
-            points.push((begin.midpoint(end), approximate(*growth) * factor / (end - begin)));
+            points.push((begin.midpoint(end), approximate(growth.iter().sum()) * factor / (end - begin)));
         }
         begin = end;
     }

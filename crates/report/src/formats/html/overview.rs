@@ -93,16 +93,14 @@ fn finding(run: &Run, finding: &Finding) -> Markup {
                 } @else if !finding.tests.is_empty() { "Concerns " }
                 @for (index, name) in finding.tests.iter().enumerate() {
                     @if index > 0 { ", " }
-                    a href={ "#" (anchor(name)) } { (title_of(run, name)) }
+                    @match run.tests.iter().find(|test| test.name == *name) {
+                        Some(test) => a href={ "#" (anchor(name)) } { (test.layer.name()) " " (test.title) },
+                        None => (name),
+                    }
                 }
             }
         }
     }
-}
-
-fn title_of(run: &Run, name: &str) -> String {
-    let test = run.tests.iter().find(|test| test.name == name);
-    test.map_or_else(|| name.to_owned(), |test| format!("{} {}", test.layer.name(), test.title))
 }
 
 fn evidence(finding: &Finding) -> Markup {
@@ -190,6 +188,9 @@ fn unit_of_work<'a>(test: &TestRun, metric: &'a Metric) -> &'a str {
 }
 
 pub(super) fn table(run: &Run) -> Markup {
+    if run.tests.len() < 2 {
+        return html! {};
+    }
     let rows = view::rows(run);
     html! {
         section #table {

@@ -1,7 +1,7 @@
 //! The section of one test: its plots, each with its table.
 
 use fathom_model::{
-    Conservation, Histogram, Run, TestRun,
+    Conservation, Histogram, Run, Side, Summary, TestRun, Trial,
     units::{Nanos, approximate, grouped, percent, ratio},
 };
 use maud::{Markup, Render, html};
@@ -12,7 +12,7 @@ use crate::{
     plot::{
         Plot,
         balance::{balance, parts},
-        heat::{BUSY, CORES_MAX, cores, heat, uses},
+        heat::{BUSY, CORES_MAX, cores, drawn, heat, uses},
         percentiles::{merged, percentiles, spoken},
         throughput::{ROUNDS_MAX, rate_of, throughput},
     },
@@ -172,16 +172,40 @@ fn rate(test: &TestRun) -> Markup {
     let table = summary.map(|summary| {
         html! {
             table {
-                thead { tr { th { "round" } th.n { (summary.metric.title) } } }
-                tbody {
-                    @for (trial, value) in test.trials.iter().zip(&summary.trials) {
-                        tr { td { (trial.round + 1) } td.n { (summary.metric.show(*value)) } }
+                thead {
+                    tr {
+                        th { "round" } th.n { (summary.metric.title) } th { "warm-up ended" } th.n { "measured from" }
+                        th.n { "to" } th.n { "started apart" }
                     }
+                }
+                tbody {
+                    @for (index, trial) in test.trials.iter().enumerate() { (round(summary, index, trial)) }
                 }
             }
         }
     });
     Figure { class: "wide", title, about: &about, plot: throughput(test), table }.render()
+}
+
+/// One round of a rate: its value, and how it was measured.
+fn round(summary: &Summary, index: usize, trial: &Trial) -> Markup {
+    let value = summary.trials.get(index).map(|value| summary.metric.show(*value));
+    let initiator = trial.records.values().find(|record| record.side == Side::Initiator);
+    html! {
+        tr {
+            td { (trial.round + 1) }
+            td.n.result { (value.as_deref().unwrap_or(MISSING)) }
+            @match initiator {
+                Some(record) => {
+                    td { (if record.steady { "steady" } else { "by its time limit" }) }
+                    td.n { (record.measured_ns.0) }
+                    td.n { (record.measured_ns.1) }
+                }
+                None => { td { (MISSING) } td.n { (MISSING) } td.n { (MISSING) } }
+            }
+            td.n { (trial.start_skew_ns) }
+        }
+    }
 }
 
 fn latency(test: &TestRun) -> Markup {
@@ -264,11 +288,11 @@ fn load(test: &TestRun, host: &str) -> Markup {
         table {
             thead { tr { th { "core" } @for (_, name) in BUSY { th.n { (name) } } th.n { "busy" } } }
             tbody {
-                @for ((_, core), core_use) in &all {
+                @for key in drawn(&all) {
                     tr {
-                        td { (core) }
-                        @for share in &core_use.shares { td.n { (percent(*share)) } }
-                        td.n.result { (percent(core_use.busy)) }
+                        td { (key.1) }
+                        @for share in &all[&key].shares { td.n { (percent(*share)) } }
+                        td.n.result { (percent(all[&key].busy)) }
                     }
                 }
             }

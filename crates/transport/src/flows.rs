@@ -18,6 +18,9 @@ const SAMPLES_MAX: usize = 4096;
 /// The most flows that are sampled.
 const FLOWS_MAX: usize = 512;
 
+/// The total of what TCP sent, retransmissions included; `bytes_sent` among the totals is what it was handed.
+pub(crate) const BYTES_TRANSMITTED: &str = "bytes_transmitted";
+
 /// Samples every flow once per interval, from the thread that conducts.
 #[derive(Debug)]
 pub(crate) struct FlowWatch {
@@ -98,9 +101,13 @@ impl FlowWatch {
     /// Takes a last sample and writes all of them, with the totals that follow, to the record.
     pub(crate) fn finish(mut self, record: &mut Record) {
         self.sample(record.timeline.end_ns.last().copied().unwrap_or_default());
-        for name in [tcp::RETRANS_TOTAL, tcp::BYTES_RETRANS] {
-            let last = |flow: &Flow| flow.samples.last().and_then(|sample| sample.values.get(name).copied());
-            record.totals.insert(name.to_owned(), self.flows.iter().filter_map(last).sum());
+        for (value, total) in [
+            (tcp::RETRANS_TOTAL, tcp::RETRANS_TOTAL),
+            (tcp::BYTES_RETRANS, tcp::BYTES_RETRANS),
+            (tcp::BYTES_SENT, BYTES_TRANSMITTED),
+        ] {
+            let last = |flow: &Flow| flow.samples.last().and_then(|sample| sample.values.get(value).copied());
+            record.totals.insert(total.to_owned(), self.flows.iter().filter_map(last).sum());
         }
         record.distributions.insert(tcp::RTT_NS.to_owned(), self.rtt);
         record.flows = self.flows;

@@ -35,15 +35,11 @@ pub(crate) enum Opening {
     Connected(Vec<Socket>),
 }
 
-/// A socket of the initiator, bound to the host's address on the path where it has one.
-pub(crate) fn initiator_socket(to: SocketAddr, from: Option<IpAddr>) -> fathom_sys::Result<Socket> {
-    let socket = socket::stream(to)?;
-    if let Some(from) = from {
-        socket::set_bind_address_no_port(&socket)?;
-        let from = SocketAddr::new(from, 0);
-        socket.bind(&from.into()).map_err(socket::named("bind"))?;
-    }
-    Ok(socket)
+/// Binds a socket of the initiator to the host's address on the path, where it has one.
+pub(crate) fn bind_initiator(socket: &Socket, from: Option<IpAddr>) -> fathom_sys::Result<()> {
+    let Some(from) = from else { return Ok(()) };
+    socket::set_bind_address_no_port(socket)?;
+    socket.bind(&SocketAddr::new(from, 0).into()).map_err(socket::named("bind"))
 }
 
 /// A listener at the responder's address.
@@ -85,7 +81,8 @@ impl Opening {
         let mut notes = Vec::new();
         let connect = |_| {
             let cannot = |cause| Error::System { what: format!("connect to {to}"), cause };
-            let socket = initiator_socket(to, role.address).map_err(cannot)?;
+            let socket = socket::stream(to).map_err(cannot)?;
+            bind_initiator(&socket, role.address).map_err(cannot)?;
             notes = socket_options.apply(&socket)?;
             socket::connect(&socket, to, CONNECT_MAX).map_err(cannot)?;
             Ok(socket)

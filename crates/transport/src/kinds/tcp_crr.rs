@@ -4,7 +4,7 @@
 //! responder closes first, as HTTP/1.0 servers do, so that the initiator's ports are not held by TIME-WAIT. With `--close reset`
 //! the initiator resets instead, which costs less and is noted beside the number.
 
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
 use fathom_engine::{Crew, Error, Phase, Session, Stop, Test, TestKind, Worker};
 use fathom_model::{
@@ -245,10 +245,9 @@ impl Calls<'_> {
     fn open(&self) -> fathom_sys::Result<Arc<Socket>> {
         let test = &self.caller.test;
         let to = self.caller.to.as_socket().expect("an IP address was told");
-        let from: Option<IpAddr> = test.role.address;
-        let socket = link::initiator_socket(to, from)?;
+        let socket = socket::stream_nonblocking(to)?;
+        link::bind_initiator(&socket, test.role.address)?;
         test.options.set(&socket)?;
-        socket.set_nonblocking(true).map_err(socket::named("fcntl(O_NONBLOCK)"))?;
         socket.set_tcp_nodelay(true).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;
         if test.resets {
             socket::set_reset_on_close(&socket)?;

@@ -20,7 +20,7 @@ use fathom_sys::{
 use super::{LATENCY, Measure, Named, cost, metric, of, quantile, rate, total};
 use crate::{
     causes::Causes,
-    flows::FlowWatch,
+    flows::{BYTES_TRANSMITTED, FlowWatch},
     link::Opening,
     options::{self, BUFFER, CONGESTION, DSCP, FLOWS, MSS, PORT, SocketOptions},
     payload::Payload,
@@ -65,7 +65,7 @@ const fn metrics(sender: Side, receiver: Side) -> [Metric; 8] {
             Named("retransmitted_ratio", "retransmitted"),
             Measure(Unit::Ratio, Better::Lower),
             "RFC 6349 section 4.2",
-            Derivation::Share { part: of(sender, tcp::BYTES_RETRANS), whole: of(sender, count::BYTES_SENT) },
+            Derivation::Share { part: of(sender, tcp::BYTES_RETRANS), whole: of(sender, BYTES_TRANSMITTED) },
         ),
         metric(
             Named("retransmitted_segments", "segments sent again"),

@@ -304,7 +304,9 @@ impl Sender<'_> {
             }
         }
         if let Some(pace) = &self.pace {
-            self.tally.intended = pace.due(clock::now() - self.worker.start).max(number);
+            let elapsed = clock::now() - self.worker.start;
+            self.tally.intended = pace.due(elapsed).max(number);
+            self.tally.lag_max = self.tally.lag_max.max(elapsed - pace.at(number));
         }
         if self.session.stop.told() != Stop::Abort {
             self.mark_end(number);

@@ -7,6 +7,8 @@ use fathom_model::{
 
 /// What stands in a cell for a value that there is not.
 pub(crate) const MISSING: &str = "–";
+/// How many quantiles fit on the line below a headline.
+const QUANTILES_MAX: usize = 4;
 
 /// A line of the table.
 #[derive(Debug)]
@@ -87,25 +89,32 @@ pub(crate) fn rounds_missing(run: &Run, test: &TestRun) -> Option<String> {
     (test.trials.len() < planned).then(|| format!("{} of {planned} rounds", test.trials.len()))
 }
 
-/// The quantiles of one distribution on one line, if there are more than the headline.
-fn quantile_row<'a>(test: &'a TestRun, headline: &Summary) -> Option<Row<'a>> {
+/// The quantiles of a test's first distribution that have no limit, beside the headline.
+pub(crate) fn quantiles<'a>(test: &'a TestRun, headline: &Summary) -> Vec<&'a Summary> {
     let of = |summary: &Summary| match &summary.metric.from {
         Derivation::Quantile { distribution, .. } => Some(distribution.clone()),
         _ => None,
     };
-    let distribution = test.summaries.iter().find_map(of)?;
+    let first = test.summaries.iter().find_map(of);
     let plain = |summary: &&Summary| {
         summary.value.is_some()
-            && of(summary).as_ref() == Some(&distribution)
+            && first.is_some()
+            && of(summary) == first
             && summary.metric.name != headline.metric.name
             && !test.limits.iter().any(|limit| limit.metric == summary.metric.name)
     };
-    let group: Vec<&Summary> = test.summaries.iter().filter(plain).take(4).collect();
+    test.summaries.iter().filter(plain).take(QUANTILES_MAX).collect()
+}
+
+/// Those quantiles on one line, if there are any.
+fn quantile_row<'a>(test: &'a TestRun, headline: &Summary) -> Option<Row<'a>> {
+    let group = quantiles(test, headline);
     let values: Vec<String> = group.iter().filter_map(|s| Some(s.metric.show(s.value?))).collect();
     let label = group.iter().map(|s| s.metric.title.as_ref()).collect::<Vec<_>>().join(" · ");
     (!group.is_empty()).then(|| Row { result: with_common_unit(&values, " · "), ..empty(test, label) })
 }
 
+/// One value as a line of a table: with its interval, and its limit where it has one.
 pub(crate) fn value_row<'a>(test: &'a TestRun, summary: &Summary, label: String) -> Row<'a> {
     let limit = test.limits.iter().find(|limit| limit.metric == summary.metric.name);
     let (used, mark) = limit.map_or((String::new(), Mark::Plain), |limit| used(limit, summary));

@@ -1,6 +1,6 @@
 //! The document itself, for programs and for later.
 
-use std::io;
+use std::io::{self, Write as _};
 
 use fathom_model::Run;
 
@@ -20,7 +20,9 @@ impl Format for Json {
     }
 
     fn write(&self, run: &Run, out: &mut dyn io::Write) -> io::Result<()> {
-        serde_json::to_writer_pretty(&mut *out, run)?;
-        out.write_all(b"\n")
+        let mut out = io::BufWriter::new(out);
+        serde_json::to_writer_pretty(&mut out, run)?;
+        out.write_all(b"\n")?;
+        out.flush()
     }
 }

@@ -1,6 +1,9 @@
 //! One JSON value per line: an event per round and per test, then the whole document.
 
-use std::{collections::BTreeMap, io};
+use std::{
+    collections::BTreeMap,
+    io::{self, Write as _},
+};
 
 use fathom_model::{Limit, Run, Summary, TestRun, Trial, units::Nanos};
 use serde::Serialize;
@@ -89,13 +92,14 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// Writes the event and a line end.
+    /// Writes the event and a line end at once.
     ///
     /// # Errors
     /// When `out` takes no more.
     pub fn write(&self, out: &mut dyn io::Write) -> io::Result<()> {
-        serde_json::to_writer(&mut *out, self)?;
-        out.write_all(b"\n")
+        let mut line = serde_json::to_vec(self)?;
+        line.push(b'\n');
+        out.write_all(&line)
     }
 }
 
@@ -115,7 +119,9 @@ impl Format for Ndjson {
             }
             Event::test(test).write(out)?;
         }
-        serde_json::to_writer(&mut *out, run)?;
-        out.write_all(b"\n")
+        let mut out = io::BufWriter::new(out);
+        serde_json::to_writer(&mut out, run)?;
+        out.write_all(b"\n")?;
+        out.flush()
     }
 }

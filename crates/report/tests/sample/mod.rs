@@ -156,6 +156,12 @@ fn trial(shape: &Shape, round: u32) -> Trial {
     if shape.name == "http" && round == 3 {
         sender.errors.insert("read: connection reset by peer".to_owned(), 2);
     }
+    if shape.name == "tcp_crr" {
+        let mut connect = Histogram::new();
+        (0..6_000)
+            .for_each(|_| connect.record(rounded(61_000.0 * noise.near(0.2) / noise.next().max(0.000_5).powf(0.3))));
+        sender.distributions.insert(distribution::CONNECT_TIME.to_owned(), connect);
+    }
     if shape.name == "tcp_crr" && round == 1 {
         sender.steady = false;
         let text = "the rate was not steady after 400 ms of warm-up; the interval is wider than it had to be";

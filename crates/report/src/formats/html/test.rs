@@ -20,8 +20,8 @@ use crate::{
 };
 
 /// The quantiles of the table below the plot.
-const QUANTILES: [(&str, f64); 7] =
-    [("p50", 0.5), ("p75", 0.75), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)];
+const QUANTILES: [(&str, f64); 6] =
+    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)];
 /// A quantile with fewer values above it is shown faintly.
 const ABOVE_MIN: u64 = 10;
 
@@ -86,6 +86,14 @@ fn headline(run: &Run, test: &TestRun) -> Markup {
             @if !row.limit.is_empty() {
                 span class=(mark_class(row.mark)) {
                     @if row.used.is_empty() { (row.limit) } @else { (row.used) " · " (row.limit) }
+                }
+            }
+        }
+        @let quantiles = view::quantiles(test, first);
+        @if !quantiles.is_empty() {
+            p.quantiles {
+                @for summary in quantiles {
+                    span { (summary.metric.title) b { (summary.value.map(|ns| summary.metric.show(ns)).unwrap_or_default()) } }
                 }
             }
         }

@@ -280,3 +280,66 @@ pub(crate) fn parts_of_hosts(run: &Run) -> Vec<(&'static str, &str)> {
     let others = run.hosts.keys().map(String::as_str).filter(known).map(|name| ("host", name));
     from.map(|name| ("client", name)).into_iter().chain(to.map(|name| ("target", name))).chain(others).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::Side;
+
+    use super::*;
+
+    fn summary(unit: Unit, better: Better, (value, low, high): (f64, f64, f64)) -> Summary {
+        let from = Derivation::Rate { side: Side::Initiator, counter: "sent".into() };
+        let (name, title, source) = ("rate".into(), "rate".into(), "docs/methods/rate.md".into());
+        Summary {
+            metric: Metric { name, title, unit, better, source, from },
+            value: Some(value),
+            confidence: Some(Confidence { low, high, level: 0.95, n_trials: 5 }),
+            trials: vec![value; 5],
+            n_above: None,
+            n_samples: None,
+            note: None,
+        }
+    }
+
+    #[test]
+    fn an_interval_is_a_percentage_where_it_is_symmetric_and_both_ends_elsewhere() {
+        let cases = [
+            (Unit::BitsPerSec, Better::Higher, (9.1e9, 9.06e9, 9.14e9), "± 0.44 %"),
+            (Unit::BitsPerSec, Better::Higher, (9.1e9, 8.0e9, 9.2e9), "8.00 – 9.20"),
+            (Unit::Nanos, Better::Lower, (48_200.0, 47_900.0, 48_600.0), "47.9 – 48.6"),
+            (Unit::Nanos, Better::Lower, (990_000.0, 900_000.0, 1_100_000.0), "900 µs – 1.10 ms"),
+            (Unit::Ratio, Better::Lower, (0.0031, 0.0029, 0.0033), "0.29 – 0.33"),
+        ];
+        for (unit, better, values, text) in cases {
+            assert_eq!(interval(&summary(unit, better, values)), text);
+        }
+        let alone =
+            Summary { confidence: None, trials: vec![1.0], ..summary(Unit::Count, Better::Higher, (1.0, 1.0, 1.0)) };
+        assert_eq!(interval(&alone), "one round");
+    }
+
+    #[test]
+    fn a_promise_is_kept_or_broken_only_when_the_whole_interval_says_so() {
+        let promised = |value: f64| Limit {
+            kind: LimitKind::Promise,
+            metric: "rate".to_owned(),
+            value,
+            text: String::new(),
+            used: None,
+        };
+        let rate = summary(Unit::BitsPerSec, Better::Higher, (9.1e9, 9.0e9, 9.2e9));
+        let marks = [8e9, 9.1e9, 10e9].map(|limit| used(&promised(limit), &rate).1);
+        assert_eq!(marks, [Mark::Kept, Mark::Open, Mark::Broken]);
+        let no_loss = summary(Unit::Ratio, Better::Lower, (0.0, 0.0, 0.0));
+        assert_eq!(used(&promised(0.0), &no_loss).0, "ok");
+    }
+
+    #[test]
+    fn a_unit_is_written_once_when_all_values_have_it() {
+        let join =
+            |values: &[&str]| with_common_unit(&values.iter().map(|v| (*v).to_owned()).collect::<Vec<_>>(), " · ");
+        assert_eq!(join(&["0.51 ms", "1.9 ms"]), "0.51 · 1.9 ms");
+        assert_eq!(join(&["510 µs", "1.9 ms"]), "510 µs · 1.9 ms");
+        assert_eq!(join(&[]), "");
+    }
+}

@@ -1,8 +1,5 @@
 //! A run with everything that a report must cope with: invented figures in the shape of real ones.
 
-#![allow(dead_code, reason = "each test and the example use a part of it")]
-#![allow(clippy::allow_attributes, reason = "an expectation would fail in the crate that uses all of it")]
-
 use std::collections::BTreeMap;
 
 use fathom_model::{

@@ -4,6 +4,7 @@
 
 mod core_saturated;
 mod drops;
+mod errors;
 mod flow_limited;
 mod generator_limited;
 mod incomplete;
@@ -54,6 +55,7 @@ pub const CAUSES: &[&dyn Cause] = &[
     &line::NoLineRate,
     &steal::Steal,
     &unsteady::NoSteadyState,
+    &errors::Errors,
     &incomplete::IncompleteTrials,
     &notes::Notes,
     &promise_broken::PromiseBroken,

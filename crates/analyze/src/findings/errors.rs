@@ -1,0 +1,86 @@
+//! Some of the work failed.
+
+use std::collections::BTreeMap;
+
+use fathom_model::{
+    Finding, Severity,
+    names::count,
+    units::{grouped, percent, ratio},
+};
+
+use super::{Cause, Evidenced, counted};
+use crate::window::host_of;
+
+/// From one failure in a hundred on, a value says less than it seems to.
+const HOLDS_BACK: f64 = 0.01;
+
+/// The counters of work that can fail, one of which a test has.
+const WORK: [&str; 4] = [count::REQUESTS, count::TRANSACTIONS, count::CONNECTIONS, count::SENT];
+
+/// Sums up the errors by cause, and compares them with the work that was done.
+pub(crate) struct Errors;
+
+impl Cause for Errors {
+    fn id(&self) -> &'static str {
+        "errors"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        // Also those of trials that are left out of the value: errors may be why they did not end.
+        let records = || seen.test.trials.iter().flat_map(|trial| &trial.records);
+        let mut causes: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+        for (key, record) in records() {
+            for (cause, n) in &record.errors {
+                *causes.entry((host_of(key), cause)).or_default() += n;
+            }
+        }
+        let n_errors: u64 = causes.values().sum();
+        let Some(((_, most), _)) = causes.iter().max_by_key(|(_, n)| **n) else { return Vec::new() };
+        let done = |counter: &str| records().filter_map(|(_, record)| record.totals.get(counter)).sum::<u64>();
+        let n_done = WORK.iter().map(|counter| done(counter)).find(|n| *n > 0);
+        let share = n_done.and_then(|n_done| ratio(n_errors, n_done + n_errors));
+        // Streams count bytes, of which no share can be taken.
+        let matters = share.is_some_and(|share| share >= HOLDS_BACK);
+        let severity = if matters { Severity::HoldsBack } else { Severity::Remark };
+        let of = share.map_or(String::new(), |share| format!(" ({} of all)", percent(share)));
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "errors".to_owned(),
+            title: format!("{} errors{of}, most often `{most}`", grouped(n_errors)),
+            severity,
+            tests: vec![seen.test.name.clone()],
+            evidence: causes.iter().map(|((host, cause), n)| counted(host, cause, *n)).collect(),
+            explains: None,
+            next: None,
+        }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::story::Story;
+
+    fn with_errors(n: u64) -> Story {
+        let mut story = Story::new();
+        story.http(1000, 10);
+        let record = story.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.errors.insert("connect: connection refused".to_owned(), n);
+        story
+    }
+
+    #[test]
+    fn errors_are_told_by_cause_and_matter_from_one_in_a_hundred() {
+        let finding = with_errors(1000).finding("errors").unwrap();
+        assert_eq!(finding.title, "1,000 errors (50 % of all), most often `connect: connection refused`");
+        assert_eq!(finding.severity, Severity::HoldsBack);
+        assert_eq!(with_errors(2).finding("errors").unwrap().severity, Severity::Remark);
+    }
+
+    #[test]
+    fn without_errors_there_is_nothing_to_tell() {
+        let mut story = Story::new();
+        story.http(1000, 10);
+        assert_eq!(story.finding("errors"), None);
+    }
+}

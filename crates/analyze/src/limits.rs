@@ -67,10 +67,12 @@ pub(crate) fn line(run: &Run, test: &TestRun) -> Option<Line> {
     let mut slowest: Option<BitsPerSec> = None;
     for host in hosts_of(test) {
         let Some(interface) = run.hosts.get(host).and_then(|host| host.interface.clone()) else { continue };
-        let driver = fact(run, host, "driver").map(str::to_owned);
+        // The loopback device has no driver that it could tell.
+        let loopback = (interface == "lo").then_some("loopback");
+        let driver = fact(run, host, "driver").or(loopback).map(str::to_owned);
         let speed = fact(run, host, "speed_bps").and_then(|speed| speed.parse::<BitsPerSec>().ok());
         let nominal = fact(run, host, "line_rate").is_some_and(|rate| rate != "real");
-        let real = !nominal && !driver.as_deref().is_some_and(is_virtual) && interface != "lo";
+        let real = !nominal && !driver.as_deref().is_some_and(is_virtual);
         match speed.filter(|speed| real && speed.get() > 0.0) {
             Some(speed) => slowest = Some(slowest.map_or(speed, |other| if other < speed { other } else { speed })),
             None => return Some(Line::None { host: host.to_owned(), interface, driver }),

@@ -9,7 +9,7 @@ use fathom_model::{
     run::{Host, TestRun},
     units::{Nanos, approximate, approximate_signed, grouped, ratio},
 };
-use fathom_statistics::{LEVEL, enough_samples, mean, mean_interval, quantile_summary, share_interval};
+use fathom_statistics::{LEVEL, mean, mean_interval, quantile_summary, samples_needed, share_interval};
 
 use crate::window::{Window, record_of, usable, widened};
 
@@ -144,14 +144,17 @@ impl<'a> Trials<'a> {
                 if histograms.is_empty() { "no distribution was recorded" } else { "nothing was recorded in it" };
             return Summary { note: Some(note.to_owned()), ..empty(metric) };
         };
-        let few = || format!("too few samples: {} where 10/(1 − q) would say something", grouped(summary.n_samples));
+        let needed = samples_needed(q);
+        let few = || {
+            format!("too few samples: {}, where {} needs {}", grouped(summary.n_samples), metric.title, grouped(needed))
+        };
         Summary {
             value: Some(summary.value),
             confidence: summary.confidence,
             trials,
             n_above: Some(summary.n_above),
             n_samples: Some(summary.n_samples),
-            note: (!enough_samples(q, summary.n_samples)).then(few),
+            note: (summary.n_samples < needed).then(few),
             ..empty(metric)
         }
     }
@@ -284,7 +287,11 @@ mod tests {
         }
         let summary = &story.analyzed().tests[0].summaries[0];
         assert_eq!((summary.n_samples, summary.n_above), (Some(1000), Some(0)));
-        assert!(summary.note.as_deref().unwrap().contains("too few samples: 1,000"), "{:?}", summary.note);
+        assert!(
+            summary.note.as_deref().unwrap().contains("too few samples: 1,000, where p99.9 needs 10,000"),
+            "{:?}",
+            summary.note
+        );
         assert!(summary.confidence.is_some() && summary.value.is_some());
     }
 

@@ -11,7 +11,7 @@ mod steadiness;
 pub use drift::drift;
 pub use line_rate::{ETHERNET_OVERHEAD, Headers, WIRE_OVERHEAD, best_goodput, frame_rate};
 pub use moments::{LEVEL, mean, mean_interval, share_interval, stdev, student_t};
-pub use quantile::{Quantile, enough_samples, quantile_interval, quantile_summary};
+pub use quantile::{Quantile, quantile_interval, quantile_summary, samples_needed};
 pub use steadiness::Steadiness;
 
 #[cfg(test)]

@@ -55,6 +55,19 @@ pub(crate) fn centred_interval(trials: &[f64], centre: f64) -> Option<Confidence
     Some(Confidence { low: centre - half, high: centre + half, ..interval })
 }
 
+/// The same for values that differ by factors, as latencies do: Student's t on their logarithms.
+///
+/// Neither end is below zero. Where a value is zero its logarithm is not a number, so the plain interval has to do.
+pub(crate) fn ratio_interval(trials: &[f64], centre: f64) -> Option<Confidence> {
+    if centre <= 0.0 || trials.iter().any(|value| *value <= 0.0) {
+        let plain = centred_interval(trials, centre)?;
+        return Some(Confidence { low: plain.low.max(0.0), ..plain });
+    }
+    let logs: Vec<f64> = trials.iter().map(|value| value.ln()).collect();
+    let interval = centred_interval(&logs, centre.ln())?;
+    Some(Confidence { low: interval.low.exp(), high: interval.high.exp(), ..interval })
+}
+
 /// The interval of a pooled share: the trials' t interval within 0 to 1.
 ///
 /// Where no event was seen among `n_samples`, its upper end is at least 3 / n (the rule of three), because a share of which
@@ -104,6 +117,14 @@ mod tests {
         });
         let n_covered = covered.count();
         assert!((930..=970).contains(&n_covered), "{n_covered} of 1000");
+    }
+
+    #[test]
+    fn latencies_that_differ_by_factors_have_an_interval_above_zero() {
+        let interval = ratio_interval(&[100.0, 200.0, 400.0], 210.0).unwrap();
+        assert!(interval.low > 0.0 && interval.low < 100.0 && interval.high > 400.0, "{interval:?}");
+        assert!((interval.low * interval.high - 210.0 * 210.0).abs() < 1e-6, "as far below as above, by factor");
+        assert!(ratio_interval(&[0.0, 2.0], 1.0).unwrap().low >= 0.0);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use fathom_model::{
 };
 use statrs::distribution::{Binomial, DiscreteCDF};
 
-use crate::moments::{LEVEL, centred_interval};
+use crate::moments::{LEVEL, ratio_interval};
 
 /// Fewer samples than this beyond a quantile say little about it.
 const BEYOND_MIN: f64 = 10.0;
@@ -24,14 +24,13 @@ pub struct Quantile {
     pub n_above: u64,
 }
 
-/// Whether there are at least 10 / (1 − q) samples, or 10 / q below the median.
+/// How many samples a quantile needs: 10 / (1 − q), or 10 / q below the median.
 ///
 /// The extremes are what they are, so for q = 0 and q = 1 one sample is enough.
 #[must_use]
-pub fn enough_samples(q: f64, n_samples: u64) -> bool {
+pub fn samples_needed(q: f64) -> u64 {
     let rarer = q.min(1.0 - q);
-    // The product is compared, not the quotient: 10 / (1 − 0.9) is a little more than 100 in binary.
-    n_samples > 0 && (rarer <= 0.0 || rounded(approximate(n_samples) * rarer * 1e6) >= rounded(BEYOND_MIN * 1e6))
+    if rarer > 0.0 { rounded(BEYOND_MIN / rarer) } else { 1 }
 }
 
 /// The distribution-free interval of a quantile, between two order statistics (David and Nagaraja, section 7.1).
@@ -57,12 +56,11 @@ pub fn quantile_interval(histogram: &Histogram, q: f64) -> Option<Confidence> {
 pub fn quantile_summary(merged: &Histogram, trials: &[f64], q: f64) -> Option<Quantile> {
     let exact = merged.quantile(q)?;
     let value = approximate(exact);
-    let between = (q > 0.0 && q < 1.0).then(|| centred_interval(trials, value)).flatten();
+    let between = (q > 0.0 && q < 1.0).then(|| ratio_interval(trials, value)).flatten();
     let confidence = between.map(|between| match quantile_interval(merged, q) {
         Some(within) => Confidence { low: between.low.min(within.low), high: between.high.max(within.high), ..between },
         None => between,
     });
-    let confidence = confidence.map(|interval| Confidence { low: interval.low.max(0.0), ..interval });
     Some(Quantile { value, confidence, n_samples: merged.count(), n_above: merged.count_above(exact) })
 }
 
@@ -119,6 +117,7 @@ mod tests {
         let summary = quantile_summary(&merged, &[14_000.0, 15_000.0, 16_000.0], 0.5).unwrap();
         let interval = summary.confidence.unwrap();
         assert!(interval.low < 13_000.0 && interval.high > 17_000.0, "{interval:?}");
+        assert!(interval.low > 10_000.0 && interval.high < 20_000.0, "{interval:?}");
         assert!(interval.low <= summary.value && summary.value <= interval.high);
         assert_eq!(interval.n_trials, 3);
         let alike = quantile_summary(&merged, &[15_000.0, 15_000.0], 0.5).unwrap().confidence.unwrap();
@@ -134,8 +133,6 @@ mod tests {
 
     #[test]
     fn a_p999_needs_ten_thousand_samples() {
-        assert!(!enough_samples(0.999, 9_999) && enough_samples(0.999, 10_000));
-        assert!(!enough_samples(0.9, 99) && enough_samples(0.9, 100));
-        assert!(enough_samples(1.0, 1) && !enough_samples(1.0, 0));
+        assert_eq!([0.5, 0.9, 0.99, 0.999, 1.0].map(samples_needed), [20, 100, 1_000, 10_000, 1]);
     }
 }

@@ -76,18 +76,21 @@ fn proof(host: &str, core: &CoreUse) -> [Evidence; 2] {
 fn title(seen: &Evidenced<'_>, host: &str, cores: &[CoreUse]) -> String {
     let core = &cores[0];
     let (_, word, share) = core.mostly();
-    let busy = format!("is busy {} of the time, {word} {}", percent(core.busy()), percent(share));
+    let busy = format!("busy {} of the time, {word} {}", percent(core.busy()), percent(share));
     if seen.one_machine() {
-        let full: Vec<&str> = cores.iter().filter(|core| core.busy() >= FULL).map(|core| core.core.as_str()).collect();
+        let mut full: Vec<&str> =
+            cores.iter().filter(|core| core.busy() >= FULL).map(|core| core.core.as_str()).collect();
+        full.sort_unstable();
+        let are = if full.len() > 1 { "are" } else { "is" };
         return format!(
-            "both ends share the cores of one machine: of {} there {} {busy}",
+            "both ends share the {} cores of one machine: {} {are} {busy}",
             cores.len(),
             full.join(" and ")
         );
     }
     let others: Vec<f64> = cores[1..].iter().map(CoreUse::busy).collect();
     let rest = mean(&others).map_or(String::new(), |mean| format!("; the others are busy {}", percent(mean)));
-    format!("the {}'s {} on {host} {busy}{rest}", seen.part_of(host), core.core)
+    format!("the {}'s {} on {host} is {busy}{rest}", seen.part_of(host), core.core)
 }
 
 /// Spread the work over cores that are free; where none is, use another machine.
@@ -189,7 +192,7 @@ mod tests {
         }
         let finding = story.finding("core-saturated").unwrap();
         assert_eq!(finding.short, "shared cores");
-        assert!(finding.title.starts_with("both ends share the cores of one machine"), "{}", finding.title);
+        assert!(finding.title.starts_with("both ends share the 2 cores of one machine"), "{}", finding.title);
         assert!(finding.title.contains("cpu0 and cpu1"), "{}", finding.title);
     }
 

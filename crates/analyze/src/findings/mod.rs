@@ -313,18 +313,18 @@ pub(crate) fn findings(run: &Run, context: &Context) -> Vec<Finding> {
     merged
 }
 
-/// Adds to a finding what the same cause showed in another test.
+/// Adds the tests of a finding to one of the same cause, and what other hosts showed.
+///
+/// One host's counters of two tests would contradict each other without saying so: the first test's, which lacks most to its
+/// limit, stand for both.
 fn join(first: &mut Finding, other: Finding) {
     for test in other.tests {
         if !first.tests.contains(&test) {
             first.tests.push(test);
         }
     }
-    for evidence in other.evidence {
-        if !first.evidence.iter().any(|known| (&known.host, &known.counter) == (&evidence.host, &evidence.counter)) {
-            first.evidence.push(evidence);
-        }
-    }
+    let known: Vec<String> = first.evidence.iter().map(|evidence| evidence.host.clone()).collect();
+    first.evidence.extend(other.evidence.into_iter().filter(|evidence| !known.contains(&evidence.host)));
 }
 
 #[cfg(test)]

@@ -105,9 +105,9 @@ fn limit(kind: LimitKind, summary: &Summary, value: f64, word: &str) -> Limit {
 /// Everything that the values of a test are compared with, the nearest first.
 pub(crate) fn limits(run: &Run, test: &TestRun, context: &Context) -> Vec<Limit> {
     let mut limits = Vec::new();
-    if let Some(main) = main_rate(test) {
-        limits.extend(of_line(run, test, &main.metric).map(|most| limit(LimitKind::LineRate, main, most, "line")));
-    }
+    let mut rates = test.summaries.iter().filter(|summary| is_rate(&summary.metric));
+    let of_line = rates.find_map(|rate| Some((rate, of_line(run, test, &rate.metric)?)));
+    limits.extend(of_line.map(|(rate, most)| limit(LimitKind::LineRate, rate, most, "line")));
     let ceilings = context.ceilings.get(&test.kind);
     for summary in test.summaries.iter().filter(|summary| is_rate(&summary.metric)) {
         let ceiling = ceilings.and_then(|of| of.get(summary.metric.name.as_ref()));

@@ -171,7 +171,8 @@ impl<'a> Trials<'a> {
         };
         let (trials, note) = self.values(of_trial);
         let counted = self.trials.iter().filter_map(|trial| parts(trial).ok());
-        let (part, whole) = counted.fold((0_u64, 0_u64), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let (part, whole) =
+            counted.fold((0_u64, 0_u64), |sum, one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)));
         let value = share(part, whole);
         let confidence = value.and_then(|value| share_interval(&trials, value, whole));
         Summary { value, confidence, trials, n_samples: Some(whole), note, ..empty(metric) }

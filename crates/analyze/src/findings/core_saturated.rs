@@ -122,6 +122,10 @@ fn next(seen: &Evidenced<'_>, host: &str, cores: &[CoreUse]) -> NextStep {
             let command = format!("fathom {} {} --flows {n_cores}", seen.test.layer.name(), target(seen));
             NextStep { command, on: None, expected: Some("each flow has a core of its own".to_owned()) }
         }
+        _ if seen.part_of(host) == "client" => step(
+            "fathom calibrate".to_owned(),
+            "shows what this machine can ask for at most; several clients ask for more",
+        ),
         _ => step(format!("perf top -C {}", core_number(&cores[0].core)), "shows which code takes the time"),
     }
 }

@@ -39,7 +39,7 @@ impl Cause for ReceiveWindow {
             severity: Severity::HoldsBack,
             tests: vec![seen.test.name.clone()],
             evidence: vec![measured(sender, &format!("{} of {}", tcp::RWND_LIMITED_NS, tcp::BUSY_NS), share)],
-            explains: Some(share),
+            explains: None,
             next: Some(larger(seen, receiver, "net.ipv4.tcp_rmem", "4096 131072")),
         }]
     }
@@ -64,7 +64,7 @@ impl Cause for SendBuffer {
             severity: Severity::HoldsBack,
             tests: vec![seen.test.name.clone()],
             evidence: vec![measured(sender, &format!("{} of {}", tcp::SNDBUF_LIMITED_NS, tcp::BUSY_NS), share)],
-            explains: Some(share),
+            explains: None,
             next: Some(larger(seen, sender, "net.ipv4.tcp_wmem", "4096 16384")),
         }]
     }
@@ -136,7 +136,7 @@ mod tests {
             "4096\t131072\t6291456",
         );
         let finding = story.finding("receive-window").unwrap();
-        assert_eq!(finding.explains, Some(0.4));
+        assert_eq!(finding.evidence[0].value, "40 %");
         let next = finding.next.unwrap();
         assert_eq!(next.command, "sysctl -w net.ipv4.tcp_rmem=\"4096 131072 12582912\"");
         assert_eq!(next.on.as_deref(), Some("target"));

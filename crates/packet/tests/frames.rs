@@ -8,11 +8,14 @@ use std::{net::IpAddr, num::NonZeroU32, os::fd::AsFd, thread};
 use fathom_engine::{Error, Session, Test, TestKind};
 use fathom_model::{
     Endpoints, Phases, Record, Role, Settings, Side,
-    names::count::{INTENDED, RECEIVED, SEND_REFUSED, SENT, SOCKET_DROPPED},
+    names::{
+        count::{INTENDED, RECEIVED, SEND_REFUSED, SENT, SOCKET_DROPPED},
+        host,
+    },
     units::{Nanos, PerSec, approximate},
 };
 use fathom_packet::{
-    kinds::frames::{Frames, conservation},
+    kinds::frames::Frames,
     xdp::{Fate, Gate, Matching, PolicerLimit, dropper, policer},
 };
 use fathom_sys::{
@@ -32,8 +35,12 @@ const NEAR: &str = "near0";
 const FAR: &str = "far0";
 
 impl Wire {
-    /// Nothing, after saying so loudly, where no namespace may be made; where `CI` is set that is a failure.
     fn up() -> Option<Self> {
+        Self::of_mtu(1500)
+    }
+
+    /// Nothing, after saying so loudly, where no namespace may be made; where `CI` is set that is a failure.
+    fn of_mtu(mtu_bytes: u32) -> Option<Self> {
         let near = match NetNs::new() {
             Err(error) if error.is_permission() && std::env::var_os("CI").is_none() => {
                 eprintln!("SKIPPED: {error}: {}", error.source);
@@ -43,8 +50,7 @@ impl Wire {
         };
         let wire = Self { near, far: NetNs::new().unwrap() };
         let ends = (VethEnd { name: NEAR, mac: None }, VethEnd { name: FAR, mac: None });
-        let veth =
-            Veth { near: ends.0, far: ends.1, far_namespace: Some(wire.far.as_fd()), mtu_bytes: 1500, n_queues: 1 };
+        let veth = Veth { near: ends.0, far: ends.1, far_namespace: Some(wire.far.as_fd()), mtu_bytes, n_queues: 1 };
         wire.near.enter_with(|| Netlink::open().unwrap().add_veth(&veth).unwrap()).unwrap();
         for (side, address) in [(Side::Initiator, "198.18.0.1"), (Side::Responder, "198.18.0.2")] {
             wire.on(side, |name| {
@@ -143,10 +149,24 @@ impl Trial {
         self.responder.notes.iter().map(|note| note.id.as_str()).collect()
     }
 
-    /// Every frame that was sent is accounted for, and all that a clean wire lost was refused at its beginning.
+    /// What no counter explains of the frames that were sent.
+    ///
+    /// A refused frame was never sent, though the device may have counted it as dropped; and no counter is made to explain more
+    /// than is still missing, because two of them may see the same loss of a virtual device.
+    fn unexplained(&self) -> i64 {
+        let of = |record: &Record, name: &str| record.totals.get(name).copied().unwrap_or(0);
+        let places = [
+            of(&self.initiator, host::DEV_TX_DROPPED).saturating_sub(self.refused()),
+            of(&self.responder, host::DEV_RX_DROPPED),
+            of(&self.responder, host::SOFTNET_DROPPED),
+            of(&self.responder, SOCKET_DROPPED),
+        ];
+        let missing = i64::try_from(self.sent()).unwrap() - i64::try_from(self.received()).unwrap();
+        places.into_iter().fold(missing, |missing, n| missing - i64::try_from(n).unwrap().min(missing.max(0)))
+    }
+
     fn assert_clean(&self) {
-        let account = conservation(&self.initiator, &self.responder);
-        assert_eq!(account.n_unexplained, 0, "{account:?}\n{:?}\n{:?}", self.initiator.totals, self.responder.totals);
+        assert_eq!(self.unexplained(), 0, "{:?}\n{:?}", self.initiator.totals, self.responder.totals);
         assert!(self.initiator.complete && self.responder.complete && self.sent() > 0);
     }
 }
@@ -218,8 +238,17 @@ fn planted_loss_is_found_exactly_and_an_occupied_device_is_told() {
     assert_eq!(passed.0 + dropped.0, trial.sent());
     assert_eq!(dropped.0, trial.sent() / 100);
     assert_eq!(trial.received() + trial.responder.totals[SOCKET_DROPPED], passed.0);
-    let account = conservation(&trial.initiator, &trial.responder);
-    assert_eq!(account.n_unexplained, i64::try_from(dropped.0).unwrap(), "no counter of the kernel saw the gate");
+    assert_eq!(trial.unexplained(), i64::try_from(dropped.0).unwrap(), "no counter of the kernel saw the gate");
+}
+
+#[test]
+fn a_device_without_native_mode_is_counted_in_generic_mode_and_that_is_told() {
+    // Frames of 9000 bytes do not fit into a page, so veth refuses native XDP.
+    let Some(wire) = Wire::of_mtu(9000) else { return };
+    let trial = wire.run(&[("count", "500"), ("rate", "10k"), ("size", "9018")]).unwrap();
+    trial.assert_clean();
+    assert_eq!(trial.notes(), ["xdp-generic"]);
+    assert_eq!(trial.received(), 500);
 }
 
 #[test]

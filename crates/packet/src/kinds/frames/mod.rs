@@ -3,7 +3,6 @@
 //! The initiator sends numbered frames through a packet socket; the responder ends and counts them in an XDP program, before its
 //! network stack sees them. It knows nothing of searches: it runs one load for one time.
 
-mod conservation;
 mod counter;
 mod device;
 mod metrics;
@@ -13,7 +12,6 @@ mod sender;
 use fathom_engine::{Error, Test, TestKind};
 use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, Unit, ValueKind};
 
-pub use conservation::conservation;
 use metrics::METRICS;
 use receiver::Receiving;
 use sender::Sending;

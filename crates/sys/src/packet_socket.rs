@@ -93,15 +93,7 @@ impl Sender {
         Ok(Self { fd })
     }
 
-    /// Lets this much wait in the socket, counted in the kernel's memory: about 768 bytes for a small frame.
-    ///
-    /// # Errors
-    /// Without `CAP_NET_ADMIN`.
-    pub fn set_buffer(&self, volume: Bytes) -> Result<()> {
-        set_option(&self.fd, (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, "SO_SNDBUFFORCE"), option_value(volume))
-    }
-
-    /// Offers the first frames of the arena, at most [`MAX_BATCH`] of them.
+    /// Offers the first of these frames, at most [`MAX_BATCH`] of them.
     ///
     /// # Errors
     /// When the device has gone or is down, or a frame is longer than it allows.

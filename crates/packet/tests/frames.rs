@@ -108,6 +108,10 @@ impl Wire {
 
     /// Runs a trial as agents would: the responder is told to finish when the initiator has come back.
     fn run(&self, options: &[(&str, &str)]) -> Result<Trial, Error> {
+        self.run_while(options, || ())
+    }
+
+    fn run_while(&self, options: &[(&str, &str)], meanwhile: impl FnOnce() + Send) -> Result<Trial, Error> {
         let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
         let responder = self.prepare(Side::Responder, &settings, Endpoints::new())?;
         let initiator = self.prepare(Side::Initiator, &settings, responder.endpoints())?;
@@ -116,6 +120,7 @@ impl Wire {
         thread::scope(|scope| {
             let finish = counts.stop.clone();
             let responder = scope.spawn(move || responder.run(&counts));
+            scope.spawn(meanwhile);
             let initiator = initiator.run(&sends);
             finish.finish();
             Ok(Trial { responder: responder.join().unwrap()?, initiator: initiator? })
@@ -266,17 +271,16 @@ fn a_device_without_native_mode_is_counted_in_generic_mode_and_that_is_told() {
 #[test]
 fn a_policer_lets_its_rate_and_one_burst_pass() {
     let Some(wire) = Wire::up() else { return };
-    let limit = PolicerLimit { rate: PerSec::new(10_000.0).unwrap(), burst: 50 };
+    let limit = PolicerLimit { rate: PerSec::new(10_000.0).unwrap(), burst: 1_000 };
     let Some(gate) = or_skip(policer(Matching::UdpPort(9), limit)) else { return };
     let _link = wire.behind(&gate);
     let trial = wire.run(&[("rate", "30k"), ("count", "6000"), ("counter", "socket")]).unwrap();
     let Fate { passed, dropped } = gate.fate().unwrap();
     assert_eq!((passed + dropped).0, trial.sent());
     assert_eq!(trial.received() + trial.responder.totals[SOCKET_DROPPED], passed.0);
-    // Never more than the rate; less when the sender paused for longer than a burst, which a busy machine makes it do.
-    let most = 10_000.0 * trial.took().as_secs_f64() + 51.0;
-    let share = approximate(passed.0) / most;
-    assert!((0.3..=1.0).contains(&share) && dropped.0 > 0, "{passed} of {most} passed, {dropped} did not");
+    // How much of the rate is used depends on the sender's pauses; these bounds do not.
+    let most = 10_000.0 * trial.took().as_secs_f64() + 1_001.0;
+    assert!(passed.0 >= 1_000 && approximate(passed.0) <= most, "{passed} of at most {most} passed");
 }
 
 #[test]
@@ -300,6 +304,24 @@ fn a_device_that_is_down_is_refused_before_the_start() {
     let error = wire.run(&[]).unwrap_err();
     assert_eq!(error.to_string(), "far0 has no carrier");
     assert!(error.is_preflight());
+}
+
+#[test]
+fn what_was_sent_before_a_device_went_down_is_kept_as_incomplete() {
+    let Some(wire) = Wire::up() else { return };
+    let cut = || {
+        wire.on(Side::Initiator, |name| {
+            let mut netlink = Netlink::open().unwrap();
+            while netlink.link(name).unwrap().stats.tx_packets < 100 {
+                thread::yield_now();
+            }
+            let index = netlink.link(name).unwrap().index;
+            netlink.set_down(index).unwrap();
+        });
+    };
+    let trial = wire.run_while(&[("rate", "10k")], cut).unwrap();
+    assert!(!trial.initiator.complete && trial.sent() >= 99, "{:?}", trial.initiator.totals);
+    assert_eq!(trial.initiator.errors.keys().collect::<Vec<_>>(), ["sendmmsg(AF_PACKET): network down"]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, net::IpAddr, net::Ipv4Addr};
 
 use fathom_engine::Error;
 use fathom_model::{
-    Role,
+    Record, Role,
     names::host::{
         DEV_RX_DROPPED, DEV_RX_ERRORS, DEV_RX_FIFO, DEV_RX_FRAMES, DEV_TX_DROPPED, DEV_TX_ERRORS, DEV_TX_FRAMES,
         SOFTNET_DROPPED,
@@ -88,7 +88,7 @@ impl Device {
     pub(super) fn wait_for_carrier(&mut self) -> Result<(), Error> {
         let deadline = clock::now() + LINK_RETURNS;
         loop {
-            self.refresh()?;
+            self.refresh().map_err(|cause| self.unreadable(cause))?;
             if self.link.has_carrier || clock::now() >= deadline {
                 return self.require_carrier();
             }
@@ -108,21 +108,27 @@ impl Device {
         Err(unsupported(what, &format!("ip link set {name} mtu {needed}, on both ends")))
     }
 
-    fn refresh(&mut self) -> Result<(), Error> {
-        let link = self.netlink.link(&self.link.name);
-        let what = || format!("read the counters of {}", self.link.name);
-        self.link = link.map_err(|cause| Error::System { what: what(), cause })?;
+    fn unreadable(&self, cause: fathom_sys::Error) -> Error {
+        Error::System { what: format!("read the counters of {}", self.name()), cause }
+    }
+
+    fn refresh(&mut self) -> fathom_sys::Result<()> {
+        self.link = self.netlink.link(&self.link.name)?;
         Ok(())
     }
 
-    /// What it counts now.
-    pub(super) fn counts(&mut self) -> Result<Counts, Error> {
+    fn counts(&mut self) -> fathom_sys::Result<Counts> {
         self.refresh()?;
         Ok(of_device(&self.link.stats).into_iter().chain(softnet_dropped().map(|n| (SOFTNET_DROPPED, n))).collect())
     }
 
+    /// What it counts before the start.
+    pub(super) fn first_counts(&mut self) -> Result<Counts, Error> {
+        self.counts().map_err(|cause| self.unreadable(cause))
+    }
+
     /// What it counts when nothing has changed for a while, or when the time for late frames is over.
-    pub(super) fn settled_counts(&mut self) -> Result<Counts, Error> {
+    fn settled_counts(&mut self) -> fathom_sys::Result<Counts> {
         let mut counts = self.counts()?;
         let mut settling = Settling::begin();
         while settling.go_on(counts[DEV_TX_FRAMES] + counts[DEV_RX_FRAMES]) {
@@ -130,6 +136,25 @@ impl Device {
         }
         Ok(counts)
     }
+
+    /// Adds what the counters grew by to a record's totals; returns why not, when the device is gone.
+    pub(super) fn close(&mut self, record: &mut Record, before: &Counts) -> Option<fathom_sys::Error> {
+        let after = match self.settled_counts() {
+            Ok(after) => after,
+            Err(error) => return Some(error),
+        };
+        let growth = |(name, now): (&'static str, u64)| Some((name.to_owned(), now.saturating_sub(*before.get(name)?)));
+        record.totals.extend(after.into_iter().filter_map(growth));
+        None
+    }
+}
+
+/// Writes down what was lost: the record is then incomplete.
+pub(super) fn admit(record: &mut Record, losses: &[fathom_sys::Error]) {
+    for error in losses {
+        *record.errors.entry(format!("{}: {}", error.call, error.source.kind())).or_default() += 1;
+    }
+    record.complete &= losses.is_empty();
 }
 
 /// Waits until a count stands still.
@@ -176,13 +201,4 @@ fn of_device(stats: &LinkStats) -> Counts {
 fn softnet_dropped() -> Option<u64> {
     let text = fs::read_to_string("/proc/net/softnet_stat").ok()?;
     text.lines().map(|line| u64::from_str_radix(line.split_ascii_whitespace().nth(1)?, 16).ok()).sum()
-}
-
-/// What counters grew by, as totals of a record.
-pub(super) fn growth(before: &Counts, after: &Counts) -> BTreeMap<String, u64> {
-    let since = |(name, now): (&&'static str, &u64)| {
-        let earlier = before.get(*name)?;
-        Some(((*name).to_owned(), now.saturating_sub(*earlier)))
-    };
-    after.iter().filter_map(since).collect()
 }

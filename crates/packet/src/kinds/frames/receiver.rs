@@ -13,7 +13,7 @@ use fathom_sys::clock;
 use super::{
     PORT,
     counter::{Counter, Expected},
-    device::{Device, Settling, growth},
+    device::{Device, Settling, admit},
     endpoint, frame_size, n_flows,
 };
 
@@ -57,14 +57,15 @@ impl Test for Receiving {
     }
 
     fn run(mut self: Box<Self>, session: &Session) -> Result<Record, Error> {
-        let before = self.device.counts()?;
+        let before = self.device.first_counts()?;
         let crew = Crew { states: vec![&mut self.counter], counters: COUNTERS, cores: &self.cores, until: Until::Told };
         let conducted = crew.conduct(session, &mut (), |worker, counter| {
             let what = || "count the frames that arrived".to_owned();
             count(&worker, counter).map_err(|cause| Error::System { what: what(), cause })
         })?;
         let mut record = conducted.record(Side::Responder);
-        record.totals.extend(growth(&before, &self.device.counts()?));
+        let loss = self.device.close(&mut record, &before);
+        admit(&mut record, loss.as_slice());
         record.notes.extend(self.notes);
         if record.totals[RECEIVED] == 0 && session.stop.told() == Stop::Finish {
             let total = |name: &str| record.totals.get(name).copied().unwrap_or(0);

@@ -18,7 +18,7 @@ use fathom_sys::{
 
 use super::{
     NAME,
-    device::{Device, growth},
+    device::{Device, admit},
     endpoint, frame_size, n_flows,
 };
 use crate::wire::{Endpoint, Flow, MacAddress, Template};
@@ -112,16 +112,21 @@ impl Test for Sending {
     }
 
     fn run(mut self: Box<Self>, session: &Session) -> Result<Record, Error> {
-        let before = self.device.counts()?;
+        let before = self.device.first_counts()?;
         let is_paced = self.streams.iter().any(|stream| stream.pace.is_some());
         let counters = if is_paced { PACED } else { FLAT_OUT };
         let crew = Crew { states: self.streams, counters, cores: &self.cores, until: Until::PhasesOver };
-        let name = self.device.name();
-        let conducted = crew.conduct(session, &mut (), |worker, mut stream| {
-            stream.send(&worker).map_err(|cause| Error::System { what: format!("send frames out of {name}"), cause })
-        })?;
+        // A device that goes down ends the trial; what was sent until then is kept.
+        let conducted = crew.conduct(session, &mut (), |worker, mut stream| Ok(stream.send(&worker).err()))?;
         let mut record = conducted.record(Side::Initiator);
-        record.totals.extend(growth(&before, &self.device.settled_counts()?));
+        let mut losses: Vec<_> = conducted.workers.into_iter().flatten().collect();
+        if record.totals[SENT] == 0
+            && let Some(cause) = losses.pop()
+        {
+            return Err(Error::System { what: format!("send frames out of {}", self.device.name()), cause });
+        }
+        losses.extend(self.device.close(&mut record, &before));
+        admit(&mut record, &losses);
         Ok(record)
     }
 }

@@ -1,1 +1,4 @@
 //! Layer 7: HTTP requests.
+
+pub mod h1;
+pub mod url;

@@ -1,0 +1,108 @@
+//! Where a body ends that comes in chunks (RFC 9112 section 7.1).
+
+use super::Malformed;
+
+/// How far a chunked body has been followed: what the next byte belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Chunked {
+    /// The first digit of a chunk's size.
+    SizeBegin,
+    /// Further digits.
+    Size(u64),
+    /// What may follow the digits, to the end of the line.
+    Extension(u64),
+    /// The line feed after the size.
+    SizeEnd(u64),
+    /// So many bytes of the chunk.
+    Content(u64),
+    /// The carriage return after the chunk.
+    ContentReturn,
+    /// The line feed after the chunk.
+    ContentEnd,
+    /// The first byte of a trailer line, or of the empty line that ends the body.
+    TrailerBegin,
+    /// The rest of a trailer line.
+    Trailer,
+    /// The last line feed.
+    End,
+}
+
+impl Chunked {
+    /// Follows the body through `bytes`; how many of them belong to it once it has ended, or nothing while it goes on.
+    pub(super) fn follow(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+        let mut at = 0;
+        while at < bytes.len() {
+            if let Self::Content(left) = *self {
+                let step = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len() - at);
+                at += step;
+                let left = left - step as u64;
+                *self = if left == 0 { Self::ContentReturn } else { Self::Content(left) };
+                continue;
+            }
+            let byte = bytes[at];
+            at += 1;
+            if (*self, byte) == (Self::End, b'\n') {
+                return Ok(Some(at));
+            }
+            *self = self.after(byte)?;
+        }
+        Ok(None)
+    }
+
+    fn after(self, byte: u8) -> Result<Self, Malformed> {
+        Ok(match (self, byte) {
+            (Self::SizeBegin, _) => Self::Size(digit(byte).ok_or(Malformed::ChunkSize)?),
+            (Self::Size(size) | Self::Extension(size), b'\r') => Self::SizeEnd(size),
+            (Self::Size(size), b';' | b' ' | b'\t') => Self::Extension(size),
+            (Self::Size(size), _) => match digit(byte) {
+                Some(digit) if size >> 60 == 0 => Self::Size(size << 4 | digit),
+                _ => return Err(Malformed::ChunkSize),
+            },
+            (Self::Extension(_), b'\n') => return Err(Malformed::ChunkSize),
+            (Self::Extension(size), _) => Self::Extension(size),
+            (Self::SizeEnd(0), b'\n') => Self::TrailerBegin,
+            (Self::SizeEnd(size), b'\n') => Self::Content(size),
+            (Self::SizeEnd(_), _) => return Err(Malformed::ChunkSize),
+            (Self::ContentReturn, b'\r') => Self::ContentEnd,
+            (Self::ContentEnd, b'\n') => Self::SizeBegin,
+            (Self::TrailerBegin, b'\r') => Self::End,
+            (Self::TrailerBegin | Self::Trailer, b'\n') => Self::TrailerBegin,
+            (Self::TrailerBegin | Self::Trailer, _) => Self::Trailer,
+            (Self::Content(_) | Self::ContentReturn | Self::ContentEnd | Self::End, _) => {
+                return Err(Malformed::ChunkEnd);
+            }
+        })
+    }
+}
+
+fn digit(byte: u8) -> Option<u64> {
+    char::from(byte).to_digit(16).map(u64::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn follow(body: &[u8]) -> Result<Option<usize>, Malformed> {
+        Chunked::SizeBegin.follow(body)
+    }
+
+    #[test]
+    fn a_body_ends_behind_its_trailer() {
+        for body in ["0\r\n\r\n", "5\r\nhello\r\n0\r\n\r\n", "A;x=\"y\"\r\n0123456789\r\n00\r\nDigest: x\r\n\r\n"] {
+            let surplus = [body.as_bytes(), b"HTTP/1.1"].concat();
+            assert_eq!(follow(&surplus), Ok(Some(body.len())), "{body:?}");
+            assert_eq!(follow(&body.as_bytes()[..body.len() - 1]), Ok(None), "{body:?}");
+        }
+    }
+
+    #[test]
+    fn a_chunk_that_is_not_what_its_size_says_is_refused() {
+        for body in ["\r\n", "x\r\n", "5\nhello", "5;a\nhello", "5\rhello", "11111111111111111\r\n", "-1\r\n"] {
+            assert_eq!(follow(body.as_bytes()), Err(Malformed::ChunkSize), "{body:?}");
+        }
+        for body in ["5\r\nhello!", "5\r\nhello\r0", "0\r\n\rx"] {
+            assert_eq!(follow(body.as_bytes()), Err(Malformed::ChunkEnd), "{body:?}");
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! The head of a response: status, framing of the body, and whether the connection stays.
+//!
+//! A server under load sends the same head again and again, but for the date. So the last head is remembered, and one that is
+//! equal byte for byte, its `Date` value aside, is not parsed again.
+
+use std::{mem::MaybeUninit, ops::Range};
+
+use super::Method;
+
+/// A head longer than this is refused: four times what common servers let a client send.
+pub(super) const HEAD_MAX: usize = 32 * 1024;
+/// More fields than this are refused, as by Apache httpd.
+const FIELDS_MAX: usize = 100;
+/// The guard of the fast path: so many heads are recognised before one is parsed again all the same.
+const RECOGNISED_MAX: u32 = 1023;
+/// The length of a date: `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110 section 5.6.7).
+const DATE_LENGTH: usize = 29;
+
+/// What is wrong with a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum Malformed {
+    /// It does not begin with `HTTP/1.`.
+    #[error("not HTTP/1")]
+    Version,
+    /// The status is not three digits with a reason.
+    #[error("malformed status line")]
+    Status,
+    /// A field name or value holds what it must not.
+    #[error("malformed header field")]
+    Field,
+    /// A line does not end as it must.
+    #[error("malformed line end")]
+    LineEnd,
+    /// There are more than 100 fields.
+    #[error("more than 100 header fields")]
+    TooManyFields,
+    /// The head does not end within 32 KiB.
+    #[error("head longer than 32 KiB")]
+    HeadTooLong,
+    /// The length is not a number, or two lengths differ.
+    #[error("malformed content length")]
+    ContentLength,
+    /// The server changed to a protocol that nobody asked for.
+    #[error("switched protocols unasked")]
+    Switched,
+    /// The size of a chunk is not a hexadecimal number of 64 bits on a line.
+    #[error("malformed chunk size")]
+    ChunkSize,
+    /// A chunk is longer than its size says.
+    #[error("chunk longer than its size")]
+    ChunkEnd,
+    /// There are bytes behind the end of the response that no request asked for.
+    #[error("bytes after the end of the response")]
+    Surplus,
+}
+
+impl From<httparse::Error> for Malformed {
+    fn from(error: httparse::Error) -> Self {
+        match error {
+            httparse::Error::Version => Self::Version,
+            httparse::Error::Status => Self::Status,
+            httparse::Error::NewLine => Self::LineEnd,
+            httparse::Error::TooManyHeaders => Self::TooManyFields,
+            httparse::Error::HeaderName | httparse::Error::HeaderValue | httparse::Error::Token => Self::Field,
+        }
+    }
+}
+
+/// Whether a connection takes a further request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Persistence {
+    /// It does (RFC 9112 section 9.3).
+    Stays,
+    /// It is closed after this response.
+    Closes,
+}
+
+/// How the end of a body is found (RFC 9112 section 6.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// By count; zero when there is no body.
+    Length(u64),
+    /// By its chunks.
+    Chunked,
+    /// By the end of the connection.
+    UntilClose,
+}
+
+/// What the head of a response says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// The status code, 100 to 999.
+    pub status: u16,
+    /// Whether the connection stays.
+    pub persistence: Persistence,
+    pub(super) framing: Framing,
+}
+
+/// Reads heads and remembers the last one; one per worker, as all its connections hear the same server.
+#[derive(Debug)]
+pub struct HeadReader {
+    method: Method,
+    last: Vec<u8>,
+    date: Range<usize>,
+    head: Option<Head>,
+    n_recognised: u32,
+}
+
+impl HeadReader {
+    /// A reader of responses to requests of this method.
+    #[must_use]
+    pub fn new(method: Method) -> Self {
+        Self { method, last: Vec::new(), date: 0..0, head: None, n_recognised: 0 }
+    }
+
+    /// The head at the beginning of `bytes` and its length, or nothing while it is not complete.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(&mut self, bytes: &[u8]) -> Result<Option<(Head, usize)>, Malformed> {
+        if let Some(head) = self.head.filter(|_| self.recognises(bytes)) {
+            self.n_recognised += 1;
+            return Ok(Some((head, self.last.len())));
+        }
+        let within = &bytes[..bytes.len().min(HEAD_MAX)];
+        match parse(within, self.method)? {
+            Some((head, length, date)) => {
+                self.remember(head, &within[..length], date);
+                Ok(Some((head, length)))
+            }
+            None if within.len() == HEAD_MAX => Err(Malformed::HeadTooLong),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether `bytes` begin with the last head, but for a date in which no line can end.
+    fn recognises(&self, bytes: &[u8]) -> bool {
+        let (last, date) = (&self.last, &self.date);
+        self.n_recognised < RECOGNISED_MAX
+            && bytes.len() >= last.len()
+            && bytes[..date.start] == last[..date.start]
+            && bytes[date.end..last.len()] == last[date.end..]
+            && bytes[date.clone()].iter().all(|byte| (b' '..=b'~').contains(byte))
+    }
+
+    fn remember(&mut self, head: Head, bytes: &[u8], date: Option<Range<usize>>) {
+        self.last.clear();
+        self.last.extend_from_slice(bytes);
+        self.date = date.unwrap_or(0..0);
+        self.head = Some(head);
+        self.n_recognised = 0;
+    }
+}
+
+/// A head, its length, and where its date stands.
+type Parsed = (Head, usize, Option<Range<usize>>);
+
+fn parse(bytes: &[u8], method: Method) -> Result<Option<Parsed>, Malformed> {
+    let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    let mut response = httparse::Response::new(&mut []);
+    let config = httparse::ParserConfig::default();
+    let httparse::Status::Complete(length) =
+        config.parse_response_with_uninit_headers(&mut response, bytes, &mut fields)?
+    else {
+        return Ok(None);
+    };
+    let status = response.code.ok_or(Malformed::Status)?;
+    if status < 100 {
+        return Err(Malformed::Status);
+    }
+    if status == 101 {
+        return Err(Malformed::Switched);
+    }
+    let fields = &*response.headers;
+    let framing = framing(fields, status, method)?;
+    let stays = framing != Framing::UntilClose && stays(fields, response.version);
+    let persistence = if stays { Persistence::Stays } else { Persistence::Closes };
+    Ok(Some((Head { status, persistence, framing }, length, date(fields, bytes))))
+}
+
+/// The values of the fields of one name.
+pub(crate) fn values<'a>(fields: &'a [httparse::Header<'a>], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+    fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name)).map(|field| field.value)
+}
+
+/// Whether a list such as that of `Connection` holds a word.
+pub(crate) fn lists<'a>(fields: &'a [httparse::Header<'a>], name: &'a str, word: &str) -> bool {
+    values(fields, name)
+        .flat_map(|value| value.split(|&byte| byte == b','))
+        .any(|element| element.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
+}
+
+/// Whether a message of this version and these fields leaves the connection open (RFC 9112 section 9.3).
+pub(crate) fn stays(fields: &[httparse::Header<'_>], version: Option<u8>) -> bool {
+    !lists(fields, "connection", "close") && (version == Some(1) || lists(fields, "connection", "keep-alive"))
+}
+
+fn framing(fields: &[httparse::Header<'_>], status: u16, method: Method) -> Result<Framing, Malformed> {
+    if method == Method::Head || matches!(status, 100..=199 | 204 | 304) {
+        return Ok(Framing::Length(0));
+    }
+    // A transfer coding overrides a length; one that does not end in chunks is ended by the connection.
+    if let Some(coding) = values(fields, "transfer-encoding").last() {
+        let last = coding.rsplit(|&byte| byte == b',').next().unwrap_or_default();
+        let chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
+        return Ok(if chunked { Framing::Chunked } else { Framing::UntilClose });
+    }
+    let mut lengths = values(fields, "content-length").map(length);
+    let Some(first) = lengths.next() else { return Ok(Framing::UntilClose) };
+    match first {
+        Some(length) if lengths.all(|other| other == first) => Ok(Framing::Length(length)),
+        _ => Err(Malformed::ContentLength),
+    }
+}
+
+/// A number of digits only: signs, spaces within and overflow are refused.
+fn length(value: &[u8]) -> Option<u64> {
+    let value = value.trim_ascii();
+    let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    str::from_utf8(value).ok().filter(|_| digits)?.parse().ok()
+}
+
+/// Where the only date of a head stands in its bytes, if it is of the usual length.
+fn date(fields: &[httparse::Header<'_>], bytes: &[u8]) -> Option<Range<usize>> {
+    let mut dates = values(fields, "date");
+    let date = dates.next().filter(|date| date.len() == DATE_LENGTH && dates.next().is_none())?;
+    let begin = date.as_ptr().addr().checked_sub(bytes.as_ptr().addr())?;
+    Some(begin..begin + DATE_LENGTH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Option<(Head, usize)>, Malformed> {
+        HeadReader::new(Method::Get).read(text.as_bytes())
+    }
+
+    #[test]
+    fn the_end_of_the_body_is_found_as_the_rfc_says() {
+        use Framing::{Chunked, Length, UntilClose};
+        let cases = [
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Length(5), Persistence::Stays),
+            ("HTTP/1.1 200\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n", Length(5), Persistence::Stays),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: x, Close\r\n\r\n", Length(5), Persistence::Closes),
+            ("HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\n", Length(5), Persistence::Closes),
+            ("HTTP/1.0 200 OK\r\nContent-Length: 5\r\nConnection: Keep-Alive\r\n\r\n", Length(5), Persistence::Stays),
+            (
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\nContent-Length: 5\r\n\r\n",
+                Chunked,
+                Persistence::Stays,
+            ),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", UntilClose, Persistence::Closes),
+            ("HTTP/1.1 200 OK\r\n\r\n", UntilClose, Persistence::Closes),
+            ("HTTP/1.1 204 No Content\r\n\r\n", Length(0), Persistence::Stays),
+            ("HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", Length(0), Persistence::Stays),
+        ];
+        for (text, framing, persistence) in cases {
+            let (head, length) = read(text).unwrap().unwrap();
+            assert_eq!((head.framing, head.persistence, length), (framing, persistence, text.len()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_malformed_head_is_named() {
+        let cases = [
+            ("SSH-2.0-OpenSSH\r\n", Malformed::Version),
+            ("HTTP/2 200 OK\r\n\r\n", Malformed::Version),
+            ("HTTP/1.1 2x0 OK\r\n\r\n", Malformed::Status),
+            ("HTTP/1.1 099 OK\r\n\r\n", Malformed::Status),
+            ("HTTP/1.1 101 Switching Protocols\r\n\r\n", Malformed::Switched),
+            ("HTTP/1.1 200 OK\r\nA b: c\r\n\r\n", Malformed::Field),
+            ("HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n", Malformed::ContentLength),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5, 5\r\n\r\n", Malformed::ContentLength),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n", Malformed::ContentLength),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", Malformed::ContentLength),
+        ];
+        for (text, error) in cases {
+            assert_eq!(read(text), Err(error), "{text}");
+        }
+        assert_eq!(read(&format!("HTTP/1.1 200 OK\r\nA: {}", "x".repeat(HEAD_MAX))), Err(Malformed::HeadTooLong));
+        assert_eq!(read(&format!("HTTP/1.1 200 OK\r\n{}", "A: b\r\n".repeat(200))), Err(Malformed::TooManyFields));
+    }
+
+    const DATED: &str = "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 5\r\n\r\n";
+
+    #[test]
+    fn a_head_that_differs_in_its_date_only_is_recognised() {
+        let mut reader = HeadReader::new(Method::Get);
+        let first = reader.read(DATED.as_bytes());
+        let later = DATED.replace("37 GMT", "38 GMT") + "hello";
+        assert_eq!(reader.read(later.as_bytes()), first);
+        assert_eq!(reader.n_recognised, 1, "it was not parsed");
+    }
+
+    #[test]
+    fn a_head_that_differs_elsewhere_is_parsed() {
+        let mut reader = HeadReader::new(Method::Get);
+        reader.read(DATED.as_bytes()).unwrap();
+        for (from, to) in [("h: 5", "h: 6"), ("200", "404"), ("37 GMT", "3\r\nA: ")] {
+            let other = DATED.replace(from, to);
+            assert_eq!(reader.read(other.as_bytes()), read(&other), "{other}");
+            assert_eq!(reader.n_recognised, 0, "{other}");
+        }
+        assert_eq!(reader.read(&DATED.as_bytes()[..40]), Ok(None));
+    }
+
+    #[test]
+    fn every_1024th_head_is_parsed_again() {
+        let mut reader = HeadReader::new(Method::Get);
+        let parsed = (0..4096).filter(|_| {
+            reader.read(DATED.as_bytes()).unwrap();
+            reader.n_recognised == 0
+        });
+        assert_eq!(parsed.count(), 4);
+    }
+}

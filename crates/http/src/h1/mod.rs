@@ -1,0 +1,13 @@
+//! HTTP/1.1 as state machines over bytes that somebody else moves (RFC 9110, RFC 9112).
+//!
+//! Requests are made once and sent again and again; responses are followed to their end, wherever the network cuts them.
+//! Knows no socket and no clock, and looks at no body: bodies are skipped by count.
+
+mod chunked;
+mod head;
+mod request;
+mod response;
+
+pub use head::{Head, HeadReader, Malformed, Persistence};
+pub use request::{Method, Request, RequestError};
+pub use response::{Answer, Progress, ResponseReader, fuzz_response};

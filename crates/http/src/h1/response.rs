@@ -1,0 +1,228 @@
+//! A response from its first byte to its last.
+
+use super::{
+    HeadReader, Malformed, Method, Persistence,
+    chunked::Chunked,
+    head::{Framing, HEAD_MAX},
+};
+
+/// A response that has come to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// The status code, 200 to 999.
+    pub status: u16,
+    /// Whether the connection stays.
+    pub persistence: Persistence,
+}
+
+/// Where a response stands after some bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// It takes more bytes.
+    Partial,
+    /// It has ended.
+    Complete {
+        /// How many of the bytes belong to it.
+        used: usize,
+        /// What was answered.
+        answer: Answer,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Head,
+    Counted(u64),
+    Chunked(Chunked),
+    UntilClose,
+}
+
+/// Follows one response after another through the bytes of a connection.
+#[derive(Debug)]
+pub struct ResponseReader {
+    state: State,
+    /// What has come of a head that is not complete; empty as a rule.
+    partial: Vec<u8>,
+    answer: Answer,
+}
+
+impl Default for ResponseReader {
+    fn default() -> Self {
+        let answer = Answer { status: 0, persistence: Persistence::Closes };
+        Self { state: State::Head, partial: Vec::new(), answer }
+    }
+}
+
+impl ResponseReader {
+    /// Forgets what has come, for a new connection.
+    pub fn reset(&mut self) {
+        self.state = State::Head;
+        self.partial.clear();
+    }
+
+    /// Takes what was received; after an end it is ready for the next response, which begins behind the bytes used.
+    ///
+    /// Interim responses (1xx) are passed over.
+    ///
+    /// # Errors
+    /// What is wrong with the response; the connection is of no further use then.
+    pub fn take(&mut self, bytes: &[u8], heads: &mut HeadReader) -> Result<Progress, Malformed> {
+        let mut used = 0;
+        while self.state == State::Head {
+            match self.take_head(&bytes[used..], heads)? {
+                Some(length) => used += length,
+                None => return Ok(Progress::Partial),
+            }
+        }
+        let body = &bytes[used..];
+        let end = match &mut self.state {
+            State::Head | State::UntilClose => None,
+            State::Chunked(chunked) => chunked.follow(body)?,
+            State::Counted(left) => {
+                let step = usize::try_from(*left).unwrap_or(usize::MAX).min(body.len());
+                *left -= step as u64;
+                (*left == 0).then_some(step)
+            }
+        };
+        Ok(end.map_or(Progress::Partial, |end| {
+            self.state = State::Head;
+            Progress::Complete { used: used + end, answer: self.answer }
+        }))
+    }
+
+    /// The answer, if the end of the connection is the end of the response.
+    #[must_use]
+    pub fn end(&self) -> Option<Answer> {
+        (self.state == State::UntilClose).then_some(self.answer)
+    }
+
+    /// Reads a head out of what came before and `bytes`; how many of `bytes` belong to it once it is complete.
+    fn take_head(&mut self, bytes: &[u8], heads: &mut HeadReader) -> Result<Option<usize>, Malformed> {
+        let n_before = self.partial.len();
+        let read = if n_before == 0 {
+            heads.read(bytes)?
+        } else {
+            let room = HEAD_MAX - n_before;
+            self.partial.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            heads.read(&self.partial)?
+        };
+        let Some((head, length)) = read else {
+            if n_before == 0 {
+                self.partial.extend_from_slice(bytes);
+            }
+            return Ok(None);
+        };
+        self.partial.clear();
+        self.answer = Answer { status: head.status, persistence: head.persistence };
+        self.state = match head.framing {
+            _ if head.status < 200 => State::Head,
+            Framing::Length(length) => State::Counted(length),
+            Framing::Chunked => State::Chunked(Chunked::SizeBegin),
+            Framing::UntilClose => State::UntilClose,
+        };
+        Ok(Some(length - n_before))
+    }
+}
+
+/// Reads arbitrary bytes as responses, in one piece and in small ones.
+///
+/// # Panics
+/// If the pieces give another result than the whole: that is what a fuzzer looks for.
+pub fn fuzz_response(bytes: &[u8]) {
+    for method in [Method::Get, Method::Head] {
+        let whole = follow(bytes.len().max(1), bytes, method);
+        for size in [1, 2, 3, 7, 64] {
+            assert_eq!(follow(size, bytes, method), whole, "in pieces of {size} bytes");
+        }
+    }
+}
+
+/// The first response in `bytes` that come in pieces: its answer and length, or nothing while it goes on.
+fn follow(piece: usize, bytes: &[u8], method: Method) -> Result<Option<(Answer, usize)>, Malformed> {
+    let (mut reader, mut heads) = (ResponseReader::default(), HeadReader::new(method));
+    let mut before = 0;
+    for piece in bytes.chunks(piece) {
+        if let Progress::Complete { used, answer } = reader.take(piece, &mut heads)? {
+            return Ok(Some((answer, before + used)));
+        }
+        before += piece.len();
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RESPONSES: &[(&str, u16)] = &[
+        ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", 200),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x\r\nlo\r\n0\r\nA: b\r\n\r\n", 200),
+        ("HTTP/1.1 204 No Content\r\n\r\n", 204),
+        (
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 404 No\r\nContent-Length: 1\r\n\r\nx",
+            404,
+        ),
+    ];
+
+    #[test]
+    fn a_response_may_be_cut_at_every_byte() {
+        for (text, status) in RESPONSES {
+            for cut in 0..=text.len() {
+                let (mut reader, mut heads) = (ResponseReader::default(), HeadReader::new(Method::Get));
+                let (first, second) = text.as_bytes().split_at(cut);
+                let begun = reader.take(first, &mut heads).unwrap();
+                let ended = if cut < text.len() {
+                    assert_eq!(begun, Progress::Partial, "{text} cut at {cut}");
+                    reader.take(second, &mut heads).unwrap()
+                } else {
+                    begun
+                };
+                let Progress::Complete { used, answer } = ended else { panic!("{text} cut at {cut} does not end") };
+                assert_eq!((used, answer.status), (if cut < text.len() { second.len() } else { cut }, *status));
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_give_the_same_as_the_whole() {
+        for (text, _) in RESPONSES {
+            fuzz_response(text.as_bytes());
+            for at in 0..text.len() {
+                for byte in [0, b'\n', b'\r', b'0', b'f', b':', 0xff] {
+                    let mut bytes = text.as_bytes().to_vec();
+                    bytes[at] = byte;
+                    fuzz_response(&bytes);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn several_responses_in_one_piece_are_told_apart() {
+        let (mut reader, mut heads) = (ResponseReader::default(), HeadReader::new(Method::Get));
+        let all: String = RESPONSES.iter().map(|(text, _)| *text).collect();
+        let mut rest = all.as_bytes();
+        for (text, expected) in RESPONSES {
+            let Progress::Complete { used, answer } = reader.take(rest, &mut heads).unwrap() else { panic!("{text}") };
+            assert_eq!((used, answer.status), (text.len(), *expected));
+            rest = &rest[used..];
+        }
+    }
+
+    #[test]
+    fn a_body_without_a_length_ends_with_the_connection() {
+        let (mut reader, mut heads) = (ResponseReader::default(), HeadReader::new(Method::Get));
+        assert_eq!(reader.take(b"HTTP/1.0 200 OK\r\n", &mut heads), Ok(Progress::Partial));
+        assert_eq!(reader.end(), None, "a head was cut");
+        assert_eq!(reader.take(b"\r\nhello", &mut heads), Ok(Progress::Partial));
+        assert_eq!(reader.end().map(|answer| answer.status), Some(200));
+    }
+
+    #[test]
+    fn an_answer_to_head_has_no_body_whatever_its_length_says() {
+        let (mut reader, mut heads) = (ResponseReader::default(), HeadReader::new(Method::Head));
+        let text = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
+        let progress = reader.take(text.as_bytes(), &mut heads);
+        assert!(matches!(progress, Ok(Progress::Complete { used, .. }) if used == text.len()));
+    }
+}

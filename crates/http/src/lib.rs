@@ -1,4 +1,13 @@
 //! Layer 7: HTTP requests.
+//!
+//! [`h1`] is the protocol without I/O, [`responder`] the server at the other end, [`KINDS`] what can be measured. Knows nothing
+//! of scripted users, of plans and of output.
 
 pub mod h1;
+mod kinds;
+pub mod names;
+pub mod responder;
 pub mod url;
+
+pub use kinds::{Closed, KINDS};
+pub use responder::{Responder, ResponderCounts, ResponderOptions};

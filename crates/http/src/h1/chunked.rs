@@ -58,16 +58,14 @@ impl Chunked {
                 Some(digit) if size >> 60 == 0 => Self::Size(size << 4 | digit),
                 _ => return Err(Malformed::ChunkSize),
             },
-            (Self::Extension(_), b'\n') => return Err(Malformed::ChunkSize),
-            (Self::Extension(size), _) => Self::Extension(size),
-            (Self::SizeEnd(0), b'\n') => Self::TrailerBegin,
-            (Self::SizeEnd(size), b'\n') => Self::Content(size),
-            (Self::SizeEnd(_), _) => return Err(Malformed::ChunkSize),
+            (Self::Extension(size), _) if byte != b'\n' => Self::Extension(size),
+            (Self::SizeEnd(size @ 1..), b'\n') => Self::Content(size),
             (Self::ContentReturn, b'\r') => Self::ContentEnd,
             (Self::ContentEnd, b'\n') => Self::SizeBegin,
             (Self::TrailerBegin, b'\r') => Self::End,
-            (Self::TrailerBegin | Self::Trailer, b'\n') => Self::TrailerBegin,
+            (Self::SizeEnd(0) | Self::TrailerBegin | Self::Trailer, b'\n') => Self::TrailerBegin,
             (Self::TrailerBegin | Self::Trailer, _) => Self::Trailer,
+            (Self::Extension(_) | Self::SizeEnd(_), _) => return Err(Malformed::ChunkSize),
             (Self::Content(_) | Self::ContentReturn | Self::ContentEnd | Self::End, _) => {
                 return Err(Malformed::ChunkEnd);
             }

@@ -5,7 +5,10 @@
 
 use std::{mem::MaybeUninit, ops::Range};
 
-use super::Method;
+use super::{
+    Method,
+    field::{Persistence, persistence, values},
+};
 
 /// A head longer than this is refused: four times what common servers let a client send.
 pub(super) const HEAD_MAX: usize = 32 * 1024;
@@ -64,15 +67,6 @@ impl From<httparse::Error> for Malformed {
             httparse::Error::HeaderName | httparse::Error::HeaderValue | httparse::Error::Token => Self::Field,
         }
     }
-}
-
-/// Whether a connection takes a further request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Persistence {
-    /// It does (RFC 9112 section 9.3).
-    Stays,
-    /// It is closed after this response.
-    Closes,
 }
 
 /// How the end of a body is found (RFC 9112 section 6.3).
@@ -173,26 +167,11 @@ fn parse(bytes: &[u8], method: Method) -> Result<Option<Parsed>, Malformed> {
     }
     let fields = &*response.headers;
     let framing = framing(fields, status, method)?;
-    let stays = framing != Framing::UntilClose && stays(fields, response.version);
-    let persistence = if stays { Persistence::Stays } else { Persistence::Closes };
+    let persistence = match framing {
+        Framing::UntilClose => Persistence::Closes,
+        _ => persistence(fields, response.version),
+    };
     Ok(Some((Head { status, persistence, framing }, length, date(fields, bytes))))
-}
-
-/// The values of the fields of one name.
-pub(crate) fn values<'a>(fields: &'a [httparse::Header<'a>], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-    fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name)).map(|field| field.value)
-}
-
-/// Whether a list such as that of `Connection` holds a word.
-pub(crate) fn lists<'a>(fields: &'a [httparse::Header<'a>], name: &'a str, word: &str) -> bool {
-    values(fields, name)
-        .flat_map(|value| value.split(|&byte| byte == b','))
-        .any(|element| element.trim_ascii().eq_ignore_ascii_case(word.as_bytes()))
-}
-
-/// Whether a message of this version and these fields leaves the connection open (RFC 9112 section 9.3).
-pub(crate) fn stays(fields: &[httparse::Header<'_>], version: Option<u8>) -> bool {
-    !lists(fields, "connection", "close") && (version == Some(1) || lists(fields, "connection", "keep-alive"))
 }
 
 fn framing(fields: &[httparse::Header<'_>], status: u16, method: Method) -> Result<Framing, Malformed> {

@@ -4,10 +4,12 @@
 //! Knows no socket and no clock, and looks at no body: bodies are skipped by count.
 
 mod chunked;
+pub(crate) mod field;
 mod head;
 mod request;
 mod response;
 
-pub use head::{Head, HeadReader, Malformed, Persistence};
+pub use field::Persistence;
+pub use head::{Head, HeadReader, Malformed};
 pub use request::{Method, Request, RequestError};
 pub use response::{Answer, Progress, ResponseReader, fuzz_response};

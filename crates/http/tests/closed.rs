@@ -1,0 +1,286 @@
+//! The kind `http_closed` over loopback, against our responder and against servers that behave badly.
+#![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    thread,
+};
+
+use fathom_engine::{Error, Session, TestKind};
+use fathom_http::{Closed, names};
+use fathom_model::{
+    Endpoints, Phases, Record, Role, Settings, Side,
+    names::{count, distribution},
+    units::Nanos,
+};
+use fathom_sys::clock;
+
+const PHASES: Phases = Phases {
+    warmup_max_ns: Nanos::from_millis(40),
+    measure_ns: Nanos::from_millis(160),
+    interval_ns: Nanos::from_millis(20),
+};
+
+fn role(side: Side, options: &[(&str, &str)]) -> Role {
+    let settings = options.iter().fold(Settings::default(), |all, (name, value)| all.with(name, *value));
+    Role {
+        test: "requests".to_owned(),
+        kind: "http_closed".to_owned(),
+        side,
+        settings: settings.complete(Closed.options()).unwrap(),
+        phases: PHASES,
+        address: None,
+        interface: None,
+        peer: Endpoints::new(),
+        cores: Vec::new(),
+        seed: 1,
+    }
+}
+
+fn session() -> Session {
+    Session::new(clock::now() + Nanos::from_millis(2), PHASES)
+}
+
+/// Runs both sides; the records of the initiator and of the responder.
+fn both(options: &[(&str, &str)]) -> (Record, Record) {
+    let responder = Closed.prepare(&role(Side::Responder, options)).unwrap();
+    let peer = responder.endpoints();
+    let initiator = Closed.prepare(&Role { peer, ..role(Side::Initiator, options) }).unwrap();
+    let (here, there) = (session(), session());
+    let stop = there.stop.clone();
+    thread::scope(|scope| {
+        let answered = scope.spawn(move || responder.run(&there).unwrap());
+        let asked = initiator.run(&here);
+        stop.finish();
+        (asked.unwrap(), answered.join().unwrap())
+    })
+}
+
+/// Runs the initiator against any server.
+fn against(address: SocketAddr, options: &[(&str, &str)]) -> Result<Record, Error> {
+    let url = format!("http://{address}");
+    let options = [options, &[("url", &url)]].concat();
+    Closed.prepare(&role(Side::Initiator, &options))?.run(&session())
+}
+
+/// A server that gives each request to `answer` until that returns an error; it ends when the test does.
+fn server(answer: impl Fn(&mut TcpStream) -> std::io::Result<()> + Clone + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let answer = answer.clone();
+            thread::spawn(move || while read_request(&mut stream).is_some() && answer(&mut stream).is_ok() {});
+        }
+    });
+    address
+}
+
+/// Reads one request without a body; the requests of a closed loop never share a segment.
+fn read_request(stream: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut request = Vec::new();
+    let mut piece = [0; 1024];
+    while !request.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut piece) {
+            Ok(1..) => request.extend_from_slice(&piece[..piece.iter().position(|&byte| byte == 0).unwrap_or(1024)]),
+            _ => return None,
+        }
+        piece.fill(0);
+    }
+    Some(request)
+}
+
+#[test]
+fn both_sides_count_the_same_requests() {
+    let (asked, answered) = both(&[("connections", "8"), ("threads", "2")]);
+    let requests = asked.totals[count::REQUESTS];
+    assert!(requests > 100, "{requests}");
+    assert_eq!(asked.totals[names::UNFINISHED], 0);
+    assert_eq!(answered.totals[count::REQUESTS], requests);
+    assert_eq!(answered.totals[count::BYTES_SENT], asked.totals[count::BYTES_RECEIVED]);
+    assert_eq!((asked.totals[count::CONNECTIONS], answered.totals[count::CONNECTIONS]), (8, 8));
+    assert_eq!((asked.totals[names::ERRORS], asked.totals[names::STATUS[0]]), (0, requests));
+    assert!(asked.complete && answered.complete && asked.errors.is_empty());
+    let service = &asked.distributions[distribution::SERVICE_TIME];
+    let first_byte = &asked.distributions[distribution::FIRST_BYTE];
+    assert!(service.count() > 0 && service.count() == first_byte.count());
+    assert!(service.quantile(0.5) >= first_byte.quantile(0.5));
+}
+
+#[test]
+fn a_number_of_requests_is_kept_exactly() {
+    let options = [("requests", "1001"), ("connections", "3"), ("threads", "2"), ("size", "100KiB")];
+    let (asked, answered) = both(&options);
+    assert_eq!((asked.totals[count::REQUESTS], answered.totals[count::REQUESTS]), (1001, 1001));
+    assert_eq!(asked.distributions[distribution::SERVICE_TIME].count(), 1001);
+    assert_eq!(asked.distributions[distribution::CONNECT_TIME].count(), 3);
+    assert!(asked.totals[count::BYTES_RECEIVED] > 1001 * 100 * 1024);
+}
+
+#[test]
+fn head_gets_no_body_and_headers_are_sent() {
+    let (asked, answered) = both(&[("method", "HEAD"), ("requests", "50"), ("header", "X-A: b\nConnection: close")]);
+    assert_eq!((asked.totals[count::REQUESTS], answered.totals[count::REQUESTS]), (50, 50));
+    assert!(asked.totals[count::BYTES_RECEIVED] < 50 * 300);
+    assert_eq!((asked.totals[names::CLOSED_BY_SERVER], asked.totals[count::CONNECTIONS]), (50, 50));
+}
+
+#[test]
+fn every_framing_of_an_answer_is_understood() {
+    let texts = [
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        "HTTP/1.1 204 No Content\r\n\r\n",
+    ];
+    for text in texts {
+        let address = server(move |stream| stream.write_all(text.as_bytes()));
+        let record = against(address, &[("connections", "2"), ("requests", "20")]).unwrap();
+        assert_eq!((record.totals[count::REQUESTS], record.totals[names::ERRORS]), (20, 0), "{text}");
+        assert_eq!(record.totals[count::BYTES_RECEIVED], 20 * text.len() as u64, "{text}");
+        assert_eq!(record.totals[count::CONNECTIONS], 2, "{text}");
+    }
+}
+
+#[test]
+fn an_answer_that_comes_byte_by_byte_is_put_together() {
+    let text = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\n0\r\nA: b\r\n\r\n";
+    let address = server(move |stream| {
+        stream.set_nodelay(true)?;
+        text.bytes().try_for_each(|byte| stream.write_all(&[byte]))
+    });
+    let record = against(address, &[("connections", "2"), ("requests", "20")]).unwrap();
+    assert_eq!((record.totals[count::REQUESTS], record.totals[names::ERRORS]), (20, 0));
+    let median = |name: &str| record.distributions[name].quantile(0.5);
+    assert!(median(distribution::FIRST_BYTE) < median(distribution::SERVICE_TIME));
+}
+
+#[test]
+fn a_server_that_closes_after_each_answer_is_connected_to_again() {
+    for text in
+        ["HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello", "HTTP/1.0 200 OK\r\n\r\nhello"]
+    {
+        let address = server(move |stream| {
+            stream.write_all(text.as_bytes())?;
+            Err(std::io::ErrorKind::Other.into())
+        });
+        let record = against(address, &[("connections", "3"), ("requests", "30")]).unwrap();
+        assert_eq!((record.totals[count::REQUESTS], record.totals[names::ERRORS]), (30, 0), "{text}");
+        assert_eq!((record.totals[count::CONNECTIONS], record.totals[names::CLOSED_BY_SERVER]), (30, 30), "{text}");
+    }
+}
+
+#[test]
+fn what_is_not_http_is_counted_as_an_error_by_its_name() {
+    let cases = [
+        ("SSH-2.0-OpenSSH_9.2\r\n", "parse: not HTTP/1"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: five\r\n\r\n", "parse: malformed content length"),
+    ];
+    for (text, error) in cases {
+        let address = server(move |stream| stream.write_all(text.as_bytes()));
+        let record = against(address, &[("connections", "2")]).unwrap();
+        assert_eq!(record.totals[count::REQUESTS], 0);
+        assert!(record.errors[error] > 0 && record.errors.len() == 1, "{:?}", record.errors);
+        assert_eq!(record.totals[names::ERRORS], record.errors[error]);
+        assert!(record.errors[error] < 100, "a server that is broken is asked less and less: {:?}", record.errors);
+    }
+}
+
+#[test]
+fn an_answer_that_breaks_off_is_an_error_and_the_others_go_on() {
+    let address = server(|stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx")?;
+        if read_request(stream).is_some() {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nx")?;
+        }
+        Err(std::io::ErrorKind::Other.into())
+    });
+    let record = against(address, &[("connections", "2"), ("requests", "20")]).unwrap();
+    assert_eq!((record.totals[count::REQUESTS], record.totals[names::ERRORS]), (10, 10));
+    assert_eq!(record.errors["read: closed within the answer"], 10);
+}
+
+#[test]
+fn answers_other_than_2xx_count_and_are_told() {
+    let address = server(|stream| stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"));
+    let record = against(address, &[("connections", "1"), ("requests", "5")]).unwrap();
+    assert_eq!((record.totals[count::REQUESTS], record.totals["status_4xx"]), (5, 5));
+    assert!(record.notes.iter().any(|note| note.id == "http-status" && note.text.contains("5 × 4xx")));
+}
+
+#[test]
+fn a_server_that_never_answers_times_out() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let options = [("connections", "2"), ("timeout", "30ms")];
+    let record = against(silent.local_addr().unwrap(), &options).unwrap();
+    assert_eq!(record.totals[count::REQUESTS], 0);
+    assert!(record.complete && record.errors["read: timeout"] >= 2, "{:?}", record.errors);
+}
+
+#[test]
+fn a_server_that_dies_in_the_middle_leaves_a_record_with_its_errors() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let dying = thread::spawn(move || {
+        let mut streams: Vec<TcpStream> = listener.incoming().take(2).map(Result::unwrap).collect();
+        for _ in 0..10 {
+            for stream in &mut streams {
+                read_request(stream).unwrap();
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+            }
+        }
+    });
+    let record = against(address, &[("connections", "2")]).unwrap();
+    dying.join().unwrap();
+    assert_eq!(record.totals[count::REQUESTS], 20);
+    assert!(record.complete && record.errors["connect: connection refused"] > 0, "{:?}", record.errors);
+    assert!(record.totals[names::ERRORS] < 100, "{:?}", record.errors);
+}
+
+#[test]
+fn a_target_that_takes_no_connection_ends_the_trial_at_once() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let begin = clock::now();
+    let error = against(address, &[("connections", "4"), ("threads", "2")]).unwrap_err();
+    assert!(error.to_string().starts_with(&format!("cannot connect to {address}")), "{error}");
+    let cause = std::error::Error::source(&error).and_then(std::error::Error::source).unwrap();
+    assert!(cause.to_string().contains("refused"), "{cause}");
+    assert!(clock::now() - begin < Nanos::from_millis(150), "it does not wait for the end of its phases");
+}
+
+#[test]
+fn an_abort_ends_both_sides_within_200_ms() {
+    let responder = Closed.prepare(&role(Side::Responder, &[])).unwrap();
+    let peer = responder.endpoints();
+    let initiator = Closed.prepare(&Role { peer, ..role(Side::Initiator, &[]) }).unwrap();
+    let phases = Phases { measure_ns: Nanos::from_secs(60), interval_ns: Nanos::from_secs(1), ..PHASES };
+    let session = || Session::new(clock::now(), phases);
+    let (here, there) = (session(), session());
+    let stops = [here.stop.clone(), there.stop.clone()];
+    thread::scope(|scope| {
+        let sides =
+            [scope.spawn(move || initiator.run(&here).unwrap()), scope.spawn(move || responder.run(&there).unwrap())];
+        clock::sleep_until(clock::now() + Nanos::from_millis(50));
+        let aborted = clock::now();
+        stops.iter().for_each(fathom_engine::StopFlag::abort);
+        for side in sides {
+            let record = side.join().unwrap();
+            assert!(!record.complete && record.totals[count::REQUESTS] > 0);
+        }
+        assert!(clock::now() - aborted < Nanos::from_millis(200));
+    });
+}
+
+#[test]
+fn what_cannot_be_asked_is_refused_before_the_start() {
+    let refused = |options: &[(&str, &str)]| {
+        let outcome = Closed.prepare(&role(Side::Initiator, options));
+        outcome.err().map(|error| (error.to_string(), error.hint().map(str::to_owned))).unwrap()
+    };
+    let (text, hint) = refused(&[("url", "https://a")]);
+    assert_eq!(text, "`https://a` asks for TLS, which is not there yet");
+    assert_eq!(hint.as_deref(), Some("use http://; TLS comes later"));
+    assert!(refused(&[("url", "http://a:b")]).0.contains("has a port that is not a number"));
+    assert!(refused(&[("url", "http://127.0.0.1"), ("header", "nonsense")]).0.contains("`nonsense`"));
+    assert!(refused(&[]).0.contains("`address` from the other side"));
+}

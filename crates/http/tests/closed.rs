@@ -10,7 +10,7 @@ use std::{
 use fathom_engine::{Error, Session, TestKind};
 use fathom_http::{Closed, names};
 use fathom_model::{
-    Endpoints, Phases, Record, Role, Settings, Side,
+    Derivation, Endpoints, Phases, Record, Role, Settings, Side,
     names::{count, distribution},
     units::Nanos,
 };
@@ -106,6 +106,23 @@ fn both_sides_count_the_same_requests() {
     let first_byte = &asked.distributions[distribution::FIRST_BYTE];
     assert!(service.count() > 0 && service.count() == first_byte.count());
     assert!(service.quantile(0.5) >= first_byte.quantile(0.5));
+}
+
+#[test]
+fn every_metric_follows_from_what_is_recorded() {
+    let (asked, _) = both(&[("requests", "10")]);
+    let counted = |counter: &str| asked.totals.contains_key(counter) && asked.timeline.counters.contains_key(counter);
+    for metric in Closed.metrics() {
+        let is_recorded = match &metric.from {
+            Derivation::Quantile { distribution, .. } => asked.distributions.contains_key(&**distribution),
+            Derivation::Rate { counter, .. } | Derivation::Total { counter, .. } | Derivation::Cost { counter, .. } => {
+                counted(counter)
+            }
+            Derivation::Share { part, whole } => counted(&part.1) && counted(&whole.1),
+            Derivation::Missing { sent, arrived } => counted(&sent.1) && counted(&arrived.1),
+        };
+        assert!(is_recorded, "{}", metric.name);
+    }
 }
 
 #[test]
@@ -280,7 +297,11 @@ fn what_cannot_be_asked_is_refused_before_the_start() {
     let (text, hint) = refused(&[("url", "https://a")]);
     assert_eq!(text, "`https://a` asks for TLS, which is not there yet");
     assert_eq!(hint.as_deref(), Some("use http://; TLS comes later"));
-    assert!(refused(&[("url", "http://a:b")]).0.contains("has a port that is not a number"));
-    assert!(refused(&[("url", "http://127.0.0.1"), ("header", "nonsense")]).0.contains("`nonsense`"));
+    let (text, hint) = refused(&[("url", "http://a:b")]);
+    assert!(text.contains("has a port that is not a number") && hint.is_some(), "{text}");
+    let to = ("url", "http://127.0.0.1");
+    let header = "option `header` takes lines of the form Name: value, not `nonsense`";
+    assert_eq!(refused(&[to, ("header", "nonsense")]).0, header);
+    assert!(refused(&[to, ("path", "a b")]).0.starts_with("option `path` takes visible ASCII"));
     assert!(refused(&[]).0.contains("`address` from the other side"));
 }

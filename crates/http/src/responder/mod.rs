@@ -17,6 +17,7 @@ use fathom_sys::{
     affinity,
     socket::{self, Socket},
 };
+pub use request::fuzz_request;
 
 /// The kernel bounds it by net.core.somaxconn, whose default is the same.
 const BACKLOG: u16 = 4096;

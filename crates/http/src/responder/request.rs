@@ -65,6 +65,19 @@ impl RequestReader {
     }
 }
 
+/// Reads arbitrary bytes as requests.
+///
+/// # Panics
+/// If a remembered request is read differently than a new one: that is what a fuzzer looks for.
+pub fn fuzz_request(bytes: &[u8]) {
+    let mut reader = RequestReader::default();
+    let mut rest = bytes;
+    while let Ok(Some((wants, length))) = reader.read(rest) {
+        assert_eq!(reader.read(rest), RequestReader::default().read(rest), "after {wants:?}");
+        rest = &rest[length..];
+    }
+}
+
 fn parse(bytes: &[u8]) -> Result<Option<(Wants, usize)>, Refusal> {
     let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut []);
@@ -132,6 +145,18 @@ mod tests {
         }
         assert_eq!(read(&format!("GET /{}", "x".repeat(HEAD_MAX))), Err(Refusal::TooLarge));
         assert_eq!(read(&format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(200))), Err(Refusal::TooLarge));
+    }
+
+    #[test]
+    fn a_mutilated_request_is_read_the_same_again() {
+        let text = "GET / HTTP/1.1\r\nHost: a\r\n\r\nHEAD / HTTP/1.0\r\nConnection: x\r\n\r\n";
+        for at in 0..text.len() {
+            for byte in [0, b'\n', b'\r', b' ', b':', 0xff] {
+                let mut bytes = text.as_bytes().repeat(2);
+                bytes[at] = byte;
+                fuzz_request(&bytes);
+            }
+        }
     }
 
     #[test]

@@ -165,7 +165,7 @@ impl Clients {
     pub(super) fn run(mut self, worker: &Worker<'_>, is_counted: bool) -> Result<Outcome, Error> {
         let mut events = Events::with_capacity(256);
         let mut drained_at: Option<Nanos> = None;
-        let mut sweep_at = Nanos::ZERO;
+        let mut swept_at = Nanos::ZERO;
         loop {
             let now = clock::now();
             let phase = worker.phase();
@@ -179,10 +179,10 @@ impl Clients {
                 self.outcome.n_unfinished = self.n_asking as u64;
                 return Ok(self.outcome);
             }
-            if now >= sweep_at {
+            // Time-outs are seconds and may be noticed late; pauses are milliseconds.
+            if now >= swept_at + if self.n_pausing > 0 { TICK } else { TICK * 10 } {
                 self.sweep(now, worker);
-                // Time-outs are seconds and may be noticed late; pauses are milliseconds.
-                sweep_at = now + if self.n_pausing > 0 { TICK } else { TICK * 10 };
+                swept_at = now;
             }
             self.connect_queued(worker);
             self.check_reached()?;

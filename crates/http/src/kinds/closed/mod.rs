@@ -22,7 +22,7 @@ use fathom_model::{
 };
 
 use crate::{
-    h1::{Method, Request},
+    h1::{Method, Request, RequestError},
     names,
     responder::{Attendant, Responder, ResponderOptions, Served, Tally},
     url::{Url, UrlError},
@@ -166,13 +166,7 @@ impl Asking {
         let method = if settings.text("method").as_deref() == Some("HEAD") { Method::Head } else { Method::Get };
         let fields = settings.text("header").unwrap_or_default();
         let request = Request { method, target: &target, host: &host, fields: &fields };
-        let request = request.bytes().map_err(|error| {
-            Error::Setting(SettingError::NotAllowed {
-                name: "header` or `path".to_owned(),
-                expected: "what HTTP/1.1 can send".to_owned(),
-                given: error.to_string(),
-            })
-        })?;
+        let request = request.bytes().map_err(refused_request)?;
         let target = Arc::new(Target {
             address,
             source: role.address.filter(|own| own.is_ipv4() == address.is_ipv4() && !address.ip().is_loopback()),
@@ -208,20 +202,24 @@ fn destination(role: &Role) -> Result<(SocketAddr, String, String), Error> {
 }
 
 fn refused_url(error: UrlError) -> Error {
-    match error {
-        UrlError::Tls(_) => {
-            Error::Unsupported { what: error.to_string(), hint: Some("use http://; TLS comes later".to_owned()) }
+    let hint = match error {
+        UrlError::Resolve { host, cause } => {
+            let cause = fathom_sys::Error::new("getaddrinfo", cause);
+            return Error::System { what: format!("find the address of `{host}`"), cause };
         }
-        UrlError::Resolve { host, cause } => Error::System {
-            what: format!("find the address of `{host}`"),
-            cause: fathom_sys::Error::new("getaddrinfo", cause),
-        },
-        _ => Error::Setting(SettingError::NotAllowed {
-            name: "url".to_owned(),
-            expected: "an address such as http://host:80/path".to_owned(),
-            given: error.to_string(),
-        }),
-    }
+        UrlError::Tls(_) => "use http://; TLS comes later",
+        _ => "write it as http://host:port/path",
+    };
+    Error::Unsupported { what: error.to_string(), hint: Some(hint.to_owned()) }
+}
+
+fn refused_request(error: RequestError) -> Error {
+    let (name, expected, given) = match error {
+        RequestError::Field(line) => ("header", "lines of the form Name: value", line),
+        RequestError::Body(line) => ("header", "no field that announces a body", line),
+        RequestError::Target(target) => ("path", "visible ASCII characters that begin with /", target),
+    };
+    Error::Setting(SettingError::NotAllowed { name: name.to_owned(), expected: expected.to_owned(), given })
 }
 
 impl Test for Asking {

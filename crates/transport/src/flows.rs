@@ -26,7 +26,6 @@ pub(crate) const BYTES_TRANSMITTED: &str = "bytes_transmitted";
 pub(crate) struct FlowWatch {
     sockets: Vec<Arc<Socket>>,
     flows: Vec<Flow>,
-    rtt: Histogram,
     per_flow_max: usize,
     every: usize,
     n_intervals: usize,
@@ -70,7 +69,6 @@ impl FlowWatch {
         let sockets: Vec<_> = sockets.iter().take(FLOWS_MAX).cloned().collect();
         Self {
             flows: sockets.iter().map(|socket| Flow { id: id(socket), samples: Vec::new() }).collect(),
-            rtt: Histogram::new(),
             per_flow_max: (SAMPLES_MAX / sockets.len().max(1)).max(4),
             sockets,
             every: 1,
@@ -82,7 +80,6 @@ impl FlowWatch {
         for (socket, flow) in self.sockets.iter().zip(&mut self.flows) {
             // A connection that broke has no more to tell; its earlier samples stay.
             let Ok(info) = TcpInfo::of(socket) else { continue };
-            self.rtt.record(info.rtt.0);
             flow.samples.push(FlowSample { at_ns, values: values(&info) });
         }
     }
@@ -109,7 +106,12 @@ impl FlowWatch {
             let last = |flow: &Flow| flow.samples.last().and_then(|sample| sample.values.get(value).copied());
             record.totals.insert(total.to_owned(), self.flows.iter().filter_map(last).sum());
         }
-        record.distributions.insert(tcp::RTT_NS.to_owned(), self.rtt);
+        let (from, to) = record.measured_ns;
+        let mut rtt = Histogram::new();
+        let measured =
+            self.flows.iter().flat_map(|flow| &flow.samples).filter(|sample| (from..=to).contains(&sample.at_ns));
+        measured.filter_map(|sample| sample.values.get(tcp::RTT_NS)).for_each(|&span| rtt.record(span));
+        record.distributions.insert(tcp::RTT_NS.to_owned(), rtt);
         record.flows = self.flows;
     }
 }

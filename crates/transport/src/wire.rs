@@ -10,19 +10,11 @@ pub(crate) const LENGTH: usize = 18;
 
 /// What a datagram says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Message {
-    /// One of the counted datagrams.
-    Counted {
-        /// Its number, from 0.
-        number: u64,
-        /// When it was sent, on the sender's monotonic clock.
-        sent: Nanos,
-    },
-    /// The mark behind the last one.
-    End {
-        /// How many were sent.
-        count: u64,
-    },
+pub(crate) struct Header {
+    /// Its number, from 0.
+    pub(crate) number: u64,
+    /// When it was sent, on the sender's monotonic clock; none in an end mark, behind which only further marks come.
+    pub(crate) sent: Option<Nanos>,
 }
 
 /// The time of sending that stands for an end mark; a monotonic clock reaches it after 584 years.
@@ -44,24 +36,20 @@ impl Token {
     ///
     /// # Panics
     /// When the datagram is shorter than [`LENGTH`].
-    pub(crate) fn write(self, message: Message, datagram: &mut [u8]) {
-        let (number, sent) = match message {
-            Message::Counted { number, sent } => (number, sent),
-            Message::End { count } => (count, END),
-        };
+    pub(crate) fn write(self, header: Header, datagram: &mut [u8]) {
         datagram[..2].copy_from_slice(&self.0);
-        datagram[2..10].copy_from_slice(&number.to_be_bytes());
-        datagram[10..LENGTH].copy_from_slice(&sent.0.to_be_bytes());
+        datagram[2..10].copy_from_slice(&header.number.to_be_bytes());
+        datagram[10..LENGTH].copy_from_slice(&header.sent.unwrap_or(END).0.to_be_bytes());
     }
 
     /// Reads the header; nothing when the datagram is not of this flow.
     #[must_use]
-    pub(crate) fn read(self, datagram: &[u8]) -> Option<Message> {
+    pub(crate) fn read(self, datagram: &[u8]) -> Option<Header> {
         let (token, rest) = datagram.split_first_chunk()?;
         let (number, rest) = rest.split_first_chunk()?;
         let (number, sent) = (u64::from_be_bytes(*number), Nanos(u64::from_be_bytes(*rest.first_chunk()?)));
         (*token == self.0).then_some(())?;
-        Some(if sent == END { Message::End { count: number } } else { Message::Counted { number, sent } })
+        Some(Header { number, sent: Some(sent).filter(|sent| *sent != END) })
     }
 }
 
@@ -72,11 +60,11 @@ mod tests {
     #[test]
     fn what_was_written_is_read_by_the_same_flow_only() {
         let token = Token::new(42, 3);
-        for message in [Message::Counted { number: 1 << 40, sent: Nanos(77) }, Message::End { count: 9 }] {
+        for header in [Header { number: 1 << 40, sent: Some(Nanos(77)) }, Header { number: 9, sent: None }] {
             let mut datagram = [0xee; 20];
-            token.write(message, &mut datagram);
-            assert_eq!(token.read(&datagram), Some(message));
-            assert_eq!(token.read(&datagram[..LENGTH]), Some(message));
+            token.write(header, &mut datagram);
+            assert_eq!(token.read(&datagram), Some(header));
+            assert_eq!(token.read(&datagram[..LENGTH]), Some(header));
             assert_eq!(token.read(&datagram[..LENGTH - 1]), None);
             assert_eq!(Token::new(42, 4).read(&datagram), None);
             assert_eq!(Token::new(43, 3).read(&datagram), None);

@@ -22,9 +22,9 @@ fn role(kind: &str, side: Side, settings: &Settings) -> Role {
         side,
         settings: settings.complete(find(KINDS, kind).unwrap().options()).unwrap(),
         phases: Phases {
-            warmup_max_ns: Nanos::from_millis(50),
-            measure_ns: Nanos::from_millis(200),
-            interval_ns: Nanos::from_millis(20),
+            warmup_max_ns: Nanos::from_millis(100),
+            measure_ns: Nanos::from_millis(300),
+            interval_ns: Nanos::from_millis(50),
         },
         address: Some(Ipv4Addr::LOCALHOST.into()),
         interface: None,
@@ -83,7 +83,7 @@ fn all_that_a_stream_sent_was_received_in_either_direction() {
                 if is_down { (&trial.responder, &trial.initiator) } else { (&trial.initiator, &trial.responder) };
             let sent = total(sender, count::BYTES_SENT);
             assert_eq!(sent, total(receiver, count::BYTES_RECEIVED), "{kind} with {flows} flows");
-            assert!(sent > 10_000_000, "{sent} bytes in 200 ms");
+            assert!(sent > 10_000_000, "{sent} bytes in 300 ms");
             assert_eq!(receiver.timeline.counters[count::BYTES_RECEIVED].iter().sum::<u64>(), sent);
             assert_eq!(sender.flows.len().to_string(), flows);
             let acked: u64 = sender.flows.iter().map(|flow| flow.samples.last().unwrap().values["bytes_acked"]).sum();
@@ -154,9 +154,7 @@ fn datagrams_sent_are_received_or_known_to_be_dropped() {
         let dropped = total(&trial.responder, count::SOCKET_DROPPED);
         let late = total(&trial.responder, "late");
         assert_eq!(late + total(&trial.responder, "strangers") + total(&trial.responder, count::DUPLICATES), 0);
-        // An end mark that finds the buffer full is dropped as well: at most ten per flow.
-        let excess = (received + dropped).checked_sub(total(&trial.initiator, count::SENT)).unwrap();
-        assert!(excess <= 20, "{excess} too many, {options:?}");
+        assert_eq!(received + dropped, total(&trial.initiator, count::SENT), "{options:?}");
         assert!(received > 1000, "{received} received, {options:?}");
         assert!(!trial.responder.totals.contains_key(count::JITTER_NS), "jitter without a schedule means nothing");
     }
@@ -176,7 +174,7 @@ fn paced_datagrams_all_arrive_at_the_rate_that_was_asked() {
     );
     let elapsed = trial.initiator.timeline.end_ns.last().unwrap().as_secs_f64();
     assert!(
-        (150.0..=2_000.0 * elapsed + 1.0).contains(&fathom_model::units::approximate(sent)),
+        (150.0..=2_000.0 * elapsed + 11.0).contains(&fathom_model::units::approximate(sent)),
         "{sent} in {elapsed} s"
     );
     assert!(total(&trial.responder, count::JITTER_NS) < 100_000_000);

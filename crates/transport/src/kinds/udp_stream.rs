@@ -31,7 +31,7 @@ use crate::{
     options::{self, BUFFER, DSCP, FLOWS, PORT, SocketOptions},
     payload,
     sequence::{Counts, Sequence},
-    wire::{self, Message, Token},
+    wire::{self, Header, Token},
 };
 
 /// Datagrams from the initiator to the responder.
@@ -336,7 +336,7 @@ impl Sender<'_> {
     /// Sends the next datagrams and returns how many the kernel took: the others keep their numbers for the next time.
     fn send(&mut self, number: u64, count: usize, now: Nanos) -> u64 {
         for (index, number) in (0..count).zip(number..=u64::MAX) {
-            self.token.write(Message::Counted { number, sent: now }, self.batch.payload_mut(index));
+            self.token.write(Header { number, sent: Some(now) }, self.batch.payload_mut(index));
         }
         let (mut taken, mut wait) = (0, Wait::Never);
         while taken < count && !self.worker.is_over() {
@@ -361,14 +361,30 @@ impl Sender<'_> {
         u64::try_from(taken).unwrap_or(0)
     }
 
-    /// Tells the receiver how many were sent, until its socket is gone or often enough.
-    fn mark_end(&mut self, count: u64) {
-        self.token.write(Message::End { count }, self.batch.payload_mut(0));
+    /// Marks the end until the receiver has said that it saw a mark, or often enough.
+    ///
+    /// Marks are numbered and counted as the others are, so that one that is dropped does not upset the account.
+    fn mark_end(&mut self, mut number: u64) {
+        if let Err(error) = socket::set_timeout(&self.socket, END_MARK_GAP) {
+            self.tally.causes.count(&error);
+            return;
+        }
         for _ in 0..END_MARKS {
-            if self.batch.send(&self.socket, 0..1, Wait::Block).is_err() {
+            self.token.write(Header { number, sent: None }, self.batch.payload_mut(0));
+            match self.batch.send(&self.socket, 0..1, Wait::Block) {
+                Ok(Sent::Datagrams(_)) => {
+                    number += 1;
+                    self.tally.intended += 1;
+                    self.worker.add(0, 1);
+                    self.worker.add(1, self.size);
+                }
+                Ok(Sent::WouldBlock | Sent::NoBuffers) => self.worker.add(2, 1),
+                // The receiver is gone.
+                Err(_) => return,
+            }
+            if !matches!(socket::recv(&self.socket, &mut [0; 1], Wait::Block), Ok(None)) {
                 return;
             }
-            clock::sleep_until(clock::now() + END_MARK_GAP);
         }
     }
 }
@@ -458,30 +474,29 @@ struct Receiver<'a> {
 }
 
 impl Receiver<'_> {
-    /// Receives until all that was sent is here, or until nothing more comes after the end.
+    /// Receives until nothing more comes after the end.
     fn run(mut self) -> ReceiverTally {
         let mut sequence = Sequence::default();
-        let (mut sent, mut over_since) = (None, None);
+        let (mut has_ended, mut over_since) = (false, None);
         loop {
             let before = sequence.counts();
-            let is_quiet = match self.batch.receive(&self.socket, Wait::Block) {
+            match self.batch.receive(&self.socket, Wait::Block) {
                 Ok(Some(n)) => {
-                    sent = self.take(n, &mut sequence).or(sent);
+                    let is_marked = self.take(n, &mut sequence);
                     self.count(before, sequence.counts());
-                    false
+                    if is_marked {
+                        has_ended = true;
+                        self.acknowledge();
+                    }
                 }
-                Ok(None) => true,
+                Ok(None) if has_ended || self.worker.is_over() => break,
+                Ok(None) => {}
                 Err(error) => {
                     self.tally.causes.count(&error);
                     break;
                 }
-            };
-            let is_over = self.worker.is_over();
-            let is_all = sent.is_some_and(|sent| sequence.counts().received >= sent);
-            if is_all || (is_quiet && (sent.is_some() || is_over)) {
-                break;
             }
-            if is_over {
+            if self.worker.is_over() {
                 let since = *over_since.get_or_insert_with(clock::now);
                 if self.session.stop.told() == Stop::Abort || clock::now() - since > DRAIN_MAX {
                     break;
@@ -495,22 +510,30 @@ impl Receiver<'_> {
         self.tally
     }
 
-    /// Accounts for the datagrams of one call; how many were sent, if an end mark was among them.
-    fn take(&mut self, n: usize, sequence: &mut Sequence) -> Option<u64> {
-        let mut sent = None;
+    /// Accounts for the datagrams of one call; whether an end mark was among them.
+    fn take(&mut self, n: usize, sequence: &mut Sequence) -> bool {
+        let mut is_marked = false;
         for index in 0..n {
-            match self.token.read(self.batch.payload(index)) {
-                Some(Message::Counted { number, sent }) => {
-                    sequence.arrived(number);
-                    if let Some(received) = self.batch.kernel_time(index) {
-                        self.tally.jitter.arrived(sent, received);
-                    }
-                }
-                Some(Message::End { count }) => sent = Some(count),
-                None => self.worker.add(5, 1),
+            let Some(header) = self.token.read(self.batch.payload(index)) else {
+                self.worker.add(5, 1);
+                continue;
+            };
+            sequence.arrived(header.number);
+            match (header.sent, self.batch.kernel_time(index)) {
+                (Some(sent), Some(received)) => self.tally.jitter.arrived(sent, received),
+                (None, _) => is_marked = true,
+                (Some(_), None) => {}
             }
         }
-        sent
+        is_marked
+    }
+
+    /// Tells the sender that a mark was seen, and waits only shortly from now on.
+    fn acknowledge(&self) {
+        let Some(sender) = self.batch.source() else { return };
+        // When either fails, the sender marks the end once more, or the wait is a little longer.
+        let _ = self.socket.send_to(&[0], &sender.into());
+        let _ = socket::set_timeout(&self.socket, END_MARK_GAP * 4);
     }
 
     /// Adds to the counters of [`RECEIVER`], in their order.

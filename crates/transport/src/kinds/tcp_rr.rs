@@ -130,7 +130,7 @@ impl Test for Exchange {
         let states: Vec<_> = deal(talks, n_workers).into_iter().map(|talks| (talks, buffers.clone())).collect();
         let crew = Crew { states, counters: COUNTERS, cores: &self.role.cores, until: side.into() };
         let conducted = crew.conduct(session, &mut watch, |worker, (mut talks, buffers)| {
-            let party = Party { worker, session, side, buffers, tally: Tally::default() };
+            let party = Party { worker, session, side, buffers, tally: Tally::default(), over_since: None };
             match (talks.pop(), talks.is_empty()) {
                 (Some(talk), true) => Ok(party.one(talk)),
                 (last, _) => {
@@ -168,7 +168,11 @@ struct Party<'a> {
     side: Side,
     buffers: Buffers,
     tally: Tally,
+    over_since: Option<Nanos>,
 }
+
+/// How long after the end the last answers may take.
+const LAST_ANSWERS_MAX: Nanos = Nanos::from_millis(200);
 
 /// What becomes of a conversation after a step.
 enum After {
@@ -181,14 +185,8 @@ impl Party<'_> {
     /// Holds one conversation with blocking calls, which give up after a while to look whether the trial is over.
     fn one(mut self, mut talk: Talk) -> Tally {
         let mut begin = clock::now();
-        let mut asked_over = None;
-        loop {
-            match self.advance(&mut talk, &mut begin, Wait::Block) {
-                After::Stop => return self.tally,
-                After::Pause if self.is_done_waiting(&mut asked_over) => return self.tally,
-                After::GoOn | After::Pause => {}
-            }
-        }
+        while !self.must_end() && !matches!(self.advance(&mut talk, &mut begin, Wait::Block), After::Stop) {}
+        self.tally
     }
 
     /// Holds many conversations at once.
@@ -202,11 +200,8 @@ impl Party<'_> {
             let is_open = self.side == Side::Responder || self.drive(talk, begin);
             n_open += usize::from(is_open);
         }
-        let mut asked_over = None;
-        while n_open > 0 && self.session.stop.told() != Stop::Abort {
-            if epoll.wait(&mut events, Some(PATIENCE))? == 0 && self.is_done_waiting(&mut asked_over) {
-                break;
-            }
+        while n_open > 0 && !self.must_end() {
+            epoll.wait(&mut events, Some(PATIENCE))?;
             for event in events.iter() {
                 let flow = usize::try_from(event.token).expect("a token is the number of a flow");
                 if !self.drive(&mut talks[flow], &mut begins[flow]) {
@@ -247,9 +242,6 @@ impl Party<'_> {
             Ok(Step::Sent) => {
                 if self.side == Side::Responder {
                     self.worker.add(TRANSACTIONS, 1);
-                    if self.worker.is_over() && self.session.stop.told() == Stop::Abort {
-                        return After::Stop;
-                    }
                 }
                 // The answer takes a while: do not ask the kernel for it before it has come.
                 if wait == Wait::Never { After::Pause } else { After::GoOn }
@@ -269,11 +261,13 @@ impl Party<'_> {
         }
     }
 
-    /// Whether the trial is over and a whole wait has passed since without anything.
-    fn is_done_waiting(&self, asked_over: &mut Option<()>) -> bool {
+    /// Whether to leave off although something is under way: on an abort, or when the last answers take too long.
+    fn must_end(&mut self) -> bool {
         if !self.worker.is_over() {
             return false;
         }
-        self.session.stop.told() == Stop::Abort || asked_over.replace(()).is_some()
+        let now = clock::now();
+        let since = *self.over_since.get_or_insert(now);
+        now - since > LAST_ANSWERS_MAX || self.session.stop.told() == Stop::Abort
     }
 }

@@ -15,6 +15,7 @@ use fathom_model::{
 use fathom_sys::{
     clock,
     socket::{self, Socket, Wait},
+    tcp_info::{State, TcpInfo},
 };
 
 use super::{LATENCY, Measure, Named, cost, metric, of, quantile, rate, total};
@@ -258,6 +259,10 @@ impl Flow<'_> {
                 }
             }
         }
+        // A receiver that ended first has not told yet that it has everything.
+        while self.is_unacknowledged() && !self.is_lost(begin, &mut causes) {
+            clock::sleep_until(clock::now() + Nanos::from_millis(1));
+        }
         causes
     }
 
@@ -304,6 +309,11 @@ impl Flow<'_> {
     /// Tells the other side that nothing more comes; an already broken connection needs no telling.
     fn half_close(&self) {
         let _ = self.socket.shutdown(Shutdown::Write);
+    }
+
+    /// Whether both sides have ended and the end of this one has yet to be acknowledged.
+    fn is_unacknowledged(&self) -> bool {
+        TcpInfo::of(self.socket).is_ok_and(|info| info.state == State::LastAck)
     }
 
     fn has_peer_ended(&self) -> bool {

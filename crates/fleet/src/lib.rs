@@ -1,1 +1,19 @@
 //! Hosts: a host is a byte stream to an agent.
+//!
+//! A [`launcher`] delivers the stream, an [`agent`] plays roles at its far end, and a [`Fleet`] makes several agents start
+//! together, notices the loss of one, and gathers what they recorded. Threads and blocking I/O throughout. This crate knows no
+//! kinds of tests (the binary hands them over in [`agent::Equipment`]), decides nothing about results, and prints nothing.
+
+pub mod agent;
+mod connection;
+pub mod controller;
+mod error;
+pub mod launcher;
+pub mod policy;
+pub mod protocol;
+pub mod tls;
+
+pub use controller::{Fleet, Part, Supervision, TrialOutcome, TrialPlan};
+pub use error::{Class, Error, Failure, Loss};
+pub use launcher::Link;
+pub use policy::{Destinations, Network, Policy};

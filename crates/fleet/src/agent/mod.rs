@@ -1,0 +1,219 @@
+//! Plays the roles that a controller gives, and watches the host beside them.
+//!
+//! The main loop only moves messages: every role has a thread of its own, so a slow or stuck test cannot keep the agent from
+//! hearing that it must stop. An agent that hears nothing for 3 s aborts everything and ends.
+
+mod role;
+mod watch;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{Read, Write},
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    },
+    thread,
+};
+
+use fathom_engine::{Observer, StopFlag, TestKind};
+use fathom_model::{Role, units::Nanos};
+use fathom_sys::clock;
+
+use crate::{
+    Class, Failure, Loss,
+    connection::{self, Heard, Outbox, Pulse},
+    policy::Policy,
+    protocol::{Facts, FromAgent, Greeting, Ticket, ToAgent},
+};
+
+/// How long tests may take to come to an end after an abort: they look at their flag every 20 ms.
+const ABORT_PATIENCE: Nanos = Nanos::from_secs(2);
+/// The most roles at once: a host plays both sides of one trial, and the trial before may still be ending.
+const ROLES_MAX: usize = 16;
+
+/// What an agent works with; the binary brings it.
+#[derive(Clone)]
+pub struct Equipment {
+    /// The kinds of tests that it can run.
+    pub kinds: &'static [&'static dyn TestKind],
+    /// Makes what watches the host, given the interfaces on the paths under test.
+    pub observer: fn(&[String]) -> Box<dyn Observer>,
+    /// What it may be made to do.
+    pub policy: Policy,
+    /// The program: `fathom 0.1.0`.
+    pub tool: String,
+}
+
+enum Event {
+    Heard(Nanos, Heard<ToAgent>),
+    /// A role's thread has said its last.
+    Ended(Ticket),
+}
+
+/// One role from its preparation to its outcome.
+struct Playing {
+    /// Tells the start; dropped when there will be none.
+    start: Option<Sender<Nanos>>,
+    stop: StopFlag,
+}
+
+impl Playing {
+    fn abort(&mut self) {
+        self.stop.abort();
+        self.start = None;
+    }
+}
+
+struct Agent {
+    equipment: Arc<Equipment>,
+    outbox: Outbox<FromAgent>,
+    events: Sender<Event>,
+    roles: BTreeMap<Ticket, Playing>,
+}
+
+/// Serves one controller to the end; returns when all tests have ended, or will not.
+///
+/// Threads may be left behind when a test or the stream is stuck; they end with the process, which is expected to end now.
+///
+/// # Errors
+/// How the controller was lost, if it did not say goodbye.
+pub fn serve(
+    input: impl Read + Send + 'static,
+    output: impl Write + Send + 'static,
+    equipment: Equipment,
+) -> Result<(), Loss> {
+    let (outbox, speaker) = connection::speak(output);
+    let (events, inbox) = mpsc::channel();
+    // Greeted before anything is read: a controller of another version learns whom it talks to.
+    let greeting = FromAgent::Hello(Greeting { tool: equipment.tool.clone(), facts: facts() });
+    outbox.send(&greeting).map_err(Loss::Garbled)?;
+    let pulse = Pulse::new();
+    let heard = events.clone();
+    connection::listen(input, pulse.clone(), move |at, what| drop(heard.send(Event::Heard(at, what))));
+
+    let mut agent = Agent { equipment: Arc::new(equipment), outbox, events, roles: BTreeMap::new() };
+    let ending = agent.obey(&inbox, &pulse);
+    agent.abort_all(&inbox);
+    if ending.is_ok() {
+        agent.say(&FromAgent::Bye);
+        // Everything is to be said before the process ends; a panic there has nothing to add.
+        let _ = speaker.join();
+    }
+    ending
+}
+
+/// What can be read of the host without any privilege.
+fn facts() -> Facts {
+    let line = |path| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    Facts {
+        hostname: line("/proc/sys/kernel/hostname"),
+        boot_id: line("/proc/sys/kernel/random/boot_id"),
+        cores: thread::available_parallelism().ok().map(std::num::NonZero::get),
+    }
+}
+
+impl Agent {
+    fn obey(&mut self, inbox: &Receiver<Event>, pulse: &Pulse) -> Result<(), Loss> {
+        loop {
+            let left = pulse.deadline().since(clock::now());
+            match inbox.recv_timeout(left.as_duration()) {
+                Ok(Event::Heard(_, Heard::Message(ToAgent::Bye))) => return Ok(()),
+                Ok(Event::Heard(at, Heard::Message(message))) => self.take(at, message),
+                Ok(Event::Heard(_, Heard::Lost(loss))) => return Err(loss),
+                Ok(Event::Ended(ticket)) => drop(self.roles.remove(&ticket)),
+                Err(RecvTimeoutError::Timeout) if clock::now() >= pulse.deadline() => return Err(Loss::Silent),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => unreachable!("the agent holds a sender itself"),
+            }
+        }
+    }
+
+    fn take(&mut self, at: Nanos, message: ToAgent) {
+        match message {
+            ToAgent::Hello(_) | ToAgent::Heartbeat | ToAgent::Bye => {}
+            ToAgent::Clock { t0 } => self.say(&FromAgent::Clock { t0, t1: at, t2: clock::now() }),
+            ToAgent::Environment { interfaces } => self.look_around(interfaces),
+            ToAgent::Prepare { ticket, role, watch } => self.prepare(ticket, *role, watch),
+            ToAgent::Start { ticket, at } => {
+                if let Some(start) = self.roles.get_mut(&ticket).and_then(|role| role.start.take()) {
+                    // The role's thread may have failed meanwhile, and has told so.
+                    let _ = start.send(at);
+                }
+            }
+            ToAgent::Finish { ticket } => {
+                if let Some(role) = self.roles.get(&ticket) {
+                    role.stop.finish();
+                }
+            }
+            ToAgent::Abort { ticket } => {
+                if let Some(role) = self.roles.get_mut(&ticket) {
+                    role.abort();
+                }
+            }
+        }
+    }
+
+    fn say(&self, message: &FromAgent) {
+        say(&self.outbox, message);
+    }
+
+    /// Asks the observer in a thread of its own: some facts take their time.
+    fn look_around(&self, interfaces: Vec<String>) {
+        let (observer, outbox) = (self.equipment.observer, self.outbox.clone());
+        thread::spawn(move || {
+            let answer = match role::without_panic(|| observer(&interfaces).environment()) {
+                Ok(environment) => FromAgent::Environment(environment),
+                Err(text) => {
+                    let failure = Failure::new(Class::Failed, format!("the host cannot be described: {text}"));
+                    FromAgent::Failed { ticket: None, failure }
+                }
+            };
+            say(&outbox, &answer);
+        });
+    }
+
+    fn prepare(&mut self, ticket: Ticket, role: Role, watch: Option<Vec<String>>) {
+        if self.roles.len() >= ROLES_MAX || self.roles.contains_key(&ticket) {
+            let failure = Failure::new(Class::Failed, format!("{} roles are played already", self.roles.len()));
+            return self.say(&FromAgent::Failed { ticket: Some(ticket), failure });
+        }
+        let (start, started) = mpsc::channel();
+        let stop = StopFlag::default();
+        self.roles.insert(ticket, Playing { start: Some(start), stop: stop.clone() });
+        let part = role::Part { ticket, role, watch, started, stop };
+        let (equipment, outbox, events) = (Arc::clone(&self.equipment), self.outbox.clone(), self.events.clone());
+        thread::spawn(move || {
+            let message = part.play(&equipment, &outbox);
+            say(&outbox, &message);
+            // The agent may have ended without waiting any longer.
+            let _ = events.send(Event::Ended(ticket));
+        });
+    }
+
+    /// Stops whatever is under way, and gives it a little time to end.
+    fn abort_all(&mut self, inbox: &Receiver<Event>) {
+        self.roles.values_mut().for_each(Playing::abort);
+        let deadline = clock::now() + ABORT_PATIENCE;
+        while !self.roles.is_empty() {
+            match inbox.recv_timeout(deadline.since(clock::now()).as_duration()) {
+                Ok(Event::Ended(ticket)) => drop(self.roles.remove(&ticket)),
+                Ok(Event::Heard(..)) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Says a message, or, if it is too long for the controller, that it is.
+fn say(outbox: &Outbox<FromAgent>, message: &FromAgent) {
+    let Err(error) = outbox.send(message) else { return };
+    let ticket = match message {
+        FromAgent::Ready { ticket, .. } | FromAgent::Outcome { ticket, .. } => Some(*ticket),
+        _ => None,
+    };
+    let failure = Failure::new(Class::Failed, format!("what was recorded cannot be told: {error}"));
+    // A failure is a few lines, so it fits.
+    let _ = outbox.send(&FromAgent::Failed { ticket, failure });
+}

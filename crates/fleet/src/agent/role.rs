@@ -1,0 +1,77 @@
+//! One role, in a thread of its own, from its preparation to its outcome.
+
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::mpsc::Receiver,
+};
+
+use fathom_engine::{Live, Session, StopFlag, find};
+use fathom_model::{Role, units::Nanos};
+
+use super::{Equipment, say, watch::Watch};
+use crate::{
+    Class, Failure,
+    connection::Outbox,
+    error::HasStarted,
+    protocol::{FromAgent, Outcome, Ticket},
+};
+
+/// A role with all that its thread needs.
+pub(super) struct Part {
+    pub(super) ticket: Ticket,
+    pub(super) role: Role,
+    pub(super) watch: Option<Vec<String>>,
+    /// Tells the start, or is closed when there will be none.
+    pub(super) started: Receiver<Nanos>,
+    pub(super) stop: StopFlag,
+}
+
+impl Part {
+    /// Plays the role; the last message about it.
+    pub(super) fn play(self, equipment: &Equipment, outbox: &Outbox<FromAgent>) -> FromAgent {
+        let ticket = self.ticket;
+        let kind = self.role.kind.clone();
+        let played = without_panic(|| self.perform(equipment, outbox));
+        let played = played.unwrap_or_else(|text| {
+            Err(Failure::new(Class::Failed, format!("the test `{kind}` has a bug and panicked: {text}")))
+        });
+        match played {
+            Ok(outcome) => FromAgent::Outcome { ticket, outcome: Box::new(outcome) },
+            Err(failure) => FromAgent::Failed { ticket: Some(ticket), failure },
+        }
+    }
+
+    fn perform(self, equipment: &Equipment, outbox: &Outbox<FromAgent>) -> Result<Outcome, Failure> {
+        let Self { ticket, role, watch, started, stop } = self;
+        let wanting = |error| Failure::of_engine(&error, HasStarted::No);
+        let kind = find(equipment.kinds, &role.kind).map_err(wanting)?;
+        equipment.policy.check(&role, kind.options())?;
+        let observer = watch.map(|interfaces| (equipment.observer)(&interfaces));
+        let test = kind.prepare(&role).map_err(wanting)?;
+        say(outbox, &FromAgent::Ready { ticket, endpoints: test.endpoints() });
+
+        let Ok(start) = started.recv() else {
+            return Err(Failure::new(Class::Incomplete, "aborted before the start"));
+        };
+        let live_outbox = outbox.clone();
+        let live = move |live: Live| say(&live_outbox, &FromAgent::Interval { ticket, progress: live.into() });
+        let session = Session { start, phases: role.phases, stop, live: Some(Box::new(live)) };
+        let watch = observer.map(|observer| Watch::begin(observer, start));
+        let record = test.run(&session);
+        let (host, losses) = watch.map_or((None, Vec::new()), Watch::end);
+        let record = record.map_err(|error| Failure::of_engine(&error, HasStarted::Yes))?;
+        Ok(Outcome { record, host, losses })
+    }
+}
+
+/// The value, or the text of a panic on the way to it.
+pub(super) fn without_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    // Whatever the work had in hand is dropped with it, so nothing half-done is seen afterwards.
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panic_text(panic.as_ref()))
+}
+
+pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("without a message").to_owned()
+}

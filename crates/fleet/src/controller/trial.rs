@@ -1,0 +1,341 @@
+//! One trial: prepare the responder, then the initiators, start all together, gather what they recorded.
+
+use std::{collections::BTreeMap, ops::Range};
+
+use fathom_engine::Live;
+use fathom_model::{Endpoints, Role, Side, Trial, units::Nanos};
+use fathom_sys::clock;
+
+use super::{Fleet, HostId, Turn};
+use crate::{
+    Error, Loss,
+    protocol::{FromAgent, Outcome, Ticket, ToAgent},
+};
+
+/// How long a role may take to be made ready: thousands of sockets, or a program for the kernel.
+const PREPARE_PATIENCE: Nanos = Nanos::from_secs(30);
+/// How long a role may take beyond its phases, to drain and to write its record.
+const FINISH_PATIENCE: Nanos = Nanos::from_secs(15);
+/// What comes within this time after an abort is kept.
+const ABORT_PATIENCE: Nanos = Nanos::from_secs(2);
+/// The shortest lead before a start: enough for a sleeping thread to be awake on a busy core.
+const LEAD_MIN: Nanos = Nanos::from_millis(50);
+/// The lead in round trips: the order must have arrived everywhere, also when a segment is sent twice.
+const LEAD_ROUND_TRIPS: u64 = 5;
+
+/// What one host plays in a trial.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part {
+    /// The name that the host was connected by.
+    pub host: String,
+    /// What it plays; the responder's endpoints are filled in.
+    pub role: Role,
+    /// The interfaces whose counters are watched.
+    pub interfaces: Vec<String>,
+}
+
+/// What is to be played.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrialPlan {
+    /// The round, from 0.
+    pub round: u32,
+    /// Who begins; the trial is over when all of them are.
+    pub initiators: Vec<Part>,
+    /// Who answers, if the test needs one of ours.
+    pub responder: Option<Part>,
+}
+
+/// Who looks on while a trial runs.
+pub struct Supervision<'a> {
+    /// Told how a host's role fares, at most twice a second each.
+    pub live: &'a mut dyn FnMut(&str, Side, Live),
+    /// Asked ten times a second whether to stop at once.
+    pub is_stopped: &'a dyn Fn() -> bool,
+}
+
+/// What a trial left behind, whether or not it came to its end.
+#[derive(Debug)]
+pub struct TrialOutcome {
+    /// What was recorded.
+    pub trial: Trial,
+    /// What could not be observed, by host.
+    pub losses: BTreeMap<String, Vec<String>>,
+    /// Why it did not come to its end.
+    pub error: Option<Error>,
+}
+
+impl Fleet {
+    /// Plays one trial; hosts stay connected for the next one.
+    pub fn run_trial(&mut self, plan: &TrialPlan, supervision: &mut Supervision<'_>) -> TrialOutcome {
+        let mut course = match Course::new(self, plan, supervision) {
+            Ok(course) => course,
+            Err(error) => {
+                let trial = Trial { round: plan.round, ..Trial::default() };
+                return TrialOutcome { trial, losses: BTreeMap::new(), error: Some(error) };
+            }
+        };
+        let error = course.run().err();
+        if error.is_some() {
+            course.abort();
+        }
+        course.outcome(plan.round, error)
+    }
+}
+
+/// How far a part has come.
+enum State {
+    Idle,
+    Preparing,
+    Ready(Endpoints),
+    /// Nothing more will be heard of it; what it left behind, if anything.
+    Over(Option<Box<Outcome>>),
+}
+
+struct Playing<'a> {
+    part: &'a Part,
+    /// The name of its record in the trial.
+    entry: String,
+    id: HostId,
+    ticket: Ticket,
+    state: State,
+}
+
+/// How far parts are waited for.
+#[derive(Debug, Clone, Copy)]
+enum Milestone {
+    Ready,
+    Over,
+}
+
+impl Milestone {
+    /// As a sentence needs it: it did not … in time.
+    const fn verb(self) -> &'static str {
+        match self {
+            Self::Ready => "get ready",
+            Self::Over => "finish",
+        }
+    }
+}
+
+impl Playing<'_> {
+    fn has_reached(&self, milestone: Milestone) -> bool {
+        match milestone {
+            Milestone::Ready => matches!(self.state, State::Ready(_)),
+            Milestone::Over => self.is_over(),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.state, State::Over(_))
+    }
+}
+
+/// A trial under way.
+struct Course<'a, 'b> {
+    fleet: &'a mut Fleet,
+    /// The responder, if there is one, comes first.
+    parts: Vec<Playing<'a>>,
+    n_responders: usize,
+    supervision: &'a mut Supervision<'b>,
+}
+
+impl<'a, 'b> Course<'a, 'b> {
+    fn new(fleet: &'a mut Fleet, plan: &'a TrialPlan, supervision: &'a mut Supervision<'b>) -> Result<Self, Error> {
+        let mut parts = Vec::new();
+        for (n, part) in plan.responder.iter().chain(&plan.initiators).enumerate() {
+            let id = fleet.find(&part.host)?;
+            if fleet.hosts[id].is_lost() {
+                return Err(fleet.hosts[id].lost());
+            }
+            let entry = entry(plan, part, n.checked_sub(usize::from(plan.responder.is_some())));
+            parts.push(Playing { part, entry, id, ticket: fleet.ticket(), state: State::Idle });
+        }
+        let n_responders = usize::from(plan.responder.is_some());
+        Ok(Self { fleet, parts, n_responders, supervision })
+    }
+
+    fn run(&mut self) -> Result<(), Error> {
+        let (responder, initiators) = (0..self.n_responders, self.n_responders..self.parts.len());
+        let deadline = clock::now() + PREPARE_PATIENCE;
+        for n in responder.clone() {
+            self.prepare(n, Endpoints::new())?;
+        }
+        self.gather(deadline, Milestone::Ready, &responder)?;
+        let endpoints = match self.parts.first().map(|first| &first.state) {
+            Some(State::Ready(endpoints)) => endpoints.clone(),
+            _ => Endpoints::new(),
+        };
+        let deadline = clock::now() + PREPARE_PATIENCE;
+        for n in initiators.clone() {
+            self.prepare(n, endpoints.clone())?;
+        }
+        self.gather(deadline, Milestone::Ready, &initiators)?;
+
+        let start = self.start()?;
+        let longest = self.parts.iter().map(|playing| playing.part.role.phases.longest()).max().unwrap_or_default();
+        self.gather(start + longest + FINISH_PATIENCE, Milestone::Over, &initiators)?;
+        for n in responder.clone() {
+            self.tell(n, |ticket| ToAgent::Finish { ticket })?;
+        }
+        self.gather(clock::now() + FINISH_PATIENCE, Milestone::Over, &responder)
+    }
+
+    fn prepare(&mut self, n: usize, peer: Endpoints) -> Result<(), Error> {
+        let playing = &self.parts[n];
+        let role = Box::new(Role { peer, ..playing.part.role.clone() });
+        // One observer per host: the first of its parts brings it, and sees the interfaces of all of them.
+        let is_first = self.parts.iter().position(|other| other.id == playing.id) == Some(n);
+        let watch = is_first.then(|| self.interfaces(playing.id));
+        self.parts[n].state = State::Preparing;
+        self.tell(n, |ticket| ToAgent::Prepare { ticket, role, watch })
+    }
+
+    fn interfaces(&self, id: HostId) -> Vec<String> {
+        let parts = self.parts.iter().filter(|playing| playing.id == id);
+        let mut interfaces: Vec<String> = parts.flat_map(|playing| playing.part.interfaces.clone()).collect();
+        interfaces.sort();
+        interfaces.dedup();
+        interfaces
+    }
+
+    /// Tells all parts when to start, each on its own clock; when that is on ours.
+    fn start(&mut self) -> Result<Nanos, Error> {
+        let round_trip = self.parts.iter().map(|playing| self.fleet.hosts[playing.id].clock.round_trip).max();
+        let lead = LEAD_MIN.max(round_trip.unwrap_or_default() * LEAD_ROUND_TRIPS);
+        let start = clock::now() + lead;
+        for n in 0..self.parts.len() {
+            let at = self.fleet.hosts[self.parts[n].id].clock.theirs(start);
+            self.tell(n, |ticket| ToAgent::Start { ticket, at })?;
+        }
+        Ok(start)
+    }
+
+    fn tell(&self, n: usize, message: impl FnOnce(Ticket) -> ToAgent) -> Result<(), Error> {
+        let playing = &self.parts[n];
+        self.fleet.hosts[playing.id].say(&message(playing.ticket))
+    }
+
+    /// Takes what comes until these parts have all come that far, or something keeps the trial from going on.
+    fn gather(&mut self, deadline: Nanos, milestone: Milestone, parts: &Range<usize>) -> Result<(), Error> {
+        while let Some(behind) = parts.clone().find(|n| !self.parts[*n].has_reached(milestone)) {
+            if (self.supervision.is_stopped)() {
+                return Err(Error::Interrupted);
+            }
+            match self.fleet.turn(deadline) {
+                Turn::Said(host, _, message) => self.take(host, message)?,
+                Turn::Lost(host) if self.plays(host) => return Err(self.lost(host)),
+                Turn::Quiet if clock::now() >= deadline => {
+                    let host = self.parts[behind].id;
+                    self.fleet.hosts[host].lose(Loss::Late(milestone.verb()));
+                    return Err(self.lost(host));
+                }
+                Turn::Lost(_) | Turn::Quiet => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn plays(&self, host: HostId) -> bool {
+        self.parts.iter().any(|playing| playing.id == host)
+    }
+
+    /// Nothing more will be heard of the parts of a lost host.
+    fn lost(&mut self, host: HostId) -> Error {
+        for playing in self.parts.iter_mut().filter(|playing| playing.id == host && !playing.is_over()) {
+            playing.state = State::Over(None);
+        }
+        self.fleet.hosts[host].lost()
+    }
+
+    /// Takes in what a host said of one of the parts; whatever is about another trial is late, and dropped.
+    fn take(&mut self, host: HostId, message: FromAgent) -> Result<(), Error> {
+        let of = |ticket: Ticket| move |playing: &&mut Playing<'_>| playing.id == host && playing.ticket == ticket;
+        match message {
+            FromAgent::Ready { ticket, endpoints } => {
+                if let Some(playing) = self.parts.iter_mut().find(of(ticket)) {
+                    playing.state = State::Ready(endpoints);
+                }
+            }
+            FromAgent::Interval { ticket, progress } => {
+                if let Some(playing) = self.parts.iter_mut().find(of(ticket)) {
+                    (self.supervision.live)(&playing.part.host, playing.part.role.side, progress.into());
+                }
+            }
+            FromAgent::Outcome { ticket, outcome } => {
+                if let Some(playing) = self.parts.iter_mut().find(of(ticket)) {
+                    playing.state = State::Over(Some(outcome));
+                }
+            }
+            FromAgent::Failed { ticket: Some(ticket), failure } => {
+                if let Some(playing) = self.parts.iter_mut().find(of(ticket)) {
+                    playing.state = State::Over(None);
+                    return Err(Error::Role { host: playing.part.host.clone(), failure });
+                }
+            }
+            FromAgent::Hello(_)
+            | FromAgent::Clock { .. }
+            | FromAgent::Environment(_)
+            | FromAgent::Failed { ticket: None, .. }
+            | FromAgent::Heartbeat
+            | FromAgent::Bye => {}
+        }
+        Ok(())
+    }
+
+    /// Stops all parts that still play, and keeps what they tell within two seconds.
+    fn abort(&mut self) {
+        let n_parts = self.parts.len();
+        for n in 0..n_parts {
+            let playing = &mut self.parts[n];
+            if matches!(playing.state, State::Idle) || self.fleet.hosts[playing.id].is_lost() {
+                if !playing.is_over() {
+                    playing.state = State::Over(None);
+                }
+            } else if !playing.is_over() {
+                // The error that led here is the one to tell.
+                let _ = self.tell(n, |ticket| ToAgent::Abort { ticket });
+            }
+        }
+        let deadline = clock::now() + ABORT_PATIENCE;
+        while !self.parts.iter().all(Playing::is_over) && clock::now() < deadline {
+            match self.fleet.turn(deadline) {
+                Turn::Said(host, _, message) => drop(self.take(host, message)),
+                Turn::Lost(host) if self.plays(host) => drop(self.lost(host)),
+                Turn::Lost(_) | Turn::Quiet => {}
+            }
+        }
+    }
+
+    fn outcome(self, round: u32, error: Option<Error>) -> TrialOutcome {
+        let mut trial = Trial { round, ..Trial::default() };
+        let mut losses: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut starts = Vec::new();
+        for playing in self.parts {
+            let State::Over(Some(outcome)) = playing.state else { continue };
+            let Outcome { record, host, losses: lost } = *outcome;
+            starts.push(self.fleet.hosts[playing.id].clock.ours(record.start_ns + record.start_late_ns));
+            trial.records.insert(playing.entry, record);
+            let name = &playing.part.host;
+            if let Some(host) = host {
+                trial.hosts.insert(name.clone(), host);
+            }
+            losses.entry(name.clone()).or_default().extend(lost);
+        }
+        trial.start_skew_ns = match (starts.iter().max(), starts.iter().min()) {
+            (Some(latest), Some(earliest)) => *latest - *earliest,
+            _ => Nanos::ZERO,
+        };
+        TrialOutcome { trial, losses, error }
+    }
+}
+
+/// The name of a part's record: its host's, with an addition where that is taken by an initiator before it.
+fn entry(plan: &TrialPlan, part: &Part, initiator: Option<usize>) -> String {
+    let before = initiator.unwrap_or(plan.initiators.len());
+    let n_before = plan.initiators[..before].iter().filter(|other| other.host == part.host).count();
+    match (n_before, initiator) {
+        (0, _) => part.host.clone(),
+        (_, None) => format!("{}/responder", part.host),
+        (n, Some(_)) => format!("{}/{}", part.host, n + 1),
+    }
+}

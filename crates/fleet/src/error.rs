@@ -1,0 +1,278 @@
+//! Why a host cannot be used, or was lost.
+
+use std::{fmt, io};
+
+use serde::{Deserialize, Serialize};
+
+use crate::protocol::{FrameError, VERSION};
+
+/// What an error means for the run as a whole; the binary makes an exit code of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// The request was wrong: it can be typed better.
+    Usage,
+    /// Something was found wanting before anything was started.
+    Preflight,
+    /// It was started, and there is no valid result.
+    Failed,
+    /// Something was lost on the way; what was measured is kept.
+    Incomplete,
+}
+
+/// Why a role could not be played, as an agent tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What it means for the run.
+    pub class: Class,
+    /// What was attempted, on what.
+    pub message: String,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// What lies behind it, the nearest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub causes: Vec<String>,
+}
+
+impl Failure {
+    /// A failure without hint and causes.
+    #[must_use]
+    pub fn new(class: Class, message: impl Into<String>) -> Self {
+        Self { class, message: message.into(), hint: None, causes: Vec::new() }
+    }
+
+    /// An engine's error; after the start, what would have been wanting before has failed.
+    pub(crate) fn of_engine(error: &fathom_engine::Error, has_started: HasStarted) -> Self {
+        use fathom_engine::Error as Engine;
+        let class = match (error, has_started) {
+            (Engine::Setting(_) | Engine::UnknownKind { .. }, _) => Class::Usage,
+            (error, HasStarted::No) if error.is_preflight() => Class::Preflight,
+            _ => Class::Failed,
+        };
+        let hint = error.hint().map(str::to_owned);
+        Self { class, message: error.to_string(), hint, causes: causes(error) }
+    }
+}
+
+/// Whether a trial had begun when something went wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HasStarted {
+    No,
+    Yes,
+}
+
+/// What lies behind an error, the nearest first.
+fn causes(error: &dyn std::error::Error) -> Vec<String> {
+    std::iter::successors(error.source(), |error| error.source()).map(ToString::to_string).collect()
+}
+
+/// How a connection between controller and agent ended before its time.
+#[derive(Debug)]
+pub enum Loss {
+    /// The other side closed it.
+    Closed,
+    /// Nothing was heard of the other side for 3 s.
+    Silent,
+    /// The other side did not do its next step in time: the step.
+    Late(&'static str),
+    /// The stream broke.
+    Broken(io::Error),
+    /// What came was not the protocol.
+    Garbled(FrameError),
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("the connection was closed"),
+            Self::Silent => f.write_str("nothing was heard for 3 s"),
+            Self::Late(step) => write!(f, "it did not {step} in time"),
+            Self::Broken(cause) => write!(f, "the connection broke: {cause}"),
+            Self::Garbled(cause) => write!(f, "it sent {cause}"),
+        }
+    }
+}
+
+impl std::error::Error for Loss {}
+
+/// What keeps a host from being used, for the person who must act.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A key is not one.
+    #[error("`{given}` is not a key: {reason}")]
+    Key {
+        /// What was given, without the secret part.
+        given: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// An address range is not one.
+    #[error("`{0}` is not an address or an address range such as 10.0.0.0/8")]
+    Network(String),
+    /// A trial names a host that was never connected.
+    #[error("there is no host `{name}`; there are {known}")]
+    UnknownHost {
+        /// The name that was asked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// A certificate or key cannot be made or used.
+    #[error("cannot {what}")]
+    Certificate {
+        /// What was attempted.
+        what: &'static str,
+        /// What the library said.
+        #[source]
+        cause: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The kernel refused something on this side.
+    #[error("cannot {what}")]
+    System {
+        /// What was attempted, on what: `start an agent with /usr/bin/fathom`.
+        what: String,
+        /// What the kernel answered.
+        #[source]
+        cause: io::Error,
+    },
+    /// Nobody listens at the address, or nobody answers.
+    #[error("cannot reach {address}")]
+    Unreachable {
+        /// Where a `fathom serve` was expected.
+        address: String,
+        /// What the kernel answered.
+        #[source]
+        cause: io::Error,
+    },
+    /// Something listens at the address, but it does not speak our protocol.
+    #[error("{address} is not a fathom server")]
+    NotFathom {
+        /// Where a `fathom serve` was expected.
+        address: String,
+        /// What it did instead.
+        #[source]
+        cause: io::Error,
+    },
+    /// The server's certificate is not the one of the key.
+    #[error("{address} is not the server that the key belongs to")]
+    WrongFingerprint {
+        /// Where it listens.
+        address: String,
+    },
+    /// The server knows its certificate but not the token.
+    #[error("{address} does not accept the token of the key")]
+    WrongToken {
+        /// Where it listens.
+        address: String,
+    },
+    /// The server accepts the key but has as many controllers as it may.
+    #[error("{address} serves as many controllers as it may")]
+    Busy {
+        /// Where it listens.
+        address: String,
+    },
+    /// The agent is of another major version.
+    #[error("host `{host}` runs {theirs_tool} with protocol {theirs}; this is {ours_tool} with protocol {VERSION}")]
+    Version {
+        /// The host's name.
+        host: String,
+        /// Its protocol.
+        theirs: u8,
+        /// Its program.
+        theirs_tool: String,
+        /// Our program.
+        ours_tool: String,
+    },
+    /// What was started on the host is not an agent.
+    #[error("no agent answers on host `{host}`: {loss}{}", lines(exit.as_deref(), stderr))]
+    NoAgent {
+        /// The host's name.
+        host: String,
+        /// What came instead of its greeting.
+        loss: Loss,
+        /// How its process ended, if it was a child and has ended.
+        exit: Option<String>,
+        /// The last that it wrote to its standard error.
+        stderr: String,
+    },
+    /// An agent died, hung or was cut off.
+    #[error("host `{host}` was lost: {loss}{}", lines(exit.as_deref(), stderr))]
+    Lost {
+        /// The host's name.
+        host: String,
+        /// How it showed.
+        loss: Loss,
+        /// How its process ended, if it was a child and has ended.
+        exit: Option<String>,
+        /// The last that it wrote to its standard error.
+        stderr: String,
+    },
+    /// An agent could not or would not play its role.
+    #[error("host `{host}`: {}", failure.message)]
+    Role {
+        /// The host's name.
+        host: String,
+        /// Why.
+        failure: Failure,
+    },
+    /// The trial was told to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// How a child ended and what it said last, to go behind a message.
+fn lines(exit: Option<&str>, stderr: &str) -> String {
+    let exit = exit.map_or(String::new(), |exit| format!("; it ended with {exit}"));
+    let stderr = stderr.trim_end();
+    if stderr.is_empty() { exit } else { format!("{exit}\n{stderr}") }
+}
+
+impl Error {
+    /// What it means for the run.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Key { .. } | Self::Network(_) | Self::UnknownHost { .. } => Class::Usage,
+            Self::Lost { .. } | Self::Interrupted => Class::Incomplete,
+            Self::Role { failure, .. } => failure.class,
+            Self::Certificate { .. }
+            | Self::System { .. }
+            | Self::Unreachable { .. }
+            | Self::NotFathom { .. }
+            | Self::WrongFingerprint { .. }
+            | Self::WrongToken { .. }
+            | Self::Busy { .. }
+            | Self::Version { .. }
+            | Self::NoAgent { .. } => Class::Preflight,
+        }
+    }
+
+    /// What to do about it, where it is known.
+    #[must_use]
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Key { .. } => Some("copy the whole key that `fathom serve` printed"),
+            Self::Unreachable { .. } => Some("start `fathom serve` there, and let its port through the firewall"),
+            Self::NotFathom { .. } => {
+                Some("name the port that `fathom serve` printed; it is 7700 unless told otherwise")
+            }
+            Self::WrongFingerprint { .. } | Self::WrongToken { .. } => Some(
+                "copy the key that this `fathom serve` printed; without a key file it makes a new one at each start",
+            ),
+            Self::Busy { .. } => Some("wait until another run has ended"),
+            Self::Version { .. } => Some("run the same version of fathom on both hosts"),
+            Self::Role { failure, .. } => failure.hint.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// What lies behind it, the nearest first; an agent's causes are told as if they were ours.
+    #[must_use]
+    pub fn causes(&self) -> Vec<String> {
+        match self {
+            Self::Role { failure, .. } => failure.causes.clone(),
+            error => causes(error),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! An agent in a child process, with a socket pair for its standard streams.
+
+use std::{
+    collections::VecDeque,
+    io::{self, Read},
+    os::{
+        fd::OwnedFd,
+        unix::{net::UnixStream, process::CommandExt},
+    },
+    path::Path,
+    process::{Child, ChildStderr, Command, Stdio},
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{self, Receiver},
+    },
+    thread,
+};
+
+use fathom_model::units::Nanos;
+use fathom_sys::{
+    namespace::Namespaces,
+    process::{Bond, Pidfd, Place, Start},
+};
+
+use super::Link;
+use crate::Error;
+
+/// How much of what an agent wrote to its standard error is kept: a panic with its place, or a page of a shell's complaints.
+const STDERR_KEPT: usize = 4 << 10;
+/// How long the last of the standard error may take after the end; longer only when a grandchild holds it open.
+const STDERR_PATIENCE: Nanos = Nanos::from_millis(500);
+/// How long an agent may take to end by itself: longer than it gives its tests.
+const END_PATIENCE: Nanos = Nanos::from_secs(3);
+
+/// An agent that is a child of this process; ended when dropped.
+#[derive(Debug)]
+pub struct AgentProcess {
+    child: Child,
+    stderr: Arc<Mutex<VecDeque<u8>>>,
+    stderr_closed: Receiver<()>,
+    ended: Option<String>,
+}
+
+/// Starts `program agent --stdio` on this machine.
+///
+/// # Errors
+/// When the program cannot be started.
+pub fn self_exec(program: &Path) -> Result<Link, Error> {
+    command(agent_of(program), None, "this machine".to_owned())
+}
+
+/// Starts `program agent --stdio` inside namespaces; `place` says which, for reports.
+///
+/// # Errors
+/// When the program cannot be started or the namespaces may not be entered.
+pub fn namespace(program: &Path, namespaces: &Namespaces, place: impl Into<String>) -> Result<Link, Error> {
+    command(agent_of(program), Some(namespaces), place.into())
+}
+
+/// Starts any command that speaks as an agent on its standard streams: `ssh host fathom agent --stdio`.
+///
+/// The child dies with this process, and is out of reach of a Ctrl-C on the terminal: the controller decides how a run ends.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn command(mut command: Command, namespaces: Option<&Namespaces>, reached: String) -> Result<Link, Error> {
+    let what = format!("start an agent with {}", command.get_program().display());
+    let system = |cause| Error::System { what: what.clone(), cause };
+    let (near, far) = UnixStream::pair().map_err(system)?;
+    let far_output = far.try_clone().map_err(system)?;
+    command.stdin(OwnedFd::from(far)).stdout(OwnedFd::from(far_output)).stderr(Stdio::piped()).process_group(0);
+    let place = namespaces.map_or(Place::Here, Place::In);
+    let start = Start { command, place, bond: Bond::DiesWithParent };
+    let mut child = start.spawn().map_err(|error| system(error.source))?;
+    let stderr = child.stderr.take();
+    Ok(Link { stream: near, reached, process: Some(AgentProcess::new(child, stderr)) })
+}
+
+fn agent_of(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.args(["agent", "--stdio"]);
+    command
+}
+
+impl AgentProcess {
+    fn new(child: Child, stderr: Option<ChildStderr>) -> Self {
+        let kept = Arc::new(Mutex::new(VecDeque::with_capacity(STDERR_KEPT)));
+        let (closing, stderr_closed) = mpsc::channel();
+        let keep = Arc::clone(&kept);
+        thread::spawn(move || {
+            let Some(mut stderr) = stderr else { return };
+            let mut chunk = [0; 1024];
+            while let Ok(n @ 1..) = read_through(&mut stderr, &mut chunk) {
+                let mut kept = keep.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.extend(&chunk[..n]);
+                let excess = kept.len().saturating_sub(STDERR_KEPT);
+                kept.drain(..excess);
+            }
+            drop(closing);
+        });
+        Self { child, stderr: kept, stderr_closed, ended: None }
+    }
+
+    /// The number of the process.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end, or ends it; how it ended and the last 4 KiB of its standard error.
+    ///
+    /// Its stream should be closed before, so that it ends by itself.
+    pub fn end(&mut self) -> (String, String) {
+        if self.ended.is_none() {
+            self.ended = Some(self.reap());
+        }
+        // Either the end of the stream or the end of the patience: what is there is taken.
+        let _ = self.stderr_closed.recv_timeout(STDERR_PATIENCE.as_duration());
+        let kept = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+        let stderr = String::from_utf8_lossy(&kept.iter().copied().collect::<Vec<_>>()).into_owned();
+        (self.ended.clone().unwrap_or_default(), stderr)
+    }
+
+    fn reap(&mut self) -> String {
+        let has_ended = Pidfd::open(self.child.id()).and_then(|process| process.wait(END_PATIENCE));
+        if !matches!(has_ended, Ok(true)) {
+            // The child is not reaped yet, so its number is still its own.
+            let _ = self.child.kill();
+        }
+        self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
+    }
+}
+
+impl Drop for AgentProcess {
+    fn drop(&mut self) {
+        if self.ended.is_none() {
+            self.ended = Some(self.reap());
+        }
+    }
+}
+
+fn read_through(stderr: &mut ChildStderr, chunk: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stderr.read(chunk) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Ways to reach a host: each delivers a byte stream to an agent there, and knows nothing of what is said on it.
+//!
+//! | a host is | by |
+//! |---|---|
+//! | this machine | [`self_exec`] |
+//! | a network namespace of a lab | [`namespace`] |
+//! | behind any command that runs an agent | [`command`] |
+//! | a `fathom serve` | [`tls`] |
+
+mod child;
+mod serve;
+
+use std::os::unix::net::UnixStream;
+
+pub use child::{AgentProcess, command, namespace, self_exec};
+pub use serve::tls;
+
+/// A byte stream to an agent, and what is known of its far end.
+#[derive(Debug)]
+pub struct Link {
+    /// The stream; the agent ends when it is closed.
+    pub stream: UnixStream,
+    /// How the host was reached, for reports: `namespace a of lab pair`.
+    pub reached: String,
+    /// The agent's process, when it is a child of this one.
+    pub process: Option<AgentProcess>,
+}

@@ -1,0 +1,16 @@
+//! An agent behind a `fathom serve`, over TLS.
+
+use super::Link;
+use crate::{
+    Error,
+    tls::{self, Key},
+};
+
+/// Connects to `address` (a name or number and a port) and proves to know the key, after the server has.
+///
+/// # Errors
+/// [`Error::Unreachable`], [`Error::NotFathom`], [`Error::WrongFingerprint`], [`Error::WrongToken`] and [`Error::Busy`].
+pub fn tls(address: &str, key: &Key) -> Result<Link, Error> {
+    let stream = tls::connect(address, key)?;
+    Ok(Link { stream, reached: format!("tls {address}"), process: None })
+}

@@ -1,0 +1,254 @@
+//! What an agent may be made to do: where it sends, and for how long.
+//!
+//! It knows no kinds of tests, so it reads every endpoint and every free text among a role's settings: whatever is an address, a
+//! URL or the name of a host in there must lie within what is allowed.
+
+use std::{
+    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    str::FromStr,
+};
+
+use fathom_model::{OptionDoc, Role, ValueKind, units::Nanos};
+
+use crate::{Class, Error, Failure};
+
+/// Settings and endpoints by these names hold a destination, even when it looks like any other word.
+const DESTINATIONS: &[&str] = &["address", "host", "target", "url"];
+/// The longest trial of an agent that the controller started itself: a day.
+const OWN_LONGEST: Nanos = Nanos::from_secs(24 * 3600);
+
+/// A range of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    prefix: u32,
+}
+
+impl Network {
+    /// Whether an address lies within.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
+                (ours.to_bits() ^ theirs.to_bits()).checked_shr(32 - self.prefix).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(ours), IpAddr::V6(theirs)) => {
+                (ours.to_bits() ^ theirs.to_bits()).checked_shr(128 - self.prefix).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+impl FromStr for Network {
+    type Err = Error;
+
+    /// Reads `10.0.0.0/8`, `fd00::/8`, or a single address.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let wrong = || Error::Network(text.to_owned());
+        let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+        let address = address.parse::<IpAddr>().map_err(|_| wrong())?.to_canonical();
+        let longest = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.map_or(Ok(longest), str::parse).map_err(|_| wrong())?;
+        if prefix > longest { Err(wrong()) } else { Ok(Self { address, prefix }) }
+    }
+}
+
+/// Where an agent may send.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Destinations {
+    /// Wherever the controller says: for agents that it started itself, which asks its user before.
+    Anything,
+    /// Only to the controller and to what the owner of the host has named: for agents behind `fathom serve`.
+    Only {
+        /// The address that the controller came from.
+        controller: IpAddr,
+        /// What else is allowed.
+        allowed: Vec<Network>,
+    },
+}
+
+/// What an agent may be made to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// Where it may send.
+    pub destinations: Destinations,
+    /// The longest trial, warm-up included.
+    pub longest: Nanos,
+}
+
+impl Policy {
+    /// For an agent that the controller started itself.
+    #[must_use]
+    pub const fn own() -> Self {
+        Self { destinations: Destinations::Anything, longest: OWN_LONGEST }
+    }
+
+    /// Whether a role may be played.
+    ///
+    /// # Errors
+    /// A preflight failure that says what the owner of the host would have to allow.
+    pub fn check(&self, role: &Role, options: &[OptionDoc]) -> Result<(), Failure> {
+        if role.phases.longest() > self.longest {
+            let text = format!("a trial of {} is refused: {} is the longest here", role.phases.longest(), self.longest);
+            return Err(Failure::new(Class::Preflight, text));
+        }
+        let Destinations::Only { controller, allowed } = &self.destinations else { return Ok(()) };
+        let is_allowed = |address: IpAddr| {
+            address.to_canonical() == controller.to_canonical() || allowed.iter().any(|range| range.contains(address))
+        };
+        for (name, text) in texts(role, options) {
+            for address in addresses(&name, &text) {
+                if !is_allowed(address) {
+                    let message = format!("sending to {address} is refused (from `{name}` = `{text}`)");
+                    let hint = format!("start the server there with --allow {address}");
+                    return Err(Failure { hint: Some(hint), ..Failure::new(Class::Preflight, message) });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Everything in a role that could name a destination: all endpoints, and the settings that take free text.
+fn texts(role: &Role, options: &[OptionDoc]) -> Vec<(String, String)> {
+    let is_free = |name: &str| {
+        options.iter().find(|option| option.name == name).is_none_or(|option| option.value == ValueKind::Text)
+    };
+    let names = role.settings.0.keys().filter(|name| is_free(name));
+    let settings = names.filter_map(|name| Some((name.clone(), role.settings.text(name)?)));
+    settings.chain(role.peer.clone()).collect()
+}
+
+/// The addresses that a text stands for; none when it is no destination.
+fn addresses(name: &str, text: &str) -> Vec<IpAddr> {
+    text.split([',', ' ']).filter(|word| !word.is_empty()).flat_map(|word| addresses_of_word(name, word)).collect()
+}
+
+fn addresses_of_word(name: &str, word: &str) -> Vec<IpAddr> {
+    let authority = match word.split_once("://") {
+        Some((_, rest)) => rest.split(['/', '?', '#']).next().unwrap_or(rest),
+        None => word.split('/').next().unwrap_or(word),
+    };
+    let authority = authority.rsplit('@').next().unwrap_or(authority);
+    if let Ok(address) = authority.parse::<SocketAddr>() {
+        return vec![address.ip()];
+    }
+    let bare = authority.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(address) = bare.split('%').next().unwrap_or(bare).parse::<IpAddr>() {
+        return vec![address];
+    }
+    let (host, has_port) = match authority.rsplit_once(':') {
+        Some((host, port)) if port.parse::<u16>().is_ok() => (host, true),
+        _ => (authority, false),
+    };
+    let is_name =
+        !host.is_empty() && host.chars().all(|letter| letter.is_ascii_alphanumeric() || "-._".contains(letter));
+    let is_meant = DESTINATIONS.contains(&name) || word.contains("://") || has_port || host.contains('.');
+    if !is_name || !is_meant {
+        return Vec::new();
+    }
+    // What has no address cannot be sent to either.
+    (host, 0).to_socket_addrs().map_or_else(|_| Vec::new(), |found| found.map(|address| address.ip()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::{Phases, Settings, Side};
+
+    use super::*;
+
+    const OPTIONS: &[OptionDoc] = &[
+        OptionDoc { name: "url", value: ValueKind::Text, default: None, help: "where" },
+        OptionDoc { name: "algorithm", value: ValueKind::Text, default: None, help: "how" },
+        OptionDoc { name: "size", value: ValueKind::Size, default: None, help: "how much" },
+    ];
+
+    fn role(settings: Settings, peer: &[(&str, &str)]) -> Role {
+        Role {
+            test: "t".to_owned(),
+            kind: "k".to_owned(),
+            side: Side::Initiator,
+            settings,
+            phases: Phases {
+                warmup_max_ns: Nanos::ZERO,
+                measure_ns: Nanos::from_secs(1),
+                interval_ns: Nanos::from_millis(100),
+            },
+            address: None,
+            interface: None,
+            peer: peer.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect(),
+            cores: Vec::new(),
+            seed: 0,
+        }
+    }
+
+    fn policy() -> Policy {
+        let destinations = Destinations::Only {
+            controller: "198.18.0.1".parse().unwrap(),
+            allowed: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
+        };
+        Policy { destinations, longest: Nanos::from_secs(60) }
+    }
+
+    #[test]
+    fn ranges_contain_what_shares_their_prefix() {
+        let cases = [
+            ("10.0.0.0/8", "10.255.1.2", true),
+            ("10.0.0.0/8", "11.0.0.0", false),
+            ("0.0.0.0/0", "203.0.113.9", true),
+            ("192.0.2.7", "192.0.2.7", true),
+            ("192.0.2.7", "192.0.2.6", false),
+            ("10.0.0.0/8", "::ffff:10.1.1.1", true),
+            ("fd00::/8", "fdff::1", true),
+            ("fd00::/8", "10.0.0.1", false),
+            ("::/0", "2001:db8::1", true),
+        ];
+        for (range, address, expected) in cases {
+            let range: Network = range.parse().unwrap();
+            assert_eq!(range.contains(address.parse().unwrap()), expected, "{range:?} {address}");
+        }
+        for text in ["10.0.0.0/33", "10/8", "", "10.0.0.0/", "x", "fd00::/129"] {
+            assert!(text.parse::<Network>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn whatever_looks_like_a_destination_outside_is_refused() {
+        let peers =
+            ["203.0.113.1:80", "203.0.113.1", "[2001:db8::1]:80", "255.255.255.255:9", "10.0.0.1:1,203.0.113.1:2"];
+        for peer in peers {
+            let failure = policy().check(&role(Settings::default(), &[("anything", peer)]), OPTIONS).unwrap_err();
+            assert_eq!(failure.class, Class::Preflight, "{peer}");
+            assert!(failure.hint.unwrap().contains("--allow"));
+        }
+        for url in
+            ["http://203.0.113.1/x", "http://me:secret@203.0.113.1:81?x=1", "http://localhost:8080/", "localhost"]
+        {
+            let settings = Settings::default().with("url", url);
+            assert!(policy().check(&role(settings, &[]), OPTIONS).is_err(), "{url}");
+        }
+        let settings = Settings::default().with("algorithm", "203.0.113.1");
+        assert!(policy().check(&role(settings, &[]), OPTIONS).is_err(), "under any name");
+    }
+
+    #[test]
+    fn the_controller_and_what_is_allowed_may_be_sent_to() {
+        let peers = [
+            ("address", "198.18.0.1:40123"),
+            ("more", "10.1.2.3:1"),
+            ("six", "[fd00::1]:5"),
+            ("mac", "02:00:00:00:00:05"),
+        ];
+        let settings = Settings::default().with("url", "http://[::ffff:198.18.0.1]:80/").with("algorithm", "bbr");
+        assert_eq!(policy().check(&role(settings, &peers), OPTIONS), Ok(()));
+    }
+
+    #[test]
+    fn a_trial_beyond_the_longest_is_refused_everywhere() {
+        let mut long = role(Settings::default(), &[]);
+        long.phases.measure_ns = Nanos::MAX;
+        assert!(policy().check(&long, OPTIONS).is_err());
+        assert!(Policy::own().check(&long, OPTIONS).is_err());
+    }
+}

@@ -1,0 +1,158 @@
+//! Frames: a version byte, the length of the payload as 32 bits in network order, the payload.
+//!
+//! This layout stays the same in all versions, so that two versions can tell each other apart.
+
+/// The bytes before the payload.
+pub const HEADER_LEN: usize = 5;
+/// Versions end where printable characters begin: a shell's greeting is not taken for a version.
+const VERSION_MAX: u8 = 31;
+
+/// Bytes that are not a frame of this protocol.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The first byte is no version.
+    #[error("something that is not the protocol of an agent (it begins with {})", text(*.0))]
+    Foreign(u8),
+    /// The length is beyond what is read or written.
+    #[error("a message of {len} bytes, and {limit} are the most")]
+    TooLong {
+        /// The length it claims.
+        len: usize,
+        /// The most that is accepted.
+        limit: usize,
+    },
+    /// The frame is of another version of the protocol.
+    #[error("a message of protocol {theirs} of {tool}")]
+    Version {
+        /// The other's version.
+        theirs: u8,
+        /// The other's program.
+        tool: String,
+    },
+    /// The payload is not a message: why.
+    #[error("a message that cannot be read: {0}")]
+    Message(String),
+}
+
+fn text(byte: u8) -> String {
+    if byte.is_ascii_graphic() { format!("`{}`", char::from(byte)) } else { format!("byte {byte}") }
+}
+
+/// One frame as it came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// The sender's major version.
+    pub version: u8,
+    /// What it says.
+    pub payload: Vec<u8>,
+}
+
+/// The bytes of a frame.
+///
+/// # Errors
+/// When the payload is longer than `limit`.
+pub fn encode(version: u8, payload: &[u8], limit: usize) -> Result<Vec<u8>, FrameError> {
+    let too_long = || FrameError::TooLong { len: payload.len(), limit };
+    let len = u32::try_from(payload.len()).map_err(|_| too_long())?;
+    if payload.len() > limit {
+        return Err(too_long());
+    }
+    let mut bytes = Vec::with_capacity(HEADER_LEN + payload.len());
+    bytes.push(version);
+    bytes.extend(len.to_be_bytes());
+    bytes.extend(payload);
+    Ok(bytes)
+}
+
+/// Makes frames of bytes, however they are cut up.
+///
+/// It holds what has arrived, never what a length claims. A length beyond the limit is an error as soon as the header is there;
+/// behind an error nothing more can be read, because the borders of frames are lost.
+#[derive(Debug)]
+pub struct Decoder {
+    buffer: Vec<u8>,
+    /// How much at the front of the buffer has been taken out already.
+    taken: usize,
+    limit: usize,
+}
+
+impl Decoder {
+    /// Accepts payloads of at most `limit` bytes.
+    #[must_use]
+    pub const fn new(limit: usize) -> Self {
+        Self { buffer: Vec::new(), taken: 0, limit }
+    }
+
+    /// Takes in what arrived.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.drain(..self.taken);
+        self.taken = 0;
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next frame, or nothing until more arrives.
+    ///
+    /// # Errors
+    /// [`FrameError::Foreign`] and [`FrameError::TooLong`].
+    pub fn frame(&mut self) -> Result<Option<Frame>, FrameError> {
+        let rest = &self.buffer[self.taken..];
+        let Some(version) = rest.first().copied() else { return Ok(None) };
+        if !(1..=VERSION_MAX).contains(&version) {
+            return Err(FrameError::Foreign(version));
+        }
+        let Some((header, rest)) = rest.split_first_chunk::<HEADER_LEN>() else { return Ok(None) };
+        let [_, len @ ..] = *header;
+        let len = usize::try_from(u32::from_be_bytes(len)).unwrap_or(usize::MAX);
+        if len > self.limit {
+            return Err(FrameError::TooLong { len, limit: self.limit });
+        }
+        let Some(payload) = rest.get(..len) else { return Ok(None) };
+        let frame = Frame { version, payload: payload.to_vec() };
+        self.taken += HEADER_LEN + len;
+        Ok(Some(frame))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_survive_being_cut_anywhere() {
+        let payloads: [&[u8]; 3] = [b"first", b"", b"the third one"];
+        let bytes: Vec<u8> = payloads.iter().flat_map(|payload| encode(1, payload, 100).unwrap()).collect();
+        for cut in 1..bytes.len() {
+            let mut decoder = Decoder::new(100);
+            let mut found = Vec::new();
+            for piece in bytes.chunks(cut) {
+                decoder.push(piece);
+                while let Some(frame) = decoder.frame().unwrap() {
+                    found.push(frame.payload);
+                }
+            }
+            assert_eq!(found, payloads, "cut every {cut} bytes");
+        }
+    }
+
+    #[test]
+    fn a_length_beyond_the_limit_is_refused_before_the_payload_arrives() {
+        let mut decoder = Decoder::new(1000);
+        decoder.push(&[1, 0, 0, 3, 233]);
+        assert_eq!(decoder.frame(), Err(FrameError::TooLong { len: 1001, limit: 1000 }));
+    }
+
+    #[test]
+    fn a_claimed_length_reserves_no_memory() {
+        let mut decoder = Decoder::new(usize::MAX);
+        decoder.push(&[1, 255, 255, 255, 255, b'x']);
+        assert_eq!(decoder.frame(), Ok(None));
+        assert!(decoder.buffer.capacity() < 1000, "{} bytes", decoder.buffer.capacity());
+    }
+
+    #[test]
+    fn the_greeting_of_a_shell_is_not_taken_for_a_version() {
+        let mut decoder = Decoder::new(1000);
+        decoder.push(b"Welcome to Linux");
+        assert_eq!(decoder.frame(), Err(FrameError::Foreign(b'W')));
+    }
+}

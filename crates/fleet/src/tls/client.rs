@@ -1,0 +1,146 @@
+//! The controller's side of the handshake.
+
+use std::{
+    io::{self, Read, Write},
+    net::{TcpStream, ToSocketAddrs},
+    os::unix::net::UnixStream,
+    sync::Arc,
+    thread,
+};
+
+use fathom_model::units::Nanos;
+use fathom_sys::clock;
+use rustls::{
+    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, Stream,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
+    pki_types::{CertificateDer, ServerName, UnixTime},
+    version::TLS13,
+};
+
+use super::{
+    handshake::{BUSY, Bounded, WELCOME, provider},
+    key::Key,
+    pump::pump,
+};
+use crate::Error;
+
+/// How long a server may take to accept a connection, and again to shake hands: seconds even across the world.
+const PATIENCE: Nanos = Nanos::from_secs(5);
+
+/// Accepts the one certificate whose fingerprint the key holds, if the server also proves to have its private key.
+#[derive(Debug)]
+struct Pinned {
+    key: Key,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if self.key.is_of(certificate) {
+            Ok(ServerCertVerified::assertion())
+        } else {
+            Err(CertificateError::ApplicationVerificationFailure.into())
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Connects to a server, sees that it is the key's, and shows it the token; the plain stream to what it starts.
+///
+/// # Errors
+/// [`Error::Unreachable`], [`Error::NotFathom`], [`Error::WrongFingerprint`], [`Error::WrongToken`] and [`Error::Busy`].
+pub fn connect(address: &str, key: &Key) -> Result<UnixStream, Error> {
+    let unreachable = |cause| Error::Unreachable { address: address.to_owned(), cause };
+    let tcp = reach(address).map_err(unreachable)?;
+    tcp.set_nodelay(true).map_err(unreachable)?;
+    let mut tls = session(key)?;
+    let mut io = Bounded { tcp: &tcp, deadline: clock::now() + PATIENCE };
+    tls.complete_io(&mut io).map_err(|cause| refused(address, cause))?;
+    let mut stream = Stream::new(&mut tls, &mut io);
+    let mut answer = [0];
+    let shown =
+        stream.write_all(&key.token.0).and_then(|()| stream.flush()).and_then(|()| stream.read_exact(&mut answer));
+    let address = || address.to_owned();
+    match (shown, answer) {
+        (Ok(()), [WELCOME]) => {}
+        (Ok(()), [BUSY]) => return Err(Error::Busy { address: address() }),
+        (Ok(()), _) => return Err(Error::NotFathom { address: address(), cause: io::ErrorKind::InvalidData.into() }),
+        (Err(cause), _) if cause.kind() == io::ErrorKind::TimedOut => {
+            return Err(Error::NotFathom { address: address(), cause });
+        }
+        // To a wrong token a server says nothing.
+        (Err(_), _) => return Err(Error::WrongToken { address: address() }),
+    }
+    let system = |cause| Error::System { what: "make a pair of sockets".to_owned(), cause };
+    let (near, far) = UnixStream::pair().map_err(system)?;
+    // How the pump ended shows at both ends of it.
+    thread::spawn(move || drop(pump(tls.into(), &tcp, &far)));
+    Ok(near)
+}
+
+fn reach(address: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for candidate in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&candidate, PATIENCE.as_duration()) {
+            Ok(tcp) => return Ok(tcp),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn session(key: &Key) -> Result<ClientConnection, Error> {
+    let wrong = |cause: rustls::Error| Error::Certificate { what: "set TLS up", cause: cause.into() };
+    let verifier = Pinned { key: key.clone(), provider: provider() };
+    let mut config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])
+        .map_err(wrong)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    // The certificate is known by its fingerprint, so no name is asked for.
+    config.enable_sni = false;
+    let name = ServerName::try_from("fathom").expect("a plain word is a name");
+    ClientConnection::new(Arc::new(config), name).map_err(wrong)
+}
+
+/// What a handshake that failed says of who listens there.
+fn refused(address: &str, cause: io::Error) -> Error {
+    let address = address.to_owned();
+    let tls = cause.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match tls {
+        Some(rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure)) => {
+            Error::WrongFingerprint { address }
+        }
+        _ => Error::NotFathom { address, cause },
+    }
+}

@@ -1,0 +1,56 @@
+//! What both sides do before the stream is plain: TLS within a time that is bounded as a whole.
+
+use std::{
+    io::{self, Read, Write},
+    net::TcpStream,
+    sync::Arc,
+};
+
+use fathom_model::units::Nanos;
+use fathom_sys::clock;
+use rustls::crypto::{CryptoProvider, ring};
+
+/// The server's answer to the right token.
+pub(super) const WELCOME: u8 = 1;
+/// The server's answer to the right token when it has no place left.
+pub(super) const BUSY: u8 = 2;
+
+pub(super) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// A socket whose reads and writes end at a deadline, however slowly bytes drip in.
+pub(super) struct Bounded<'a> {
+    pub(super) tcp: &'a TcpStream,
+    pub(super) deadline: Nanos,
+}
+
+impl Bounded<'_> {
+    fn left(&self) -> io::Result<Option<std::time::Duration>> {
+        let left = self.deadline.since(clock::now());
+        if left == Nanos::ZERO { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left.as_duration())) }
+    }
+}
+
+/// The kernel says `EAGAIN` when a time-out is over, which TLS would take for "later".
+fn timed_out(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
+}
+
+impl Read for Bounded<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.tcp.set_read_timeout(self.left()?)?;
+        self.tcp.read(bytes).map_err(timed_out)
+    }
+}
+
+impl Write for Bounded<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.tcp.set_write_timeout(self.left()?)?;
+        self.tcp.write(bytes).map_err(timed_out)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,206 @@
+//! Makes a plain stream of an encrypted one: one thread moves bytes between the two until both have ended.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, TcpStream},
+    os::unix::net::UnixStream,
+};
+
+use fathom_model::units::Nanos;
+use fathom_sys::epoll::{Epoll, Events, Interest};
+use rustls::Connection;
+
+/// What is read from the plain side at once, and about what is kept for it: a TLS record.
+const CHUNK: usize = 16 << 10;
+/// How long the last bytes may take to leave when the plain side is gone.
+const FLUSH_PATIENCE: Nanos = Nanos::from_secs(5);
+
+const TCP: u64 = 0;
+const PLAIN: u64 = 1;
+
+/// How far one direction has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Open,
+    /// Its source sends no more.
+    Ended,
+    /// And its destination has been told so.
+    Closed,
+}
+
+struct Pump<'a> {
+    tls: Connection,
+    tcp: &'a TcpStream,
+    plain: &'a UnixStream,
+    /// Decrypted, and not yet taken by the plain side.
+    pending: Vec<u8>,
+    /// From the encrypted to the plain side.
+    inward: Way,
+    /// From the plain to the encrypted side.
+    outward: Way,
+    /// The plain side takes nothing either.
+    plain_gone: bool,
+}
+
+/// Moves bytes both ways until both sides have ended, one has broken, or the plain side is gone; then closes both.
+///
+/// The end of one direction is passed on as such, so the other may still carry what remains to be said.
+pub(super) fn pump(tls: Connection, tcp: &TcpStream, plain: &UnixStream) -> io::Result<()> {
+    let mut pump = Pump {
+        tls,
+        tcp,
+        plain,
+        pending: Vec::with_capacity(CHUNK),
+        inward: Way::Open,
+        outward: Way::Open,
+        plain_gone: false,
+    };
+    let outcome = pump.run();
+    // Whoever still waits on either side learns that it is over; a side that is closed already is no error.
+    let _ = plain.shutdown(Shutdown::Both);
+    let _ = tcp.shutdown(Shutdown::Both);
+    outcome
+}
+
+/// The number of bytes, or nothing when there are none for now.
+fn now(moved: io::Result<usize>) -> io::Result<Option<usize>> {
+    match moved {
+        Ok(n) => Ok(Some(n)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Pump<'_> {
+    fn run(&mut self) -> io::Result<()> {
+        self.tcp.set_nonblocking(true)?;
+        self.plain.set_nonblocking(true)?;
+        let epoll = Epoll::new().map_err(|error| error.source)?;
+        epoll.add(self.tcp, TCP, Interest::READ).map_err(|error| error.source)?;
+        epoll.add(self.plain, PLAIN, Interest::READ).map_err(|error| error.source)?;
+        let mut events = Events::with_capacity(2);
+        loop {
+            // What the handshake left decrypted comes first.
+            self.decrypted()?;
+            self.inwards()?;
+            self.outwards()?;
+            if self.is_over() {
+                return Ok(());
+            }
+            let patience = self.plain_gone.then_some(FLUSH_PATIENCE);
+            let (tcp, plain) = self.interests();
+            epoll.modify(self.tcp, TCP, tcp).map_err(|error| error.source)?;
+            epoll.modify(self.plain, PLAIN, plain).map_err(|error| error.source)?;
+            let n_events = epoll.wait(&mut events, patience).map_err(|error| error.source)?;
+            if n_events == 0 && self.plain_gone {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            for event in events.iter() {
+                if event.token == TCP && event.failed {
+                    return Err(self.tcp.take_error()?.unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()));
+                }
+                // A hang-up is reported although nobody asked: both directions are closed.
+                if event.token == PLAIN && self.outward != Way::Open && event.readable {
+                    self.lose_plain();
+                }
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let is_flushed = self.outward == Way::Closed && !self.tls.wants_write();
+        is_flushed && (self.plain_gone || self.inward == Way::Closed)
+    }
+
+    fn interests(&self) -> (Interest, Interest) {
+        let takes = self.takes();
+        let tcp = Interest { read: takes, write: self.tls.wants_write(), edge: false };
+        let asks = self.outward == Way::Open && !self.tls.wants_write();
+        let plain = Interest { read: asks, write: !self.pending.is_empty(), edge: false };
+        (tcp, plain)
+    }
+
+    /// Whether there is room for more from the socket.
+    fn takes(&self) -> bool {
+        self.inward == Way::Open && !self.plain_gone && self.pending.len() < CHUNK
+    }
+
+    /// From the socket towards the plain side.
+    fn inwards(&mut self) -> io::Result<()> {
+        while self.takes() {
+            if now(self.tls.read_tls(&mut self.tcp))?.is_none() {
+                break;
+            }
+            if let Err(error) = self.tls.process_new_packets() {
+                // The alert that tells the other side why; it may not be there any more.
+                let _ = self.tls.write_tls(&mut self.tcp);
+                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+            }
+            self.decrypted()?;
+        }
+        Ok(())
+    }
+
+    /// Takes what is decrypted, and gives the plain side what it takes.
+    fn decrypted(&mut self) -> io::Result<()> {
+        let mut chunk = [0; CHUNK];
+        while self.inward == Way::Open {
+            match now(self.tls.reader().read(&mut chunk)) {
+                Ok(Some(0)) => self.inward = Way::Ended,
+                Ok(Some(n)) => self.pending.extend_from_slice(&chunk[..n]),
+                Ok(None) => break,
+                // Cut off instead of closed: an end as well, and the protocol above knows whether it came too early.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => self.inward = Way::Ended,
+                Err(error) => return Err(error),
+            }
+        }
+        while !self.pending.is_empty() {
+            match now(self.plain.write(&self.pending)) {
+                Ok(Some(n)) => drop(self.pending.drain(..n)),
+                Ok(None) => break,
+                Err(_) => self.lose_plain(),
+            }
+        }
+        if self.inward == Way::Ended && self.pending.is_empty() {
+            self.inward = Way::Closed;
+            // If it is closed already, its end shows when it is read.
+            let _ = self.plain.shutdown(Shutdown::Write);
+        }
+        Ok(())
+    }
+
+    /// From the plain side towards the socket; reads only when everything before has left.
+    fn outwards(&mut self) -> io::Result<()> {
+        let mut chunk = [0; CHUNK];
+        loop {
+            while self.tls.wants_write() {
+                if now(self.tls.write_tls(&mut self.tcp))?.is_none() {
+                    return Ok(());
+                }
+            }
+            match self.outward {
+                Way::Closed => return Ok(()),
+                Way::Ended => {
+                    self.outward = Way::Closed;
+                    self.tls.send_close_notify();
+                    continue;
+                }
+                Way::Open => {}
+            }
+            match now(self.plain.read(&mut chunk)) {
+                Ok(Some(0)) => self.outward = Way::Ended,
+                Ok(Some(n)) => self.tls.writer().write_all(&chunk[..n])?,
+                Ok(None) => return Ok(()),
+                Err(_) => self.lose_plain(),
+            }
+        }
+    }
+
+    fn lose_plain(&mut self) {
+        if self.outward == Way::Open {
+            self.outward = Way::Ended;
+        }
+        self.plain_gone = true;
+        self.pending.clear();
+    }
+}

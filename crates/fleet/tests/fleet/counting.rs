@@ -1,0 +1,151 @@
+//! A kind of test that sends nothing, and agents that can play it.
+
+use std::{os::unix::net::UnixStream, thread};
+
+use fathom_engine::{Crew, Error, Observer, Session, Test, TestKind, Until};
+use fathom_fleet::{Fleet, Link, Loss, Part, Policy, Supervision, TrialOutcome, TrialPlan, agent};
+use fathom_model::{
+    Endpoints, Environment, HostRecord, Layer, Metric, OptionDoc, Phases, Record, Role, Settings, Side, ValueKind,
+    units::Nanos,
+};
+use fathom_sys::clock;
+
+struct Count;
+
+pub(crate) static KINDS: &[&dyn TestKind] = &[&Count];
+
+impl TestKind for Count {
+    fn name(&self) -> &'static str {
+        "count"
+    }
+    fn about(&self) -> &'static str {
+        "counts steps of a millisecond"
+    }
+    fn layer(&self) -> Layer {
+        Layer::Tcp
+    }
+    fn is_two_sided(&self, _settings: &Settings) -> bool {
+        true
+    }
+    fn title(&self, _settings: &Settings) -> String {
+        "count".to_owned()
+    }
+    fn options(&self) -> &'static [OptionDoc] {
+        &[
+            OptionDoc { name: "fault", value: ValueKind::Text, default: None, help: "what goes wrong" },
+            OptionDoc { name: "target", value: ValueKind::Text, default: None, help: "where to" },
+        ]
+    }
+    fn metrics(&self) -> &'static [Metric] {
+        &[]
+    }
+    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+        if role.side == Side::Initiator && !role.peer.contains_key("address") {
+            return Err(Error::Endpoint { kind: "count", what: "address" });
+        }
+        Ok(Box::new(Counting { side: role.side, fault: role.settings.text("fault") }))
+    }
+}
+
+struct Counting {
+    side: Side,
+    fault: Option<String>,
+}
+
+impl Test for Counting {
+    fn endpoints(&self) -> Endpoints {
+        let address = ("address".to_owned(), "198.18.0.2:7".to_owned());
+        if self.side == Side::Responder { [address].into() } else { Endpoints::new() }
+    }
+
+    fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
+        assert_ne!(self.fault.as_deref(), Some("panic"), "told to");
+        let crew = Crew { states: vec![()], counters: &["steps"], cores: &[], until: Until::from(self.side) };
+        let conducted = crew.conduct(session, &mut (), |worker, ()| {
+            while !worker.is_over() {
+                worker.add(0, 1);
+                clock::sleep_until(clock::now() + Nanos::from_millis(1));
+            }
+            Ok(())
+        })?;
+        Ok(conducted.record(self.side))
+    }
+}
+
+/// Notes when it was asked.
+#[derive(Default)]
+struct Onlooker(HostRecord);
+
+impl Observer for Onlooker {
+    fn environment(&mut self) -> Environment {
+        let mut environment = Environment::default();
+        environment.note("kernel", "release", "6.18");
+        environment
+    }
+    fn sample(&mut self, now: Nanos) {
+        self.0.at_ns.push(now);
+    }
+    fn finish(&mut self) -> (HostRecord, Vec<String>) {
+        (std::mem::take(&mut self.0), vec!["the driver tells no queues".to_owned()])
+    }
+}
+
+pub(crate) fn equipment(policy: Policy) -> agent::Equipment {
+    agent::Equipment { kinds: KINDS, observer: |_| Box::<Onlooker>::default(), policy, tool: "fathom 0.1.0".to_owned() }
+}
+
+/// Serves an agent on a stream until it ends.
+pub(crate) fn serve(stream: UnixStream, policy: Policy) -> Result<(), Loss> {
+    agent::serve(stream.try_clone().unwrap(), stream, equipment(policy))
+}
+
+/// An agent in a thread of this process.
+pub(crate) fn agent_in_thread(policy: Policy) -> Link {
+    let (near, far) = UnixStream::pair().unwrap();
+    thread::spawn(|| serve(far, policy));
+    Link { stream: near, reached: "a thread".to_owned(), process: None }
+}
+
+pub(crate) fn fleet(hosts: &[&str]) -> Fleet {
+    let mut fleet = Fleet::new("fathom 0.1.0");
+    for host in hosts {
+        fleet.connect(host, agent_in_thread(Policy::own())).unwrap();
+    }
+    fleet
+}
+
+pub(crate) fn role(side: Side, measure: Nanos) -> Role {
+    Role {
+        test: "counting".to_owned(),
+        kind: "count".to_owned(),
+        side,
+        settings: Settings::default(),
+        phases: Phases {
+            warmup_max_ns: Nanos::from_millis(100),
+            measure_ns: measure,
+            interval_ns: Nanos::from_millis(20),
+        },
+        address: None,
+        interface: None,
+        peer: Endpoints::new(),
+        cores: Vec::new(),
+        seed: 1,
+    }
+}
+
+pub(crate) fn part(host: &str, side: Side, measure: Nanos) -> Part {
+    Part { host: host.to_owned(), role: role(side, measure), interfaces: vec!["lo".to_owned()] }
+}
+
+pub(crate) fn plan(from: &str, to: &str, measure: Nanos) -> TrialPlan {
+    TrialPlan {
+        round: 3,
+        initiators: vec![part(from, Side::Initiator, measure)],
+        responder: Some(part(to, Side::Responder, measure)),
+    }
+}
+
+/// Plays a trial that nobody looks at.
+pub(crate) fn play(fleet: &mut Fleet, plan: &TrialPlan) -> TrialOutcome {
+    fleet.run_trial(plan, &mut Supervision { live: &mut |_, _, _| {}, is_stopped: &|| false })
+}

@@ -1,0 +1,8 @@
+//! Agents, controllers and what connects them, put together.
+
+#[cfg(test)]
+mod counting;
+#[cfg(test)]
+mod tls;
+#[cfg(test)]
+mod trial;

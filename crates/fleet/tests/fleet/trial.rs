@@ -1,0 +1,258 @@
+//! Trials over agents in this process and in children, to their end and to all sorts of other ends.
+
+use std::{
+    cell::Cell,
+    env,
+    io::{Read, Write},
+    net::Shutdown,
+    os::{fd::AsFd, unix::net::UnixStream},
+    process::Command,
+    thread,
+};
+
+use super::counting::{agent_in_thread, fleet, part, plan, play, role, serve};
+use fathom_fleet::{
+    Class, Destinations, Error, Fleet, Link, Loss, Policy, Supervision, TrialPlan, launcher,
+    protocol::{self, Ticket, ToAgent},
+};
+use fathom_model::{Record, Side, units::Nanos};
+use fathom_sys::clock;
+
+const SHORT: Nanos = Nanos::from_millis(200);
+const LONG: Nanos = Nanos::from_secs(30);
+
+/// Set in a child that is to be an agent.
+const AGENT: &str = "FATHOM_FLEET_TEST_AGENT";
+
+/// This very program as an agent. The test harness writes on standard output, so both directions go over standard input.
+fn child_agent() -> Link {
+    let mut command = Command::new("sh");
+    let program = env::current_exe().unwrap();
+    let script = r#"exec "$0" --exact trial::a_child_plays_an_agent --nocapture >/dev/null"#;
+    command.args(["-c", script]).arg(program).env(AGENT, "1");
+    launcher::command(command, None, "a child".to_owned()).unwrap()
+}
+
+#[test]
+fn a_child_plays_an_agent() {
+    if env::var_os(AGENT).is_some() {
+        let stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
+        // How its controller was lost is of no interest: this process ends now.
+        let _ = serve(stream, Policy::own());
+    }
+}
+
+fn steps(record: &Record) -> u64 {
+    record.totals["steps"]
+}
+
+#[test]
+fn two_hosts_start_together_and_their_records_are_gathered() {
+    let mut fleet = fleet(&["a", "b"]);
+    let mut seen = Vec::new();
+    let plan = plan("a", "b", Nanos::from_millis(700));
+    let mut live = |host: &str, side, live: fathom_engine::Live| seen.push((host.to_owned(), side, live.growth));
+    let outcome = fleet.run_trial(&plan, &mut Supervision { live: &mut live, is_stopped: &|| false });
+
+    assert!(outcome.error.is_none(), "{:?}", outcome.error);
+    let trial = outcome.trial;
+    assert_eq!(trial.round, 3);
+    assert_eq!(trial.records.keys().collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!((trial.records["a"].side, trial.records["b"].side), (Side::Initiator, Side::Responder));
+    assert!(trial.records.values().all(|record| record.complete && steps(record) > 10), "{trial:?}");
+    assert!(trial.start_skew_ns < Nanos::from_millis(10), "the start was spread over {}", trial.start_skew_ns);
+    assert!(seen.iter().any(|(host, side, growth)| host == "a" && *side == Side::Initiator && *growth > 0), "{seen:?}");
+    for host in ["a", "b"] {
+        let (samples, record) = (&trial.hosts[host].at_ns, &trial.records[host]);
+        assert!(samples.first().unwrap() < &record.start_ns, "one sample before the start");
+        assert!(samples.last().unwrap() > &(record.start_ns + record.measured_ns.1), "one after the end");
+        assert!(samples.len() >= 5, "and some between: {}", samples.len());
+        assert_eq!(outcome.losses[host], ["the driver tells no queues"]);
+    }
+}
+
+#[test]
+fn one_host_can_play_both_sides_and_is_watched_once() {
+    let mut fleet = fleet(&["a"]);
+    let outcome = play(&mut fleet, &plan("a", "a", SHORT));
+    assert!(outcome.error.is_none(), "{:?}", outcome.error);
+    assert_eq!(outcome.trial.records.keys().collect::<Vec<_>>(), ["a", "a/responder"]);
+    assert_eq!(outcome.trial.hosts.len(), 1);
+}
+
+#[test]
+fn several_initiators_start_together() {
+    let mut fleet = fleet(&["a", "b", "c"]);
+    let mut plan = plan("a", "c", SHORT);
+    plan.initiators.push(part("b", Side::Initiator, SHORT));
+    let outcome = play(&mut fleet, &plan);
+    assert!(outcome.error.is_none(), "{:?}", outcome.error);
+    assert_eq!(outcome.trial.records.keys().collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert!(outcome.trial.start_skew_ns < Nanos::from_millis(10), "{}", outcome.trial.start_skew_ns);
+}
+
+#[test]
+fn a_host_is_described_with_its_clock() {
+    let mut fleet = fleet(&["a"]);
+    assert_eq!(fleet.environment("a", &[]).unwrap().get("kernel", "release"), Some("6.18"));
+    assert!(fleet.facts("a").unwrap().cores.is_some_and(|cores| cores > 0));
+    let host = fleet.describe("a").unwrap();
+    // Both ends read the same clock, so the truth is known: zero.
+    assert!(host.clock_offset_ns.unsigned_abs() <= host.clock_error_ns.0, "{host:?}");
+    assert!(host.clock_error_ns < Nanos::from_millis(10), "{host:?}");
+    assert!(matches!(fleet.environment("z", &[]), Err(Error::UnknownHost { .. })));
+}
+
+#[test]
+fn a_panic_of_a_test_is_told_and_the_agent_goes_on() {
+    let mut fleet = fleet(&["a", "b"]);
+    let mut faulty = plan("a", "b", SHORT);
+    faulty.initiators[0].role.settings.set("fault", "panic");
+    let outcome = play(&mut fleet, &faulty);
+    let error = outcome.error.unwrap();
+    assert_eq!(error.class(), Class::Failed);
+    assert!(
+        error.to_string().starts_with("host `a`: the test `count`") && error.to_string().contains("told to"),
+        "{error}"
+    );
+    assert!(!outcome.trial.records["b"].complete, "what the other side recorded is kept");
+    assert!(play(&mut fleet, &plan("a", "b", SHORT)).error.is_none(), "the next trial runs");
+}
+
+#[test]
+fn what_cannot_be_prepared_is_told_before_anything_starts() {
+    let mut fleet = fleet(&["a", "b"]);
+    let mut unknown = plan("a", "b", SHORT);
+    unknown.initiators[0].role.kind = "cuont".to_owned();
+    let error = play(&mut fleet, &unknown).error.unwrap();
+    assert_eq!(
+        (error.class(), error.to_string()),
+        (Class::Usage, "host `a`: there is no test kind `cuont`; there are count".to_owned())
+    );
+
+    let alone = TrialPlan { responder: None, ..plan("a", "b", SHORT) };
+    let error = play(&mut fleet, &alone).error.unwrap();
+    assert_eq!(error.class(), Class::Preflight, "{error}");
+    let nobody = plan("a", "nobody", SHORT);
+    assert_eq!(play(&mut fleet, &nobody).error.unwrap().to_string(), "there is no host `nobody`; there are a, b");
+}
+
+#[test]
+fn an_agent_refuses_to_send_outside_its_policy() {
+    let policy = Policy {
+        destinations: Destinations::Only { controller: "127.0.0.1".parse().unwrap(), allowed: Vec::new() },
+        longest: LONG,
+    };
+    let mut fleet = fleet(&["b"]);
+    fleet.connect("a", agent_in_thread(policy)).unwrap();
+    // The responder's endpoint is 198.18.0.2.
+    let error = play(&mut fleet, &plan("a", "b", SHORT)).error.unwrap();
+    assert_eq!(error.class(), Class::Preflight);
+    assert!(error.to_string().contains("198.18.0.2 is refused"), "{error}");
+    assert_eq!(error.hint(), Some("start the server there with --allow 198.18.0.2"));
+}
+
+#[test]
+fn a_connection_that_breaks_leaves_what_the_others_recorded() {
+    let mut fleet = fleet(&["a"]);
+    let link = agent_in_thread(Policy::own());
+    let cut = link.stream.try_clone().unwrap();
+    fleet.connect("b", link).unwrap();
+    let mut live = |_: &str, _, _| cut.shutdown(Shutdown::Both).unwrap_or(());
+    let plan = plan("a", "b", LONG);
+    let outcome = fleet.run_trial(&plan, &mut Supervision { live: &mut live, is_stopped: &|| false });
+    let error = outcome.error.unwrap();
+    assert_eq!(
+        (error.class(), error.to_string()),
+        (Class::Incomplete, "host `b` was lost: the connection was closed".to_owned())
+    );
+    assert!(!outcome.trial.records["a"].complete && steps(&outcome.trial.records["a"]) > 10);
+    assert!(fleet.has("a") && !fleet.has("b"));
+    assert_eq!(play(&mut fleet, &plan).error.unwrap().class(), Class::Incomplete, "a lost host stays lost");
+    fleet.connect("b", agent_in_thread(Policy::own())).unwrap();
+    assert!(play(&mut fleet, &super::counting::plan("a", "b", SHORT)).error.is_none(), "until it is connected again");
+}
+
+#[test]
+fn a_child_that_is_killed_is_named_with_the_signal() {
+    let mut fleet = fleet(&["a"]);
+    let link = child_agent();
+    let pid = link.process.as_ref().unwrap().id();
+    fleet.connect("b", link).unwrap();
+    assert!(play(&mut fleet, &plan("a", "b", SHORT)).error.is_none(), "a trial with a child");
+    let child = fathom_sys::process::Pidfd::open(pid).unwrap();
+    let mut live = |_: &str, _, _| child.kill().unwrap();
+    let outcome = fleet.run_trial(&plan("b", "a", LONG), &mut Supervision { live: &mut live, is_stopped: &|| false });
+    let text = outcome.error.unwrap().to_string();
+    assert!(text.contains("host `b` was lost") && text.contains("signal: 9 (SIGKILL)"), "{text}");
+    assert!(!outcome.trial.records["a"].complete, "what the responder recorded is kept");
+}
+
+#[test]
+fn a_trial_that_is_stopped_keeps_what_was_measured() {
+    let mut fleet = fleet(&["a", "b"]);
+    let (stopped, begin) = (Cell::new(false), clock::now());
+    let mut live = |_: &str, _, _| stopped.set(true);
+    let plan = plan("a", "b", LONG);
+    let outcome = fleet.run_trial(&plan, &mut Supervision { live: &mut live, is_stopped: &|| stopped.get() });
+    assert!(matches!(outcome.error, Some(Error::Interrupted)), "{:?}", outcome.error);
+    assert_eq!(outcome.trial.records.len(), 2);
+    assert!(outcome.trial.records.values().all(|record| !record.complete && steps(record) > 10));
+    assert!(clock::now() - begin < Nanos::from_secs(5));
+}
+
+#[test]
+fn an_agent_that_hears_nothing_for_three_seconds_stops_everything_and_ends() {
+    let (mut near, far) = UnixStream::pair().unwrap();
+    let agent = thread::spawn(|| serve(far, Policy::own()));
+    let say = |near: &mut UnixStream, message: &ToAgent| near.write_all(&protocol::write(message).unwrap()).unwrap();
+    let begin = clock::now();
+    let ticket = Ticket(1);
+    say(&mut near, &ToAgent::Prepare { ticket, role: Box::new(role(Side::Responder, LONG)), watch: None });
+    say(&mut near, &ToAgent::Start { ticket, at: begin });
+    let loss = agent.join().unwrap().unwrap_err();
+    let took = clock::now() - begin;
+    assert!(matches!(loss, Loss::Silent), "{loss:?}");
+    assert!((Nanos::from_secs(3)..Nanos::from_millis(4_500)).contains(&took), "it took {took}");
+    // It ended the test before itself: the outcome, incomplete, is the last that it says.
+    near.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+    let (mut text, mut chunk) = (Vec::new(), [0; 4096]);
+    while !String::from_utf8_lossy(&text).contains("outcome") {
+        let n = near.read(&mut chunk).unwrap();
+        assert!(n > 0, "no outcome");
+        text.extend_from_slice(&chunk[..n]);
+    }
+    assert!(String::from_utf8_lossy(&text).contains(r#""complete":false"#));
+}
+
+#[test]
+fn an_agent_of_another_version_is_named_with_both_versions() {
+    let (near, mut far) = UnixStream::pair().unwrap();
+    far.write_all(&protocol::encode(2, br#"{"hello":{"tool":"fathom 2.0.0"}}"#, 100).unwrap()).unwrap();
+    let link = Link { stream: near, reached: "a pair".to_owned(), process: None };
+    let error = Fleet::new("fathom 0.1.0").connect("a", link).unwrap_err();
+    assert_eq!(error.to_string(), "host `a` runs fathom 2.0.0 with protocol 2; this is fathom 0.1.0 with protocol 1");
+    assert_eq!(error.class(), Class::Preflight);
+}
+
+#[test]
+fn a_program_that_is_no_agent_is_told_with_its_last_words() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo fathom: command not found >&2; exit 127"]);
+    let link = launcher::command(command, None, "a shell".to_owned()).unwrap();
+    let error = Fleet::new("fathom 0.1.0").connect("a", link).unwrap_err();
+    let expected = "no agent answers on host `a`: the connection was closed; it ended with exit status: 127\nfathom: command not found";
+    assert_eq!((error.class(), error.to_string()), (Class::Preflight, expected.to_owned()));
+
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo Welcome; cat >/dev/null"]);
+    let link = launcher::command(command, None, "a shell".to_owned()).unwrap();
+    let error = Fleet::new("fathom 0.1.0").connect("a", link).unwrap_err().to_string();
+    assert!(error.contains("it begins with `W`"), "{error}");
+
+    let missing = launcher::self_exec("/nonexistent/fathom".as_ref()).unwrap_err();
+    assert_eq!(
+        (missing.class(), missing.to_string()),
+        (Class::Preflight, "cannot start an agent with /nonexistent/fathom".to_owned())
+    );
+}

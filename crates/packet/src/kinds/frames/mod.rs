@@ -7,6 +7,7 @@ mod counter;
 mod device;
 mod metrics;
 mod receiver;
+mod schedule;
 mod sender;
 
 use fathom_engine::{Error, Test, TestKind};

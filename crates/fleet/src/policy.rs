@@ -98,12 +98,12 @@ impl Policy {
             address.to_canonical() == controller.to_canonical() || allowed.iter().any(|range| range.contains(address))
         };
         for (name, text) in texts(role, options) {
-            for address in addresses(&name, &text) {
-                if !is_allowed(address) {
-                    let message = format!("sending to {address} is refused (from `{name}` = `{text}`)");
-                    let hint = format!("start the server there with --allow {address}");
-                    return Err(Failure { hint: Some(hint), ..Failure::new(Class::Preflight, message) });
-                }
+            let unclear = || Failure::new(Class::Preflight, format!("it is not clear where `{name}` = `{text}` leads"));
+            let addresses = addresses(&name, &text).ok_or_else(unclear)?;
+            if let Some(address) = addresses.into_iter().find(|address| !is_allowed(*address)) {
+                let message = format!("sending to {address} is refused (from `{name}` = `{text}`)");
+                let hint = format!("start the server there with --allow {address}");
+                return Err(Failure { hint: Some(hint), ..Failure::new(Class::Preflight, message) });
             }
         }
         Ok(())
@@ -120,36 +120,45 @@ fn texts(role: &Role, options: &[OptionDoc]) -> Vec<(String, String)> {
     settings.chain(role.peer.clone()).collect()
 }
 
-/// The addresses that a text stands for; none when it is no destination.
-fn addresses(name: &str, text: &str) -> Vec<IpAddr> {
-    text.split([',', ' ']).filter(|word| !word.is_empty()).flat_map(|word| addresses_of_word(name, word)).collect()
+/// The addresses that a text stands for: an empty list when it is no destination, nothing when it is one that cannot be judged.
+fn addresses(name: &str, text: &str) -> Option<Vec<IpAddr>> {
+    let words = text.split([',', ' ']).filter(|word| !word.is_empty());
+    let found: Option<Vec<_>> = words.map(|word| addresses_of_word(name, word)).collect();
+    found.map(|found| found.concat())
 }
 
-fn addresses_of_word(name: &str, word: &str) -> Vec<IpAddr> {
-    let authority = match word.split_once("://") {
-        Some((_, rest)) => rest.split(['/', '?', '#']).next().unwrap_or(rest),
-        None => word.split('/').next().unwrap_or(word),
-    };
+fn addresses_of_word(name: &str, word: &str) -> Option<Vec<IpAddr>> {
+    let is_url = word.contains("://");
+    let behind_scheme = word.split_once("://").map_or(word, |(_, rest)| rest);
+    let authority = behind_scheme.split(['/', '?', '#']).next().unwrap_or(behind_scheme);
     let authority = authority.rsplit('@').next().unwrap_or(authority);
+    if is_url && word.contains('\\') {
+        // Some parsers of URLs take it for a slash.
+        return None;
+    }
     if let Ok(address) = authority.parse::<SocketAddr>() {
-        return vec![address.ip()];
+        return Some(vec![address.ip()]);
     }
     let bare = authority.trim_start_matches('[').trim_end_matches(']');
     if let Ok(address) = bare.split('%').next().unwrap_or(bare).parse::<IpAddr>() {
-        return vec![address];
+        return Some(vec![address]);
     }
     let (host, has_port) = match authority.rsplit_once(':') {
         Some((host, port)) if port.parse::<u16>().is_ok() => (host, true),
         _ => (authority, false),
     };
+    let is_meant = is_url || DESTINATIONS.contains(&name);
     let is_name =
         !host.is_empty() && host.chars().all(|letter| letter.is_ascii_alphanumeric() || "-._".contains(letter));
-    let is_meant = DESTINATIONS.contains(&name) || word.contains("://") || has_port || host.contains('.');
-    if !is_name || !is_meant {
-        return Vec::new();
+    if !is_name || !(is_meant || has_port || host.contains('.')) {
+        return if is_meant { None } else { Some(Vec::new()) };
     }
-    // What has no address cannot be sent to either.
-    (host, 0).to_socket_addrs().map_or_else(|_| Vec::new(), |found| found.map(|address| address.ip()).collect())
+    match (host, 0).to_socket_addrs() {
+        Ok(found) => Some(found.map(|address| address.ip()).collect()),
+        // A name that has no address now may have one later; the name of a file has none ever.
+        Err(_) if is_meant => None,
+        Err(_) => Some(Vec::new()),
+    }
 }
 
 #[cfg(test)]
@@ -227,6 +236,13 @@ mod tests {
         {
             let settings = Settings::default().with("url", url);
             assert!(policy().check(&role(settings, &[]), OPTIONS).is_err(), "{url}");
+        }
+        for url in
+            ["http://%32%30/", "http://198.18.0.1\\@203.0.113.1/", "http://203.0.113.1\\@198.18.0.1/", "-", "http://"]
+        {
+            let settings = Settings::default().with("url", url);
+            let failure = policy().check(&role(settings, &[]), OPTIONS).unwrap_err();
+            assert!(failure.message.contains("not clear"), "{url}: {}", failure.message);
         }
         let settings = Settings::default().with("algorithm", "203.0.113.1");
         assert!(policy().check(&role(settings, &[]), OPTIONS).is_err(), "under any name");

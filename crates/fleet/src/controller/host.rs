@@ -7,7 +7,7 @@ use fathom_model::units::Nanos;
 use crate::{
     Error, Link, Loss,
     connection::{self, Heard, Outbox, Pulse},
-    launcher::AgentProcess,
+    launcher::{AgentProcess, END_PATIENCE},
     protocol::{Facts, FrameError, FromAgent, Greeting, SILENCE_MAX, ToAgent, offset::Offset},
 };
 
@@ -17,6 +17,8 @@ pub(super) struct Host {
     pub(super) reached: String,
     pub(super) facts: Facts,
     pub(super) clock: Offset,
+    /// When the clocks were compared, on ours.
+    pub(super) compared: Nanos,
     pub(super) pulse: Pulse,
     stream: UnixStream,
     outbox: Outbox<ToAgent>,
@@ -53,6 +55,7 @@ impl Host {
             reached,
             facts: Facts::default(),
             clock: Offset::default(),
+            compared: Nanos::ZERO,
             pulse,
             stream,
             outbox,
@@ -72,6 +75,14 @@ impl Host {
         self.outbox.send(message).map_err(garbled)
     }
 
+    /// Says goodbye, if there is anyone left to hear it.
+    pub(super) fn part(&self) {
+        if !self.is_lost() {
+            // A stream that breaks now breaks at its end.
+            let _ = self.say(&ToAgent::Bye);
+        }
+    }
+
     pub(super) fn is_lost(&self) -> bool {
         self.lost.is_some()
     }
@@ -83,7 +94,9 @@ impl Host {
         }
         // A stream that is closed already is what was wanted.
         let _ = self.stream.shutdown(Shutdown::Both);
-        let (exit, stderr) = self.process.as_mut().map(AgentProcess::end).unzip();
+        // An agent that hangs does not end by itself.
+        let patience = if matches!(loss, Loss::Silent) { Nanos::ZERO } else { END_PATIENCE };
+        let (exit, stderr) = self.process.as_mut().map(|process| process.end(patience)).unzip();
         self.lost = Some(Lost { loss: Some(loss), exit, stderr: stderr.unwrap_or_default() });
     }
 
@@ -113,8 +126,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         if !self.is_lost() {
-            // A stream that breaks now breaks at its end.
-            let _ = self.say(&ToAgent::Bye);
+            self.part();
             if let Some(speaker) = self.speaker.take() {
                 let _ = speaker.join();
             }

@@ -38,6 +38,8 @@ const DESCRIBE: Step = Step { verb: "describe its host", patience: Nanos::from_s
 const TELL_TIME: Step = Step { verb: "tell its time", patience: Nanos::from_secs(5) };
 /// Enough probes that one of them meets no delay, few enough to be done in a blink: 16 round trips.
 const PROBES: usize = 16;
+/// In this time two clocks that differ by 50 ppm drift apart by 3 ms, within the 10 ms that a start may be spread over.
+const CLOCK_AGE_MAX: Nanos = Nanos::from_secs(60);
 /// How often the silence of hosts is looked at, whatever else is waited for.
 const TURN_MAX: Nanos = Nanos::from_millis(100);
 
@@ -127,7 +129,7 @@ impl Fleet {
         answer.map_err(|failure: Failure| Error::Role { host: name.to_owned(), failure })
     }
 
-    /// Compares the host's clock with ours once more; over a long run, clocks drift.
+    /// Compares the host's clock with ours now; trials do so by themselves once a minute.
     ///
     /// # Errors
     /// When the host is unknown or lost.
@@ -168,7 +170,14 @@ impl Fleet {
             })?);
         }
         self.hosts[id].clock = Offset::estimate(&probes).expect("there are probes");
+        self.hosts[id].compared = clock::now();
         Ok(())
+    }
+
+    /// Compares the clock once more if that is long ago.
+    fn refresh_clock(&mut self, id: HostId) -> Result<(), Error> {
+        let age = clock::now() - self.hosts[id].compared;
+        if age > CLOCK_AGE_MAX { self.compare_clock(id) } else { Ok(()) }
     }
 
     fn find(&self, name: &str) -> Result<HostId, Error> {
@@ -231,5 +240,12 @@ impl Fleet {
             }
             Err(RecvTimeoutError::Disconnected) => unreachable!("the fleet holds a sender itself"),
         }
+    }
+}
+
+impl Drop for Fleet {
+    /// Says goodbye to all before any is waited for.
+    fn drop(&mut self) {
+        self.hosts.iter().for_each(Host::part);
     }
 }

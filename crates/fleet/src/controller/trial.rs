@@ -147,6 +147,7 @@ impl<'a, 'b> Course<'a, 'b> {
             if fleet.hosts[id].is_lost() {
                 return Err(fleet.hosts[id].lost());
             }
+            fleet.refresh_clock(id)?;
             let entry = entry(plan, part, n.checked_sub(usize::from(plan.responder.is_some())));
             parts.push(Playing { part, entry, id, ticket: fleet.ticket(), state: State::Idle });
         }

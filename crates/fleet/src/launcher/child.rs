@@ -29,8 +29,8 @@ use crate::Error;
 const STDERR_KEPT: usize = 4 << 10;
 /// How long the last of the standard error may take after the end; longer only when a grandchild holds it open.
 const STDERR_PATIENCE: Nanos = Nanos::from_millis(500);
-/// How long an agent may take to end by itself: longer than it gives its tests.
-const END_PATIENCE: Nanos = Nanos::from_secs(3);
+/// How long an agent may take to end by itself when its stream is closed: longer than it gives its tests.
+pub(crate) const END_PATIENCE: Nanos = Nanos::from_secs(3);
 
 /// An agent that is a child of this process; ended when dropped.
 #[derive(Debug)]
@@ -107,12 +107,12 @@ impl AgentProcess {
         self.child.id()
     }
 
-    /// Waits for its end, or ends it; how it ended and the last 4 KiB of its standard error.
+    /// Waits for its end, or ends it after `patience`; how it ended and the last 4 KiB of its standard error.
     ///
     /// Its stream should be closed before, so that it ends by itself.
-    pub fn end(&mut self) -> (String, String) {
+    pub fn end(&mut self, patience: Nanos) -> (String, String) {
         if self.ended.is_none() {
-            self.ended = Some(self.reap());
+            self.ended = Some(self.reap(patience));
         }
         // Either the end of the stream or the end of the patience: what is there is taken.
         let _ = self.stderr_closed.recv_timeout(STDERR_PATIENCE.as_duration());
@@ -121,8 +121,8 @@ impl AgentProcess {
         (self.ended.clone().unwrap_or_default(), stderr)
     }
 
-    fn reap(&mut self) -> String {
-        let has_ended = Pidfd::open(self.child.id()).and_then(|process| process.wait(END_PATIENCE));
+    fn reap(&mut self, patience: Nanos) -> String {
+        let has_ended = Pidfd::open(self.child.id()).and_then(|process| process.wait(patience));
         if !matches!(has_ended, Ok(true)) {
             // The child is not reaped yet, so its number is still its own.
             let _ = self.child.kill();
@@ -134,7 +134,7 @@ impl AgentProcess {
 impl Drop for AgentProcess {
     fn drop(&mut self) {
         if self.ended.is_none() {
-            self.ended = Some(self.reap());
+            self.ended = Some(self.reap(END_PATIENCE));
         }
     }
 }

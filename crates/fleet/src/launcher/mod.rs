@@ -12,6 +12,7 @@ mod serve;
 
 use std::os::unix::net::UnixStream;
 
+pub(crate) use child::END_PATIENCE;
 pub use child::{AgentProcess, command, namespace, self_exec};
 pub use serve::tls;
 

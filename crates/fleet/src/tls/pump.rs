@@ -38,7 +38,7 @@ struct Pump<'a> {
     inward: Way,
     /// From the plain to the encrypted side.
     outward: Way,
-    /// The plain side takes nothing either.
+    /// The plain side takes nothing any more.
     plain_gone: bool,
 }
 
@@ -79,6 +79,7 @@ impl Pump<'_> {
         epoll.add(self.tcp, TCP, Interest::READ).map_err(|error| error.source)?;
         epoll.add(self.plain, PLAIN, Interest::READ).map_err(|error| error.source)?;
         let mut events = Events::with_capacity(2);
+        let mut is_plain_watched = true;
         loop {
             // What the handshake left decrypted comes first.
             self.decrypted()?;
@@ -87,10 +88,16 @@ impl Pump<'_> {
             if self.is_over() {
                 return Ok(());
             }
+            epoll.modify(self.tcp, TCP, self.tcp_interest()).map_err(|error| error.source)?;
+            let watched = match (is_plain_watched, self.plain_interest()) {
+                (true, Some(interest)) => epoll.modify(self.plain, PLAIN, interest),
+                (false, Some(interest)) => epoll.add(self.plain, PLAIN, interest),
+                (true, None) => epoll.remove(self.plain),
+                (false, None) => Ok(()),
+            };
+            watched.map_err(|error| error.source)?;
+            is_plain_watched = self.plain_interest().is_some();
             let patience = self.plain_gone.then_some(FLUSH_PATIENCE);
-            let (tcp, plain) = self.interests();
-            epoll.modify(self.tcp, TCP, tcp).map_err(|error| error.source)?;
-            epoll.modify(self.plain, PLAIN, plain).map_err(|error| error.source)?;
             let n_events = epoll.wait(&mut events, patience).map_err(|error| error.source)?;
             if n_events == 0 && self.plain_gone {
                 return Err(io::ErrorKind::TimedOut.into());
@@ -112,12 +119,16 @@ impl Pump<'_> {
         is_flushed && (self.plain_gone || self.inward == Way::Closed)
     }
 
-    fn interests(&self) -> (Interest, Interest) {
-        let takes = self.takes();
-        let tcp = Interest { read: takes, write: self.tls.wants_write(), edge: false };
-        let asks = self.outward == Way::Open && !self.tls.wants_write();
-        let plain = Interest { read: asks, write: !self.pending.is_empty(), edge: false };
-        (tcp, plain)
+    fn tcp_interest(&self) -> Interest {
+        Interest { read: self.takes(), write: self.tls.wants_write(), edge: false }
+    }
+
+    /// What the plain side is watched for; nothing while it is not to be watched, because its hang-up would be told again and again.
+    fn plain_interest(&self) -> Option<Interest> {
+        let read = self.outward == Way::Open && !self.tls.wants_write();
+        let write = !self.pending.is_empty();
+        let awaits_hang_up = self.outward != Way::Open && !self.plain_gone;
+        (read || write || awaits_hang_up).then_some(Interest { read, write, edge: false })
     }
 
     /// Whether there is room for more from the socket.
@@ -191,15 +202,16 @@ impl Pump<'_> {
                 Ok(Some(0)) => self.outward = Way::Ended,
                 Ok(Some(n)) => self.tls.writer().write_all(&chunk[..n])?,
                 Ok(None) => return Ok(()),
-                Err(_) => self.lose_plain(),
+                Err(_) => {
+                    self.outward = Way::Ended;
+                    self.lose_plain();
+                }
             }
         }
     }
 
+    /// The plain side takes nothing any more; what it said before may still be read.
     fn lose_plain(&mut self) {
-        if self.outward == Way::Open {
-            self.outward = Way::Ended;
-        }
         self.plain_gone = true;
         self.pending.clear();
     }

@@ -1,6 +1,8 @@
 //! Agents, controllers and what connects them, put together.
 
 #[cfg(test)]
+mod corpus;
+#[cfg(test)]
 mod counting;
 #[cfg(test)]
 mod tls;

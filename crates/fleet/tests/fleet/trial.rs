@@ -189,6 +189,26 @@ fn a_child_that_is_killed_is_named_with_the_signal() {
 }
 
 #[test]
+fn a_child_that_hangs_is_given_up_after_three_seconds() {
+    let mut fleet = fleet(&["a"]);
+    let link = child_agent();
+    let pid = link.process.as_ref().unwrap().id().to_string();
+    fleet.connect("b", link).unwrap();
+    let hang = || assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+    let begin = clock::now();
+    let mut live = |host: &str, _, _| {
+        if host == "b" {
+            hang();
+        }
+    };
+    let outcome = fleet.run_trial(&plan("a", "b", LONG), &mut Supervision { live: &mut live, is_stopped: &|| false });
+    let text = outcome.error.unwrap().to_string();
+    assert!(text.starts_with("host `b` was lost: nothing was heard for 3 s; it ended with signal: 9"), "{text}");
+    assert!(!outcome.trial.records["a"].complete, "what the other side recorded is kept");
+    assert!(clock::now() - begin < Nanos::from_secs(8));
+}
+
+#[test]
 fn a_trial_that_is_stopped_keeps_what_was_measured() {
     let mut fleet = fleet(&["a", "b"]);
     let (stopped, begin) = (Cell::new(false), clock::now());

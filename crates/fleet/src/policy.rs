@@ -1,7 +1,8 @@
 //! What an agent may be made to do: where it sends, and for how long.
 //!
 //! It knows no kinds of tests, so it reads every endpoint and every free text among a role's settings: whatever is an address, a
-//! URL or the name of a host in there must lie within what is allowed.
+//! URL or a host with a port in there must lie within what is allowed. A kind that takes the bare name of a host calls the option
+//! by one of [`DESTINATIONS`].
 
 use std::{
     net::{IpAddr, SocketAddr, ToSocketAddrs},
@@ -97,9 +98,10 @@ impl Policy {
         let is_allowed = |address: IpAddr| {
             address.to_canonical() == controller.to_canonical() || allowed.iter().any(|range| range.contains(address))
         };
-        for (name, text) in texts(role, options) {
+        for said in texts(role, options) {
+            let Said { name, value: text, .. } = &said;
             let unclear = || Failure::new(Class::Preflight, format!("it is not clear where `{name}` = `{text}` leads"));
-            let addresses = addresses(&name, &text).ok_or_else(unclear)?;
+            let addresses = said.addresses().ok_or_else(unclear)?;
             if let Some(address) = addresses.into_iter().find(|address| !is_allowed(*address)) {
                 let message = format!("sending to {address} is refused (from `{name}` = `{text}`)");
                 let hint = format!("start the server there with --allow {address}");
@@ -110,54 +112,69 @@ impl Policy {
     }
 }
 
-/// Everything in a role that could name a destination: all endpoints, and the settings that take free text.
-fn texts(role: &Role, options: &[OptionDoc]) -> Vec<(String, String)> {
+/// Something in a role that could name a destination.
+struct Said {
+    name: String,
+    value: String,
+    /// What the responder told, and not an option; there a word with a point in it is the name of a host.
+    is_endpoint: bool,
+}
+
+/// All endpoints, and the settings that take free text.
+fn texts(role: &Role, options: &[OptionDoc]) -> Vec<Said> {
     let is_free = |name: &str| {
         options.iter().find(|option| option.name == name).is_none_or(|option| option.value == ValueKind::Text)
     };
     let names = role.settings.0.keys().filter(|name| is_free(name));
-    let settings = names.filter_map(|name| Some((name.clone(), role.settings.text(name)?)));
-    settings.chain(role.peer.clone()).collect()
+    let settings = names.filter_map(|name| {
+        let text = role.settings.text(name)?;
+        Some(Said { name: name.clone(), value: text, is_endpoint: false })
+    });
+    let endpoints = role.peer.iter();
+    let endpoints = endpoints.map(|(name, text)| Said { name: name.clone(), value: text.clone(), is_endpoint: true });
+    settings.chain(endpoints).collect()
 }
 
-/// The addresses that a text stands for: an empty list when it is no destination, nothing when it is one that cannot be judged.
-fn addresses(name: &str, text: &str) -> Option<Vec<IpAddr>> {
-    let words = text.split([',', ' ']).filter(|word| !word.is_empty());
-    let found: Option<Vec<_>> = words.map(|word| addresses_of_word(name, word)).collect();
-    found.map(|found| found.concat())
-}
+impl Said {
+    /// The addresses that it stands for: an empty list when it is no destination, nothing when it is one that cannot be judged.
+    fn addresses(&self) -> Option<Vec<IpAddr>> {
+        let words = self.value.split([',', ' ', '\n']).filter(|word| !word.is_empty());
+        let found: Option<Vec<_>> = words.map(|word| self.addresses_of(word)).collect();
+        found.map(|found| found.concat())
+    }
 
-fn addresses_of_word(name: &str, word: &str) -> Option<Vec<IpAddr>> {
-    let is_url = word.contains("://");
-    let behind_scheme = word.split_once("://").map_or(word, |(_, rest)| rest);
-    let authority = behind_scheme.split(['/', '?', '#']).next().unwrap_or(behind_scheme);
-    let authority = authority.rsplit('@').next().unwrap_or(authority);
-    if is_url && word.contains('\\') {
-        // Some parsers of URLs take it for a slash.
-        return None;
-    }
-    if let Ok(address) = authority.parse::<SocketAddr>() {
-        return Some(vec![address.ip()]);
-    }
-    let bare = authority.trim_start_matches('[').trim_end_matches(']');
-    if let Ok(address) = bare.split('%').next().unwrap_or(bare).parse::<IpAddr>() {
-        return Some(vec![address]);
-    }
-    let (host, has_port) = match authority.rsplit_once(':') {
-        Some((host, port)) if port.parse::<u16>().is_ok() => (host, true),
-        _ => (authority, false),
-    };
-    let is_meant = is_url || DESTINATIONS.contains(&name);
-    let is_name =
-        !host.is_empty() && host.chars().all(|letter| letter.is_ascii_alphanumeric() || "-._".contains(letter));
-    if !is_name || !(is_meant || has_port || host.contains('.')) {
-        return if is_meant { None } else { Some(Vec::new()) };
-    }
-    match (host, 0).to_socket_addrs() {
-        Ok(found) => Some(found.map(|address| address.ip()).collect()),
-        // A name that has no address now may have one later; the name of a file has none ever.
-        Err(_) if is_meant => None,
-        Err(_) => Some(Vec::new()),
+    fn addresses_of(&self, word: &str) -> Option<Vec<IpAddr>> {
+        let is_url = word.contains("://");
+        let behind_scheme = word.split_once("://").map_or(word, |(_, rest)| rest);
+        let authority = behind_scheme.split(['/', '?', '#']).next().unwrap_or(behind_scheme);
+        let authority = authority.rsplit('@').next().unwrap_or(authority);
+        if is_url && word.contains('\\') {
+            // Some parsers of URLs take it for a slash.
+            return None;
+        }
+        if let Ok(address) = authority.parse::<SocketAddr>() {
+            return Some(vec![address.ip()]);
+        }
+        let bare = authority.trim_start_matches('[').trim_end_matches(']');
+        if let Ok(address) = bare.split('%').next().unwrap_or(bare).parse::<IpAddr>() {
+            return Some(vec![address]);
+        }
+        let (host, has_port) = match authority.rsplit_once(':') {
+            Some((host, port)) if port.parse::<u16>().is_ok() => (host, true),
+            _ => (authority, false),
+        };
+        let is_meant = is_url || DESTINATIONS.contains(&self.name.as_str());
+        let is_name =
+            !host.is_empty() && host.chars().all(|letter| letter.is_ascii_alphanumeric() || "-._".contains(letter));
+        if !is_name || !(is_meant || has_port || (self.is_endpoint && host.contains('.'))) {
+            return if is_meant { None } else { Some(Vec::new()) };
+        }
+        match (host, 0).to_socket_addrs() {
+            Ok(found) => Some(found.map(|address| address.ip()).collect()),
+            // A name that has no address now may have one later; the name of a file has none ever.
+            Err(_) if is_meant => None,
+            Err(_) => Some(Vec::new()),
+        }
     }
 }
 
@@ -256,7 +273,9 @@ mod tests {
             ("six", "[fd00::1]:5"),
             ("mac", "02:00:00:00:00:05"),
         ];
-        let settings = Settings::default().with("url", "http://[::ffff:198.18.0.1]:80/").with("algorithm", "bbr");
+        let settings = Settings::default()
+            .with("url", "http://[::ffff:198.18.0.1]:80/")
+            .with("algorithm", "Accept: */*;q=0.8 Version: 1.2");
         assert_eq!(policy().check(&role(settings, &peers), OPTIONS), Ok(()));
     }
 

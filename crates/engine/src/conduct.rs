@@ -303,8 +303,9 @@ impl<'a> Course<'a> {
 
     fn go(&mut self, shared: &Shared, watcher: &mut dyn Watcher) {
         let phases = self.session.phases;
+        // An initiator's own phases bound it: its warm-up ends at the latest when its time is over.
         let bound = match self.until {
-            Until::PhasesOver => phases.longest(),
+            Until::PhasesOver => Nanos::MAX,
             Until::Told => phases.longest() + RESPONDER_GRACE,
         };
         let mut tick = self.session.start;
@@ -322,7 +323,7 @@ impl<'a> Course<'a> {
                 Until::PhasesOver => measured_all || all_returned,
                 Until::Told => told == Stop::Finish || all_returned,
             };
-            if finished || failed || told == Stop::Abort || self.elapsed >= bound + phases.interval_ns {
+            if finished || failed || told == Stop::Abort || self.elapsed >= bound {
                 self.complete = finished && !failed && told != Stop::Abort;
                 self.measure_to = self.elapsed;
                 return;

@@ -226,6 +226,16 @@ impl Netlink {
         self.change(&format!("RTM_DELLINK(link {index})"), Message::DelLink(link_message(index)), 0)
     }
 
+    /// The addresses of the namespace, each with the index of its link.
+    ///
+    /// # Errors
+    /// Whatever the kernel answers.
+    pub fn addresses(&mut self) -> Result<Vec<(u32, IpAddr)>> {
+        let answers =
+            self.request("RTM_GETADDR", Message::GetAddress(AddressMessage::default()), NLM_F_REQUEST | NLM_F_DUMP)?;
+        Ok(answers.into_iter().filter_map(address_of).collect())
+    }
+
     /// Gives a link an address and the route to its neighbours.
     ///
     /// # Errors
@@ -341,6 +351,16 @@ fn veth_end(veth: &Veth<'_>, end: &VethEnd<'_>) -> LinkMessage {
     ];
     message.attributes.extend(end.mac.map(|mac| LinkAttribute::Address(mac.to_vec())));
     message
+}
+
+/// The own address of a link; on a point-to-point link `Address` is the peer's.
+fn address_of(answer: Message) -> Option<(u32, IpAddr)> {
+    let Message::NewAddress(message) = answer else { return None };
+    let find = |pick: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(pick);
+    let local = find(|attribute| if let AddressAttribute::Local(address) = attribute { Some(*address) } else { None });
+    let any =
+        || find(|attribute| if let AddressAttribute::Address(address) = attribute { Some(*address) } else { None });
+    Some((message.header.index, local.or_else(any)?))
 }
 
 fn link_of(message: Message) -> Option<Link> {

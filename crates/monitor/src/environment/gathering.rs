@@ -16,7 +16,11 @@ use super::{InterfaceFacts, Queues};
 /// # Errors
 /// When the kernel does not list them.
 pub fn interfaces() -> Result<Vec<InterfaceFacts>> {
-    Ok(Netlink::open()?.links()?.into_iter().map(facts).collect())
+    let mut netlink = Netlink::open()?;
+    let addresses = netlink.addresses()?;
+    let of = |index| addresses.iter().filter(move |(link, _)| *link == index).map(|(_, address)| address.to_string());
+    let links = netlink.links()?.into_iter();
+    Ok(links.map(|link| InterfaceFacts { addresses: of(link.index).collect(), ..facts(link) }).collect())
 }
 
 fn facts(link: Link) -> InterfaceFacts {
@@ -36,6 +40,7 @@ fn facts(link: Link) -> InterfaceFacts {
         firmware: driver.as_ref().and_then(|driver| driver.firmware.clone()),
         bus: driver.as_ref().and_then(|driver| driver.bus.clone()),
         driver: driver.map(|driver| driver.name),
+        addresses: Vec::new(),
     }
 }
 

@@ -26,6 +26,8 @@ pub struct InterfaceFacts {
     pub offloads: Vec<String>,
     /// Its own address on the wire.
     pub mac: Option<String>,
+    /// Its addresses of the Internet protocol.
+    pub addresses: Vec<String>,
     /// The queueing discipline at its root.
     pub qdisc: Option<String>,
     /// Whether it works: `up`, `down`, `unknown`, as RFC 2863 has it.
@@ -87,6 +89,7 @@ impl InterfaceFacts {
             ("queues_combined", count(self.queues.combined)),
             ("offloads", (!self.offloads.is_empty()).then(|| self.offloads.join(" "))),
             ("mac", self.mac.clone()),
+            ("addresses", (!self.addresses.is_empty()).then(|| self.addresses.join(" "))),
             ("qdisc", self.qdisc.clone()),
             ("operstate", self.operstate.clone()),
         ];

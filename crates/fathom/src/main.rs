@@ -1,3 +1,24 @@
-//! fathom.
+//! The program: command line → plan → run → report → exit code. It measures nothing itself.
 
-fn main() {}
+mod command;
+mod execute;
+mod exit;
+mod face;
+mod hosts;
+mod options;
+mod output;
+mod progress;
+mod store;
+mod target;
+mod wire_up;
+
+use std::{env, process::ExitCode};
+
+fn main() -> ExitCode {
+    let words: Vec<String> = env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    let outcome = match face::of_link(&words) {
+        Some(face) => (face.run)(&words[1..]),
+        None => command::run(words),
+    };
+    exit::conclude(outcome)
+}

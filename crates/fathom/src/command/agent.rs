@@ -1,0 +1,53 @@
+//! `fathom agent`: a host of a test, driven over standard streams.
+
+use std::{io, net::IpAddr};
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use fathom_fleet::{Destinations, Network, Policy, agent};
+use fathom_model::units::Nanos;
+
+use crate::{
+    exit::{Exit, Screen},
+    hosts::fleet_screen,
+    wire_up,
+};
+
+pub(super) fn shape(command: Command) -> Command {
+    command
+        .arg(
+            Arg::new("stdio")
+                .long("stdio")
+                .required(true)
+                .action(ArgAction::SetTrue)
+                .help("speak the agents' protocol on standard input and output"),
+        )
+        .arg(
+            Arg::new("only")
+                .long("only")
+                .value_name("ADDRESS")
+                .value_parser(clap::value_parser!(IpAddr))
+                .help("send to this address only: the controller's"),
+        )
+        .arg(Arg::new("allow").long("allow").value_name("CIDR").action(ArgAction::Append).help("and to these"))
+        .arg(Arg::new("longest").long("longest").value_name("TIME").help("refuse trials that take longer"))
+}
+
+pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
+    let mut policy = Policy::own();
+    if let Some(controller) = matches.get_one::<IpAddr>("only") {
+        let allowed = matches.get_many::<String>("allow").into_iter().flatten();
+        let allowed: Result<Vec<Network>, _> = allowed.map(|text| text.parse()).collect();
+        let allowed = allowed.map_err(|error| fleet_screen(&error))?;
+        policy.destinations = Destinations::Only { controller: *controller, allowed };
+    }
+    policy.longest = super::measuring::span(matches, "longest", policy.longest).unwrap_or(Nanos::from_secs(3600));
+    let equipment = agent::Equipment {
+        kinds: &wire_up::KINDS,
+        observer: |_| wire_up::observer(),
+        policy,
+        tool: wire_up::TOOL.to_owned(),
+    };
+    agent::serve(io::stdin(), io::stdout(), equipment)
+        .map(|()| Exit::Pass)
+        .map_err(|loss| Screen::new(Exit::Incomplete, format!("the controller was lost: {loss}")).into())
+}

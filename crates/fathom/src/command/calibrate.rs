@@ -1,0 +1,117 @@
+//! `fathom calibrate`: what the tool itself reaches on this machine against its own ideal responders.
+
+use std::collections::BTreeMap;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use fathom_model::{Plan, Settings, TestPlan, plan::SCHEMA, units::Nanos};
+
+use super::measuring;
+use crate::{
+    execute::{self, Surroundings},
+    exit::Exit,
+    store::Calibration,
+    target::Allowed,
+    wire_up,
+};
+
+pub(super) fn shape(command: Command) -> Command {
+    command
+        .arg(Arg::new("json").long("json").help("print one JSON document").action(ArgAction::SetTrue))
+        .arg(Arg::new("quiet").long("quiet").help("show no progress").action(ArgAction::SetTrue))
+        .after_help("The ceilings are kept for later runs on this machine with this build.")
+}
+
+/// What is calibrated, with the options under which a kind goes fastest.
+const CEILINGS: &[(&str, &[(&str, &str)])] = &[
+    ("http_closed", &[("connections", "32")]),
+    ("tcp_stream", &[]),
+    ("tcp_rr", &[("flows", "32")]),
+    ("tcp_crr", &[]),
+    ("udp_stream", &[("size", "1400")]),
+];
+/// Frames need a device that carries them; a veth of a lab is the fastest there is here.
+const CEILINGS_IN_LAB: &[(&str, &[(&str, &str)])] = &[("frames", &[("size", "64")])];
+
+pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
+    let calibration = measure(Nanos::from_secs(1), matches.get_flag("quiet"))?;
+    let path = calibration.keep()?;
+    let mut out = std::io::stdout().lock();
+    if matches.get_flag("json") {
+        serde_json::to_writer_pretty(&mut out, &calibration)?;
+        std::io::Write::write_all(&mut out, b"\n")?;
+    } else {
+        std::io::Write::write_all(&mut out, text(&calibration).as_bytes())?;
+        eprintln!("kept in {}", path.display());
+    }
+    Ok(Exit::Pass)
+}
+
+/// Measures the ceilings when none are kept; a quick evaluation goes without.
+pub(super) fn ensure(is_quick: bool) -> anyhow::Result<()> {
+    if is_quick || Calibration::kept().is_some() {
+        return Ok(());
+    }
+    eprintln!("measuring the tool's own ceilings first, once per machine and build");
+    measure(Nanos::from_millis(300), false)?.keep()?;
+    Ok(())
+}
+
+fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
+    let mut calibration = Calibration::new();
+    let here = (measuring::ends_here(), CEILINGS);
+    let in_lab = (measuring::ends_in_lab("pair"), CEILINGS_IN_LAB);
+    for (ends, ceilings) in [here, in_lab] {
+        let test = |(kind, options): &(&str, &[(&str, &str)])| TestPlan {
+            name: (*kind).to_owned(),
+            kind: (*kind).to_owned(),
+            from: ends.from().to_owned(),
+            to: Some(ends.to().to_owned()),
+            warmup: "300ms".to_owned(),
+            duration: duration.exact(),
+            options: options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text)),
+            expect: BTreeMap::new(),
+        };
+        let mut plan = Plan {
+            schema: SCHEMA.to_owned(),
+            title: "own ceilings".to_owned(),
+            rounds: 3,
+            seed: 1,
+            tests: ceilings.iter().map(test).collect(),
+            lab: ends.lab,
+            hosts: ends.hosts.into_iter().map(|(name, reach)| (name.to_owned(), reach)).collect(),
+        };
+        execute::complete(&mut plan)?;
+        let surroundings = Surroundings {
+            allowed: Allowed::default(),
+            is_quiet,
+            is_live: false,
+            command: "fathom calibrate".to_owned(),
+        };
+        let run = execute::execute(&plan, &surroundings)?.run;
+        calibration.ceilings.extend(run.tests.iter().map(|test| (test.kind.clone(), best(test))));
+    }
+    Ok(calibration)
+}
+
+/// The best trial of each metric of which more is better: a ceiling is what was reached once, not on average.
+fn best(test: &fathom_model::TestRun) -> BTreeMap<String, f64> {
+    let higher = test.summaries.iter().filter(|summary| summary.metric.better == fathom_model::Better::Higher);
+    let best = higher.filter_map(|summary| {
+        let best = summary.trials.iter().copied().reduce(f64::max)?;
+        Some((summary.metric.name.to_string(), best))
+    });
+    best.collect()
+}
+
+fn text(calibration: &Calibration) -> String {
+    let metrics = wire_up::metrics();
+    let mut text = format!("own ceilings of {}\n\n", calibration.machine);
+    for (kind, ceilings) in &calibration.ceilings {
+        for metric in metrics.get(kind).into_iter().flatten() {
+            if let Some(ceiling) = ceilings.get(metric.name.as_ref()) {
+                text.push_str(&format!("  {kind:<14} {:<28} {}\n", metric.title, metric.show(*ceiling)));
+            }
+        }
+    }
+    text
+}

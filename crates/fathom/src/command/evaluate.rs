@@ -1,0 +1,82 @@
+//! `fathom evaluate`: every layer, top to bottom.
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use fathom_model::{Settings, TestPlan, units::Nanos};
+
+use super::measuring::{self, Ends, Keep};
+use crate::exit::Exit;
+
+const EXAMPLES: &str = "\
+Examples:
+  fathom evaluate                                  in a lab of two hosts on this machine
+  fathom evaluate 10.0.0.2 --key KEY               from this machine to a `fathom serve`
+  fathom evaluate --quick --expect 10Gbit --json   short, with a promise, for a machine to read";
+
+pub(super) fn shape(command: Command) -> Command {
+    let target =
+        Arg::new("target").value_name("TARGET").help("a host that runs `fathom serve`; without it, a lab is built");
+    let quick = Arg::new("quick")
+        .long("quick")
+        .help("three short rounds: wide intervals, under 10 s")
+        .action(ArgAction::SetTrue);
+    command.arg(target).arg(quick).args(measuring::arguments()).after_help(EXAMPLES)
+}
+
+/// How thorough an evaluation is.
+struct Pace {
+    rounds: u32,
+    warmup: Nanos,
+    duration: Nanos,
+}
+
+const FULL: Pace = Pace { rounds: 5, warmup: Nanos::from_millis(500), duration: Nanos::from_millis(600) };
+const QUICK: Pace = Pace { rounds: 3, warmup: Nanos::from_millis(120), duration: Nanos::from_millis(150) };
+
+/// The tests of an evaluation: name, kind, and what differs from the kind's defaults.
+///
+/// One flow of each kind shows the latency and the cost of a layer, many show its capacity. The asked UDP rate is low enough
+/// for any link that is called fast, so that a loss is a finding and not a matter of course.
+const TESTS: &[(&str, &str, &[(&str, &str)])] = &[
+    ("http", "http_closed", &[("connections", "32")]),
+    ("tcp_stream", "tcp_stream", &[("flows", "1")]),
+    ("tcp_rr", "tcp_rr", &[("flows", "1")]),
+    ("tcp_rr_many", "tcp_rr", &[("flows", "32")]),
+    ("tcp_crr", "tcp_crr", &[]),
+    ("udp_stream", "udp_stream", &[("size", "1400"), ("rate", "500Mbit/s")]),
+    ("frames", "frames", &[("size", "64")]),
+];
+
+pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
+    let ends = match (matches.get_one::<String>("target"), matches.get_one::<String>("lab")) {
+        (Some(target), _) => measuring::ends_at(target, matches)?,
+        (None, lab) => measuring::ends_in_lab(lab.map_or("pair", String::as_str)),
+    };
+    let pace = if matches.get_flag("quick") { QUICK } else { FULL };
+    let mut tests = tests(&ends, &pace, matches)?;
+    measuring::promise(&mut tests, matches)?;
+    let title = match matches.get_one::<String>("target") {
+        Some(target) => format!("evaluation of {target}"),
+        None => "evaluation of this machine, between two hosts of a lab".to_owned(),
+    };
+    let plan = measuring::plan(title, ends, tests, matches, pace.rounds);
+    if !matches.get_flag("plan") {
+        super::calibrate::ensure(matches.get_flag("quick"))?;
+    }
+    measuring::carry_out(plan, matches, Keep::Always)
+}
+
+fn tests(ends: &Ends, pace: &Pace, matches: &ArgMatches) -> anyhow::Result<Vec<TestPlan>> {
+    let warmup = measuring::span(matches, "warmup", pace.warmup)?;
+    let duration = measuring::span(matches, "duration", pace.duration)?;
+    let test = |(name, kind, options): &(&str, &str, &[(&str, &str)])| TestPlan {
+        name: (*name).to_owned(),
+        kind: (*kind).to_owned(),
+        from: ends.from().to_owned(),
+        to: Some(ends.to().to_owned()),
+        warmup: warmup.exact(),
+        duration: duration.exact(),
+        options: options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text)),
+        expect: std::collections::BTreeMap::new(),
+    };
+    Ok(TESTS.iter().map(test).collect())
+}

@@ -1,0 +1,175 @@
+//! `fathom lab`: topologies in network namespaces.
+
+use std::{
+    io::{self, Write as _},
+    os::unix::process::ExitStatusExt as _,
+    process::Command as Program,
+};
+
+use anyhow::Context as _;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use fathom_lab::{
+    Lab, Name, PRESETS, StateFolder,
+    holder::{self, Up},
+    preset,
+};
+use fathom_model::units::Nanos;
+
+use super::measuring;
+use crate::{
+    exit::{Exit, Screen},
+    hosts,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  fathom lab up pair                       two hosts, a and b, up for an hour
+  fathom lab exec pair b -- fathom serve   a command on a host
+  fathom evaluate --lab pair               measure in the lab that is up
+  fathom lab down pair
+  fathom lab down --stale                  undo what a killed run left behind";
+
+pub(super) fn shape(command: Command) -> Command {
+    let name = || Arg::new("name").value_name("NAME").help("the lab's name");
+    let presets: Vec<_> = PRESETS.iter().map(|preset| format!("{} ({})", preset.name, preset.about)).collect();
+    let up = Command::new("up")
+        .about("Put a lab up, held by a process of its own")
+        .arg(
+            Arg::new("preset")
+                .value_name("PRESET")
+                .default_value("pair")
+                .help(format!("the topology: {}", presets.join("; "))),
+        )
+        .arg(name().long("name").help("the lab's name [default: the preset's]"))
+        .arg(Arg::new("for").long("for").value_name("TIME").default_value("1h").help("when it ends by itself"))
+        .arg(mtu());
+    let words = Arg::new("words")
+        .value_name("COMMAND")
+        .num_args(1..)
+        .required(true)
+        .trailing_var_arg(true)
+        .allow_hyphen_values(true);
+    let exec = Command::new("exec")
+        .about("Run a command on a host of a lab that is up")
+        .arg(name().required(true))
+        .arg(Arg::new("host").value_name("HOST").required(true).help("the host's name"))
+        .arg(words.help("the command and its arguments"));
+    let stale = Arg::new("stale").long("stale").action(ArgAction::SetTrue).help("undo what killed runs left behind");
+    let down = Command::new("down").about("Take a lab down").arg(name().required_unless_present("stale")).arg(stale);
+    let hold = Command::new("hold").hide(true).arg(Arg::new("order").required(true));
+    command
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommands([up, down, Command::new("list").about("The labs that are up"), exec, hold])
+        .after_help(EXAMPLES)
+}
+
+fn mtu() -> Arg {
+    Arg::new("mtu").long("mtu").value_name("BYTES").value_parser(clap::value_parser!(u32)).help("MTU of the links")
+}
+
+/// An error of the lab as a screen.
+pub(crate) fn screen(error: &fathom_lab::Error) -> Screen {
+    let exit = match error {
+        fathom_lab::Error::UnknownPreset(_)
+        | fathom_lab::Error::BadOption { .. }
+        | fathom_lab::Error::BadName { .. } => Exit::Usage,
+        _ => Exit::Preflight,
+    };
+    let mut screen = Screen::new(exit, error.to_string());
+    if let Some(cause) = std::error::Error::source(error) {
+        screen = screen.because(cause);
+    }
+    match error.hint() {
+        Some(hint) => hint.lines().fold(screen, |screen, line| screen.line("fix", line.trim())),
+        None => screen,
+    }
+}
+
+pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
+    let outcome = match matches.subcommand() {
+        Some(("up", given)) => up(given),
+        Some(("down", given)) => down(given),
+        Some(("list", _)) => list(),
+        Some(("exec", given)) => exec(given),
+        Some((_, given)) => {
+            let order = given.get_one::<String>("order").expect("clap requires the order");
+            // What went wrong was told to the process that asked, on standard output.
+            Ok(holder::run(order, io::stdout().lock()).map_or(Exit::Preflight, |()| Exit::Pass))
+        }
+        None => unreachable!("clap requires a subcommand"),
+    };
+    outcome.map_err(|error| match error.downcast::<fathom_lab::Error>() {
+        Ok(error) => screen(&error).into(),
+        Err(error) => error,
+    })
+}
+
+fn lab_name(given: &ArgMatches, otherwise: Option<&str>) -> anyhow::Result<Name> {
+    let text = given.get_one::<String>("name").map(String::as_str).or(otherwise).expect("clap requires the name");
+    Ok(text.parse::<Name>()?)
+}
+
+fn up(given: &ArgMatches) -> anyhow::Result<Exit> {
+    let preset = preset::find(given.get_one::<String>("preset").expect("it has a default"))?;
+    let name = lab_name(given, Some(preset.name))?;
+    let mut options = preset::Options::default();
+    if let Some(mtu_bytes) = given.get_one::<u32>("mtu") {
+        options.mtu_bytes = *mtu_bytes;
+    }
+    let lifetime = measuring::span(given, "for", Nanos::from_secs(3600))?;
+    let state = StateFolder::from_environment()?;
+    holder::up(hosts::holder_program()?, &Up { name: &name, state: &state, preset, options: &options, lifetime })?;
+    let lab = Lab::find(&state, &name)?;
+    let mut out = io::stdout().lock();
+    for host in lab.hosts() {
+        writeln!(out, "{name} {:<8} {}", host.name(), host.address())?;
+    }
+    for loss in lab.losses() {
+        eprintln!("lost: {} ({})", loss.what, loss.why);
+    }
+    eprintln!("up for {lifetime}; take it down with: fathom lab down {name}");
+    Ok(Exit::Pass)
+}
+
+fn down(given: &ArgMatches) -> anyhow::Result<Exit> {
+    let state = StateFolder::from_environment()?;
+    if given.get_flag("stale") {
+        let undone = fathom_lab::undo_stale(&state)?;
+        let names: Vec<_> = undone.iter().map(ToString::to_string).collect();
+        eprintln!(
+            "{}",
+            if names.is_empty() {
+                "nothing was left behind".to_owned()
+            } else {
+                format!("undone: {}", names.join(", "))
+            }
+        );
+        return Ok(Exit::Pass);
+    }
+    fathom_lab::down(&state, &lab_name(given, None)?)?;
+    Ok(Exit::Pass)
+}
+
+fn list() -> anyhow::Result<Exit> {
+    let state = StateFolder::from_environment()?;
+    let mut out = io::stdout().lock();
+    for (name, record) in fathom_lab::list(&state)? {
+        let lab = Lab::find(&state, &name)?;
+        let hosts: Vec<_> = lab.hosts().iter().map(|host| format!("{} {}", host.name(), host.address())).collect();
+        writeln!(out, "{name:<16} {:<8} {}", record.preset, hosts.join(", "))?;
+    }
+    Ok(Exit::Pass)
+}
+
+fn exec(given: &ArgMatches) -> anyhow::Result<Exit> {
+    let lab = Lab::find(&StateFolder::from_environment()?, &lab_name(given, None)?)?;
+    let host = lab.host(given.get_one::<String>("host").expect("clap requires the host"))?;
+    let words: Vec<&String> = given.get_many("words").expect("clap requires the command").collect();
+    let mut program = Program::new(words[0]);
+    program.args(&words[1..]);
+    let status = host.start(program)?.wait().with_context(|| format!("cannot wait for {}", words[0]))?;
+    // The command's own code is the answer; one that a signal ended gets what a shell would say.
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    Ok(Exit::Of(u8::try_from(code).unwrap_or(1)))
+}

@@ -1,0 +1,130 @@
+//! `fathom http | tcp | udp | packet`: one layer, one test.
+
+use clap::{Arg, ArgMatches, Command};
+use fathom_engine::TestKind;
+use fathom_model::{TestPlan, units::Nanos};
+
+use super::measuring::{self, Ends, Keep};
+use crate::{
+    exit::{Exit, Screen},
+    options, wire_up,
+};
+
+/// A command that measures one layer.
+pub(super) struct LayerCommand {
+    name: &'static str,
+    pub(super) about: &'static str,
+    /// What stands behind the command.
+    target: (&'static str, &'static str),
+    /// The words of `--test` and their kinds; the first is the default.
+    tests: &'static [(&'static str, &'static str)],
+    examples: &'static str,
+}
+
+pub(super) const HTTP: LayerCommand = LayerCommand {
+    name: "http",
+    about: "Request load: N connections, each waits for its answer (closed model)",
+    target: ("URL", "any http:// URL; without it, the responder of a --lab"),
+    tests: &[("closed", "http_closed")],
+    examples: "\
+Examples:
+  fathom http http://127.0.0.1:8080/ --connections 100 --duration 10s
+  fathom http http://192.0.2.7/ --allow 192.0.2.7
+  fathom http --lab pair",
+};
+
+pub(super) const TCP: LayerCommand = LayerCommand {
+    name: "tcp",
+    about: "TCP: stream, request/response, connect/request/response",
+    target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
+    tests: &[("stream", "tcp_stream"), ("rr", "tcp_rr"), ("crr", "tcp_crr")],
+    examples: "\
+Examples:
+  fathom tcp 10.0.0.2 --key KEY --flows 4
+  fathom tcp --lab pair --test rr --flows 300
+  fathom tcp 127.0.0.1 --test crr --duration 5s",
+};
+
+pub(super) const UDP: LayerCommand = LayerCommand {
+    name: "udp",
+    about: "UDP: loss, reordering, duplicates and jitter of a stream at a rate",
+    target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
+    tests: &[("stream", "udp_stream")],
+    examples: "\
+Examples:
+  fathom udp 10.0.0.2 --key KEY --rate 1G --size 1400
+  fathom udp --lab pair --rate 200M",
+};
+
+pub(super) const PACKET: LayerCommand = LayerCommand {
+    name: "packet",
+    about: "Frames per second: generate, count at both ends, say where the rest was lost",
+    target: ("TARGET", "a host that runs `fathom serve` on the same link; without it, the second host of a --lab"),
+    tests: &[("frames", "frames")],
+    examples: "\
+Examples:
+  fathom packet --lab pair --size 64
+  fathom packet --lab pair --rate 100k --duration 5s
+  fathom packet 10.0.0.2 --key KEY --size 1518",
+};
+
+impl LayerCommand {
+    fn kinds(&self) -> Vec<&'static dyn TestKind> {
+        self.tests.iter().filter_map(|(_, kind)| wire_up::kind(kind).ok()).collect()
+    }
+
+    pub(super) fn shape(&self, command: Command) -> Command {
+        let target = Arg::new("target").value_name(self.target.0).help(self.target.1);
+        let words: Vec<&str> = self.tests.iter().map(|(word, _)| *word).collect();
+        let test = Arg::new("test").long("test").value_name("TEST").default_value(words[0]).value_parser(words);
+        // The URL stands in the place of the target; a plan names it as an option of the test.
+        let options = options::arguments(&self.kinds()).into_iter().filter(|option| option.get_id() != "url");
+        command
+            .arg(target)
+            .arg(test.help("what is measured"))
+            .args(options)
+            .args(measuring::arguments())
+            .after_help(self.examples)
+    }
+
+    pub(super) fn run(&self, matches: &ArgMatches) -> anyhow::Result<Exit> {
+        let word = matches.get_one::<String>("test").map_or(self.tests[0].0, String::as_str);
+        let (_, kind) = self.tests.iter().find(|(test, _)| *test == word).expect("clap knows the tests of the table");
+        let (ends, url) = self.ends(matches)?;
+        let given: Vec<_> = self.kinds();
+        let mut settings = options::settings(matches, &given);
+        if let Some(url) = &url {
+            settings.set("url", url.clone());
+        }
+        let settings = settings
+            .complete(wire_up::kind(kind)?.options())
+            .map_err(|error| Screen::new(Exit::Usage, format!("{} --test {word}: {error}", self.name)))?;
+        let mut tests = vec![TestPlan {
+            name: (*kind).to_owned(),
+            kind: (*kind).to_owned(),
+            from: ends.from().to_owned(),
+            to: url.is_none().then(|| ends.to().to_owned()),
+            warmup: measuring::span(matches, "warmup", Nanos::from_secs(1))?.exact(),
+            duration: measuring::span(matches, "duration", Nanos::from_secs(2))?.exact(),
+            options: settings,
+            expect: std::collections::BTreeMap::new(),
+        }];
+        measuring::promise(&mut tests, matches)?;
+        let title = format!("{} {}", self.name, url.as_deref().unwrap_or(word));
+        measuring::carry_out(measuring::plan(title, ends, tests, matches, 5), matches, Keep::WhenAsked)
+    }
+
+    /// The hosts, and the URL when the target needs nothing of ours.
+    fn ends(&self, matches: &ArgMatches) -> anyhow::Result<(Ends, Option<String>)> {
+        match (matches.get_one::<String>("target"), matches.get_one::<String>("lab")) {
+            (Some(target), _) if self.name == "http" => Ok((measuring::ends_here(), Some(target.clone()))),
+            (Some(target), None) => Ok((measuring::ends_at(target, matches)?, None)),
+            (None, Some(lab)) => Ok((measuring::ends_in_lab(lab), None)),
+            (Some(_), Some(_)) => Err(Screen::new(Exit::Usage, "either a target or --lab, not both").into()),
+            (None, None) => Err(Screen::new(Exit::Usage, format!("fathom {} needs a {}", self.name, self.target.0))
+                .line("use", self.target.1)
+                .line("try", format!("fathom {} --lab pair", self.name))
+                .into()),
+        }
+    }
+}

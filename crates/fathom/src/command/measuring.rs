@@ -1,0 +1,216 @@
+//! The options of every command that measures, and what happens after its plan is made.
+
+use clap::{Arg, ArgAction, ArgMatches};
+use fathom_lab::StateFolder;
+use fathom_model::{
+    Plan, TestPlan, Unit,
+    plan::{LabPlan, Reach, SCHEMA},
+    units::Nanos,
+};
+
+use crate::{
+    execute::{self, Surroundings},
+    exit::{Exit, Screen},
+    output, store,
+    target::{self, Allowed},
+    wire_up,
+};
+
+/// Where agents listen.
+pub(crate) const AGENT_PORT: u16 = 7700;
+
+/// The options of time, place and promise.
+pub(crate) fn arguments() -> Vec<Arg> {
+    let text = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value).help(help)
+    };
+    let mut arguments = vec![
+        text("duration", "TIME", "measured time of each round, after the warm-up"),
+        text("warmup", "TIME", "longest warm-up; it ends earlier when the rate is steady"),
+        text("rounds", "N", "how often each test is repeated; intervals come from the differences between rounds")
+            .value_parser(clap::value_parser!(u32).range(1..=1000)),
+        text("seed", "N", "seed of everything random [default: from the clock]").value_parser(clap::value_parser!(u64)),
+        text(
+            "expect",
+            "PROMISE",
+            "what was promised: 10Gbit, or TEST.METRIC=VALUE; breaking it ends with exit code 10",
+        )
+        .action(ArgAction::Append),
+        text("key", "KEY", "the key that `fathom serve` printed on the target"),
+        text("lab", "NAME", "measure in this lab: a preset that is built for the run, or one that is up"),
+        text("allow", "CIDR", "an address or network that traffic may be sent to").action(ArgAction::Append),
+        Arg::new("plan").long("plan").help("print the plan and start nothing").action(ArgAction::SetTrue),
+    ];
+    arguments.extend(output::arguments());
+    arguments
+}
+
+/// A span of time among the options.
+pub(crate) fn span(matches: &ArgMatches, name: &str, default: Nanos) -> anyhow::Result<Nanos> {
+    let Some(text) = matches.get_one::<String>(name) else { return Ok(default) };
+    text.parse().map_err(|error| Screen::new(Exit::Usage, format!("--{name}: {error}")).into())
+}
+
+/// The hosts of a plan, and which of them begins and which answers.
+pub(crate) struct Ends {
+    /// The lab to be built, if any.
+    pub(crate) lab: Option<LabPlan>,
+    /// The hosts by name.
+    pub(crate) hosts: Vec<(&'static str, Reach)>,
+}
+
+impl Ends {
+    /// The host that begins.
+    pub(crate) fn from(&self) -> &'static str {
+        self.hosts[0].0
+    }
+
+    /// The host that answers: the same one on a loopback.
+    pub(crate) fn to(&self) -> &'static str {
+        self.hosts[self.hosts.len() - 1].0
+    }
+}
+
+/// Two hosts of a lab: one that is up by this name, else a preset that is built for the run.
+pub(crate) fn ends_in_lab(name: &str) -> Ends {
+    let labs = StateFolder::from_environment().and_then(|state| fathom_lab::list(&state));
+    let is_up = labs.is_ok_and(|labs| labs.iter().any(|(up, _)| up.as_str() == name));
+    let reach = |host: &str| {
+        if is_up { Reach::LabUp(name.to_owned(), host.to_owned()) } else { Reach::Lab(host.to_owned()) }
+    };
+    let hosts = vec![("a", reach("a")), ("b", reach("b"))];
+    let lab = (!is_up).then(|| LabPlan { preset: name.to_owned(), mtu_bytes: None });
+    Ends { lab, hosts }
+}
+
+/// This machine on both ends.
+pub(crate) fn ends_here() -> Ends {
+    Ends { lab: None, hosts: vec![("here", Reach::This)] }
+}
+
+/// This machine and a `fathom serve`, or this machine alone for a loopback address.
+pub(crate) fn ends_at(target: &str, matches: &ArgMatches) -> Result<Ends, Screen> {
+    let key = matches.get_one::<String>("key").cloned();
+    let (host, port) = host_and_port(target);
+    if key.is_none() {
+        let addresses = target::resolve(host)?;
+        if addresses.iter().all(std::net::IpAddr::is_loopback) {
+            return Ok(ends_here());
+        }
+        return Err(Screen::new(Exit::Preflight, format!("{target} is not a target you have allowed"))
+            .line("why", "both ends are measured, so a fathom must be there that answers with a key")
+            .line("fix", format!("fathom serve        (on {target}; it prints a key)"))
+            .line("then", format!("add --key KEY to this command: fathom … {target} --key KEY")));
+    }
+    let address = format!("{host}:{}", port.unwrap_or(AGENT_PORT));
+    Ok(Ends { lab: None, hosts: vec![("client", Reach::This), ("target", Reach::Tls { address, key })] })
+}
+
+/// Splits `host:port` and `[::1]:port`; an address of version 6 without brackets has no port.
+fn host_and_port(target: &str) -> (&str, Option<u16>) {
+    if let Some((host, rest)) = target.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        return (host, rest.strip_prefix(':').and_then(|port| port.parse().ok()));
+    }
+    match target.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') => (host, port.parse().ok()),
+        _ => (target, None),
+    }
+}
+
+/// Writes promises into the tests they are about.
+///
+/// `10Gbit` is about the first metric of every test whose first metric has that unit; `TEST.METRIC=VALUE` and `METRIC=VALUE`
+/// name theirs.
+pub(crate) fn promise(tests: &mut [TestPlan], matches: &ArgMatches) -> anyhow::Result<()> {
+    for text in matches.get_many::<String>("expect").into_iter().flatten() {
+        let n_kept = tests.iter_mut().map(|test| promise_one(test, text)).collect::<anyhow::Result<Vec<_>>>()?;
+        if !n_kept.into_iter().any(|kept| kept) {
+            let names: Vec<_> = tests.iter().map(|test| test.name.as_str()).collect();
+            return Err(Screen::new(Exit::Usage, format!("--expect {text} is about no test of this run"))
+                .line("tests", names.join(", "))
+                .line(
+                    "use",
+                    "--expect 10Gbit, --expect tcp_stream.throughput_bps=10Gbit, --expect 'udp_stream.loss<=0.1%'",
+                )
+                .into());
+        }
+    }
+    Ok(())
+}
+
+fn promise_one(test: &mut TestPlan, text: &str) -> anyhow::Result<bool> {
+    let metrics = wire_up::kind(&test.kind)?.metrics();
+    let split = text.find(['=', '<', '>']);
+    let (subject, value) = split.map_or(("", text), |at| (text[..at].trim(), text[at..].trim_start_matches('=')));
+    let metric = match subject.rsplit_once('.') {
+        Some((name, metric)) if name == test.name => metrics.iter().find(|known| known.name == metric),
+        Some(_) => None,
+        None if subject.is_empty() => metrics.first().filter(|first| is_of(value, first.unit)),
+        None => metrics.iter().find(|known| known.name == subject),
+    };
+    let Some(metric) = metric else { return Ok(false) };
+    fathom_analyze::promise::parse(value, metric)
+        .map_err(|error| Screen::new(Exit::Usage, format!("--expect {text}: {error}")).line("use", error.hint()))?;
+    test.expect.insert(metric.name.to_string(), value.to_owned());
+    Ok(true)
+}
+
+/// Whether a bare promise such as `10Gbit` or `200kpps` can be about a metric of this unit.
+fn is_of(value: &str, unit: Unit) -> bool {
+    let value = value.trim_end_matches("/s");
+    let is_bits = value.ends_with("bit") || value.ends_with("bps") && !value.ends_with("pps") || value.ends_with('G');
+    match unit {
+        Unit::BitsPerSec => is_bits,
+        Unit::FramesPerSec => value.ends_with("pps"),
+        Unit::RequestsPerSec => value.ends_with("req") || value.ends_with("rps"),
+        _ => false,
+    }
+}
+
+/// Puts a plan together.
+pub(crate) fn plan(title: String, ends: Ends, tests: Vec<TestPlan>, matches: &ArgMatches, rounds: u32) -> Plan {
+    let seed = matches.get_one::<u64>("seed").copied().unwrap_or_else(|| fathom_sys::clock::wall().0 & 0xffff_ffff);
+    Plan {
+        schema: SCHEMA.to_owned(),
+        title,
+        rounds: matches.get_one::<u32>("rounds").copied().unwrap_or(rounds),
+        seed,
+        lab: ends.lab,
+        hosts: ends.hosts.into_iter().map(|(name, reach)| (name.to_owned(), reach)).collect(),
+        tests,
+    }
+}
+
+/// What becomes of a run beside what is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// Kept under `runs/` unless `--output` names another folder.
+    Always,
+    /// Kept where `--output` says, if it is given.
+    WhenAsked,
+}
+
+/// Prints the plan, or runs it and prints what it means.
+pub(crate) fn carry_out(mut plan: Plan, matches: &ArgMatches, keep: Keep) -> anyhow::Result<Exit> {
+    execute::complete(&mut plan)?;
+    if matches.get_flag("plan") {
+        use std::io::Write as _;
+        write!(std::io::stdout().lock(), "{}", execute::plan_text(&plan)?)?;
+        return Ok(Exit::Pass);
+    }
+    let surroundings = Surroundings {
+        allowed: Allowed::gather(matches.get_many::<String>("allow").into_iter().flatten())?,
+        is_quiet: matches.get_flag("quiet"),
+        is_live: output::is_live(matches),
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+    };
+    let executed = execute::execute(&plan, &surroundings)?;
+    let exit = output::print(&executed.run, matches)?;
+    let folder = matches.get_one::<std::path::PathBuf>("output").cloned();
+    let folder = folder.or_else(|| (keep == Keep::Always).then(|| std::path::Path::new("runs").join(&executed.run.id)));
+    if let Some(folder) = folder {
+        let report = store::keep(&executed.run, &folder)?;
+        eprintln!("report  {}", report.display());
+    }
+    Ok(executed.signal.map_or(exit, Exit::Signalled))
+}

@@ -1,0 +1,148 @@
+//! The commands: one file and one row each.
+
+mod agent;
+mod as_tool;
+mod calibrate;
+mod doctor;
+mod evaluate;
+mod generate;
+mod lab;
+mod layer;
+mod measuring;
+mod report;
+mod run;
+mod serve;
+
+pub(crate) use lab::screen as lab_screen;
+
+use clap::{ArgMatches, Command as Shape};
+
+use crate::exit::{Exit, Screen};
+
+/// A command of the program.
+struct Command {
+    name: &'static str,
+    about: &'static str,
+    /// Adds arguments and examples.
+    shape: fn(Shape) -> Shape,
+    run: fn(&ArgMatches) -> anyhow::Result<Exit>,
+}
+
+/// The commands in the order of the help: layers from top to bottom, then what surrounds them.
+const COMMANDS: &[Command] = &[
+    Command {
+        name: "evaluate",
+        about: "Measure every layer and name what holds each back; without a target, in a lab on this machine",
+        shape: evaluate::shape,
+        run: evaluate::run,
+    },
+    Command { name: "run", about: "Run a plan file", shape: run::shape, run: run::run },
+    Command {
+        name: "http",
+        about: layer::HTTP.about,
+        shape: |shape| layer::HTTP.shape(shape),
+        run: |given| layer::HTTP.run(given),
+    },
+    Command {
+        name: "tcp",
+        about: layer::TCP.about,
+        shape: |shape| layer::TCP.shape(shape),
+        run: |given| layer::TCP.run(given),
+    },
+    Command {
+        name: "udp",
+        about: layer::UDP.about,
+        shape: |shape| layer::UDP.shape(shape),
+        run: |given| layer::UDP.run(given),
+    },
+    Command {
+        name: "packet",
+        about: layer::PACKET.about,
+        shape: |shape| layer::PACKET.shape(shape),
+        run: |given| layer::PACKET.run(given),
+    },
+    Command {
+        name: "serve",
+        about: "Be the target: agents of others and an HTTP responder",
+        shape: serve::shape,
+        run: serve::run,
+    },
+    Command {
+        name: "calibrate",
+        about: "Measure the tool's own ceilings on this machine",
+        shape: calibrate::shape,
+        run: calibrate::run,
+    },
+    Command {
+        name: "agent",
+        about: "Be a host of a test, driven over standard streams",
+        shape: agent::shape,
+        run: agent::run,
+    },
+    Command { name: "lab", about: "Topologies in network namespaces", shape: lab::shape, run: lab::run },
+    Command {
+        name: "report",
+        about: "Show a kept result again, in any format",
+        shape: report::shape,
+        run: report::run,
+    },
+    Command {
+        name: "doctor",
+        about: "What this machine allows, why not, and how to allow the rest",
+        shape: doctor::shape,
+        run: doctor::run,
+    },
+    Command { name: "as", about: "Be a drop-in for a known tool", shape: as_tool::shape, run: as_tool::run },
+    Command {
+        name: "generate",
+        about: "Write man pages and shell completions",
+        shape: generate::shape,
+        run: generate::run,
+    },
+];
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 pass · 1 no valid result · 2 usage · 3 nothing was started (permission, refused target, wrong key, unreachable)
+            4 incomplete, result kept · 10 promise broken · 12 inconclusive (--strict) · 130, 143 ended by a signal";
+
+/// The whole command line as clap knows it.
+fn shape() -> Shape {
+    let shape = Shape::new("fathom")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Measures the network performance of a Linux system layer by layer, and names what holds it back")
+        .after_help(EXIT_CODES)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .max_term_width(110)
+        .disable_help_subcommand(true);
+    COMMANDS
+        .iter()
+        .fold(shape, |shape, command| shape.subcommand((command.shape)(Shape::new(command.name).about(command.about))))
+}
+
+/// Reads the command line and runs the command.
+pub(crate) fn run(words: Vec<String>) -> anyhow::Result<Exit> {
+    let matches = match shape().try_get_matches_from(words) {
+        Ok(matches) => matches,
+        Err(error) if error.exit_code() == 0 => {
+            error.print()?;
+            return Ok(Exit::Pass);
+        }
+        Err(error) => return Err(usage(&error).into()),
+    };
+    let (name, given) = matches.subcommand().expect("clap requires a command");
+    let command = COMMANDS.iter().find(|command| command.name == name).expect("clap knows the commands of the table");
+    (command.run)(given)
+}
+
+/// What clap found wrong, in the form of all our errors.
+fn usage(error: &clap::Error) -> Screen {
+    let text = error.render().to_string();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let what = lines.next().unwrap_or("the command line is wrong").trim_start_matches("error: ").to_owned();
+    lines.fold(Screen::new(Exit::Usage, what), |screen, line| match line.split_once(": ") {
+        Some(("tip", tip)) => screen.line("tip", tip),
+        Some(("Usage", usage)) => screen.line("usage", usage),
+        _ => screen.line("", line),
+    })
+}

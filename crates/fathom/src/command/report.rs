@@ -1,0 +1,43 @@
+//! `fathom report`: a kept result again, in any format.
+
+use std::{fs, io::Write as _, path::PathBuf};
+
+use anyhow::Context as _;
+use clap::{Arg, ArgMatches, Command};
+
+use crate::{exit::Exit, output, store};
+
+pub(super) fn shape(command: Command) -> Command {
+    let run = Arg::new("run")
+        .value_name("RUN")
+        .required(true)
+        .value_parser(clap::value_parser!(PathBuf))
+        .help("the folder of a run, or its run.json");
+    let file = Arg::new("file")
+        .long("file")
+        .value_name("FILE")
+        .value_parser(clap::value_parser!(PathBuf))
+        .help("write to this file; its ending chooses the format unless --format does");
+    command
+        .arg(run)
+        .arg(file)
+        .args(output::arguments())
+        .after_help("Examples:\n  fathom report runs/2026-11-21-0923-a1f3\n  fathom report runs/2026-11-21-0923-a1f3 --file report.html")
+}
+
+pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
+    let run = store::read(matches.get_one::<PathBuf>("run").expect("clap requires the run"))?;
+    let Some(path) = matches.get_one::<PathBuf>("file") else { return output::print(&run, matches) };
+    let ending = path.extension().unwrap_or_default().to_string_lossy().into_owned();
+    let name = matches.get_one::<String>("format").cloned().unwrap_or(if ending == "txt" {
+        "text".to_owned()
+    } else {
+        ending
+    });
+    let format = output::format(&name)?;
+    let mut out =
+        std::io::BufWriter::new(fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?);
+    format.write(&run, &mut out)?;
+    out.flush()?;
+    Ok(output::exit_of(&run, matches.get_flag("strict")))
+}

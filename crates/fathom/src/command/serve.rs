@@ -1,0 +1,203 @@
+//! `fathom serve`: be the target of others who know the key.
+
+use std::{
+    fs, io,
+    io::Write as _,
+    net::{IpAddr, SocketAddr, TcpListener},
+    os::{fd::OwnedFd, unix::fs::OpenOptionsExt as _, unix::net::UnixStream},
+    path::{Path, PathBuf},
+    process::{Command as Program, Stdio},
+    thread,
+};
+
+use anyhow::Context as _;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use fathom_engine::StopFlag;
+use fathom_fleet::{
+    Network,
+    tls::{Identity, Limits, Server},
+};
+use fathom_http::responder::{Responder, ResponderOptions};
+use fathom_model::units::Nanos;
+use fathom_sys::{
+    clock,
+    process::{Bond, Place, Start},
+    signal,
+};
+
+use super::measuring::{self, AGENT_PORT};
+use crate::{
+    exit::{Exit, Screen, engine_screen},
+    hosts::{self, fleet_screen},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  fathom serve                                      until ctrl-C; prints a key
+  fathom serve --key-file ~/.fathom-key --for 8h    the same key at every start
+  fathom serve --http-port 0                        no HTTP responder";
+
+pub(super) fn shape(command: Command) -> Command {
+    let text = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value).help(help)
+    };
+    command
+        .arg(
+            text("listen", "ADDRESS", "address to listen on")
+                .default_value("0.0.0.0")
+                .value_parser(clap::value_parser!(IpAddr)),
+        )
+        .arg(text("port", "PORT", "port for controllers (TLS) [default: 7700]").value_parser(clap::value_parser!(u16)))
+        .arg(
+            text("http-port", "PORT", "port of the HTTP responder, 0 for none")
+                .default_value("8080")
+                .value_parser(clap::value_parser!(u16)),
+        )
+        .arg(
+            text("key-file", "FILE", "keep the certificate and the token here")
+                .value_parser(clap::value_parser!(PathBuf)),
+        )
+        .arg(text("allow", "CIDR", "where else controllers may make this host send").action(ArgAction::Append))
+        .arg(
+            text("controllers", "N", "the most controllers at once")
+                .default_value("8")
+                .value_parser(clap::value_parser!(u16).range(1..=1000)),
+        )
+        .arg(text("longest", "TIME", "refuse trials that take longer").default_value("10min"))
+        .arg(text("for", "TIME", "end by itself after this time [default: never]"))
+        .after_help(EXAMPLES)
+}
+
+pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
+    let signals = signal::watch()?;
+    let address = *matches.get_one::<IpAddr>("listen").expect("it has a default");
+    let port = matches.get_one::<u16>("port").copied().unwrap_or(AGENT_PORT);
+    let identity = identity(matches.get_one::<PathBuf>("key-file").map(PathBuf::as_path))?;
+    let limits = Limits {
+        controllers: matches.get_one::<u16>("controllers").copied().map_or(8, usize::from),
+        ..Limits::default()
+    };
+    let agents = Agents::of(matches)?;
+    let server = Server::new(&identity, limits).map_err(|error| fleet_screen(&error))?;
+    let listener =
+        TcpListener::bind((address, port)).map_err(|error| cannot_listen(SocketAddr::new(address, port), &error))?;
+    let bound = listener.local_addr().context("cannot tell the port that was bound")?;
+    let stop = StopFlag::default();
+    let responder =
+        responder(SocketAddr::new(address, *matches.get_one("http-port").expect("it has a default")), &stop)?;
+
+    let mut out = io::stdout().lock();
+    writeln!(out, "key     {}", identity.key())?;
+    writeln!(out, "agents  {bound}")?;
+    if let Some((address, _)) = &responder {
+        writeln!(out, "http    {address}")?;
+    }
+    out.flush()?;
+    drop(out);
+    eprintln!(
+        "on the other machine: fathom evaluate ADDRESS{} --key KEY",
+        if port == AGENT_PORT { String::new() } else { format!(":{port}") }
+    );
+
+    let deadline = match matches.get_one::<String>("for") {
+        Some(_) => clock::now() + measuring::span(matches, "for", Nanos::MAX)?,
+        None => Nanos::MAX,
+    };
+    let is_over = || signals.received().is_some() || clock::now() >= deadline;
+    let served = server.run(&listener, &is_over, move |peer, stream| agents.serve(peer, stream));
+    stop.finish();
+    if let Some((_, thread)) = responder {
+        // The responder's own error is told; a panic of it has told itself.
+        let _ = thread.join();
+    }
+    served.map_err(|error| fleet_screen(&error))?;
+    Ok(signals.received().map_or(Exit::Pass, Exit::Signalled))
+}
+
+fn cannot_listen(address: SocketAddr, error: &io::Error) -> Screen {
+    let screen = Screen::new(Exit::Preflight, format!("cannot listen on {address}")).line("why", error.to_string());
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            screen.line("fix", "choose another port with --port or --http-port, or end what listens there")
+        }
+        io::ErrorKind::AddrNotAvailable => screen.line("fix", "--listen takes an address of this machine"),
+        _ => screen,
+    }
+}
+
+type Responding = (SocketAddr, thread::JoinHandle<()>);
+
+fn responder(address: SocketAddr, stop: &StopFlag) -> anyhow::Result<Option<Responding>> {
+    if address.port() == 0 {
+        return Ok(None);
+    }
+    let responder = Responder::bind(address, ResponderOptions::default())
+        .map_err(|error| engine_screen(&error).line("fix", "choose another port with --http-port, or 0 for none"))?;
+    let bound = responder.address();
+    let stop = stop.clone();
+    let thread = thread::spawn(move || {
+        if let Err(error) = responder.run(&stop) {
+            eprintln!("fathom serve: the HTTP responder ended: {error}");
+        }
+    });
+    Ok(Some((bound, thread)))
+}
+
+/// The certificate and the token: those of the file, new ones into the file, or new ones for this start only.
+fn identity(path: Option<&Path>) -> anyhow::Result<Identity> {
+    let new = || Identity::generate().map_err(|error| fleet_screen(&error));
+    let Some(path) = path else { return Ok(new()?) };
+    match fs::read_to_string(path) {
+        Ok(text) => {
+            Ok(Identity::parse(&text).map_err(|error| fleet_screen(&error).line("in", path.display().to_string()))?)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let identity = new()?;
+            let mut file = fs::OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(path)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            file.write_all(identity.to_secret_text().as_bytes())?;
+            Ok(identity)
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// How an agent is started for each controller.
+struct Agents {
+    program: PathBuf,
+    arguments: Vec<String>,
+}
+
+impl Agents {
+    fn of(matches: &ArgMatches) -> anyhow::Result<Self> {
+        let longest = measuring::span(matches, "longest", Nanos::from_secs(600))?;
+        let mut arguments = vec!["agent".to_owned(), "--stdio".to_owned(), "--longest".to_owned(), longest.exact()];
+        for network in matches.get_many::<String>("allow").into_iter().flatten() {
+            // Checked here, so that a wrong word is told to whoever typed it.
+            network.parse::<Network>().map_err(|error| fleet_screen(&error))?;
+            arguments.extend(["--allow".to_owned(), network.clone()]);
+        }
+        Ok(Self { program: hosts::own_program()?, arguments })
+    }
+
+    /// An agent of its own for one controller, which may send to that controller; returns when it has ended.
+    fn serve(&self, peer: SocketAddr, stream: UnixStream) {
+        if let Err(error) = self.start(peer, stream) {
+            eprintln!("fathom serve: no agent for {peer}: {error:#}");
+        }
+    }
+
+    fn start(&self, peer: SocketAddr, stream: UnixStream) -> anyhow::Result<()> {
+        let output = stream.try_clone()?;
+        let mut command = Program::new(&self.program);
+        command.args(&self.arguments).args(["--only", &peer.ip().to_canonical().to_string()]);
+        command.stdin(OwnedFd::from(stream)).stdout(OwnedFd::from(output)).stderr(Stdio::inherit());
+        let mut agent = Start { command, place: Place::Here, bond: Bond::DiesWithParent }.spawn()?;
+        agent.wait()?;
+        Ok(())
+    }
+}

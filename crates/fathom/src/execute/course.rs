@@ -1,0 +1,296 @@
+//! The rounds of a plan: one trial of each test, again and again, until all are done or something ends the run.
+
+use std::{collections::BTreeMap, io};
+
+use fathom_engine::Live;
+use fathom_fleet::{Class, Error, Part, Supervision, TrialPlan};
+use fathom_model::{
+    Derivation, Phases, Plan, Role, Run, Side, TestPlan, TestRun, Unit, Verdict,
+    finding::Outcome,
+    run::{Completeness, SCHEMA},
+    units::{Nanos, approximate},
+};
+use fathom_report::formats::Event;
+use fathom_sys::{
+    clock,
+    signal::{self, Signal, Watch},
+};
+use jiff::Zoned;
+
+use super::{Executed, Surroundings};
+use crate::{
+    exit::{Exit, Screen, engine_screen},
+    hosts::{Hosts, fleet_screen},
+    progress::Progress,
+    store::{self, Calibration},
+    target, wire_up,
+};
+
+/// Intervals of a short trial are short, so that there are enough of them to see a warm-up end.
+const INTERVAL_MIN: Nanos = Nanos::from_millis(10);
+/// Intervals of a long trial: short enough for a plot, long enough to cost nothing.
+const INTERVAL_MAX: Nanos = Nanos::from_millis(50);
+
+/// Runs a complete plan to its end and says what it means.
+pub(crate) fn execute(plan: &Plan, surroundings: &Surroundings) -> anyhow::Result<Executed> {
+    check_targets(plan, surroundings)?;
+    let signals = signal::watch()?;
+    let began = clock::now();
+    let now = Zoned::now();
+    let mut run = blank(plan, surroundings, &now)?;
+    let mut hosts = Hosts::connect(plan, &run.id)?;
+    describe(&mut run, &mut hosts)?;
+    let mut course = Course {
+        plan,
+        surroundings,
+        signals: &signals,
+        progress: Progress::of(run.tests.len() * usize::try_from(plan.rounds).unwrap_or(1), surroundings.is_quiet),
+    };
+    let ending = course.rounds(&mut run, &mut hosts);
+    course.progress.clear();
+    describe_again(&mut run, &mut hosts);
+    hosts.close()?;
+    ending?;
+    run.took_ns = clock::now() - began;
+    let ceilings = Calibration::kept().map(|kept| kept.ceilings).unwrap_or_default();
+    fathom_analyze::analyze(&mut run, &fathom_analyze::Context { metrics: wire_up::metrics(), ceilings });
+    Ok(Executed { run, signal: signals.received() })
+}
+
+/// Refuses targets that are neither ours nor allowed, before anything is touched.
+fn check_targets(plan: &Plan, surroundings: &Surroundings) -> Result<(), Screen> {
+    for test in &plan.tests {
+        let Some(url) = test.options.text("url") else { continue };
+        let url: fathom_http::url::Url = url.parse().map_err(|error| {
+            Screen::new(Exit::Usage, format!("`{url}` is not a URL that can be measured")).because(&error)
+        })?;
+        for address in target::resolve(&url.host)? {
+            surroundings.allowed.check(address, &url.host, &surroundings.command)?;
+        }
+    }
+    Ok(())
+}
+
+fn blank(plan: &Plan, surroundings: &Surroundings, now: &Zoned) -> anyhow::Result<Run> {
+    let tests = plan.tests.iter().map(|test| {
+        let kind = wire_up::kind(&test.kind).map_err(|error| engine_screen(&error))?;
+        Ok(TestRun {
+            name: test.name.clone(),
+            title: kind.title(&test.options),
+            layer: kind.layer(),
+            kind: test.kind.clone(),
+            from: test.from.clone(),
+            to: test.to.clone(),
+            options: test.options.clone(),
+            expect: test.expect.clone(),
+            trials: Vec::new(),
+            summaries: Vec::new(),
+            limits: Vec::new(),
+            conservation: None,
+            findings: Vec::new(),
+            unavailable: None,
+        })
+    });
+    let mut shown = plan.clone();
+    for reach in shown.hosts.values_mut() {
+        if let fathom_model::plan::Reach::Tls { key, .. } = reach {
+            *key = None;
+        }
+    }
+    Ok(Run {
+        schema: SCHEMA.to_owned(),
+        id: store::run_id(now, fathom_sys::clock::wall().0),
+        tool: wire_up::TOOL.to_owned(),
+        command: surroundings.command.clone(),
+        started: now.timestamp().to_string(),
+        took_ns: Nanos::ZERO,
+        plan: shown,
+        hosts: BTreeMap::new(),
+        tests: tests.collect::<anyhow::Result<_>>()?,
+        findings: Vec::new(),
+        verdict: Verdict { outcome: Outcome::Measured, reasons: Vec::new() },
+        completeness: Completeness::Complete,
+    })
+}
+
+/// Writes down what every host is before the first trial.
+fn describe(run: &mut Run, hosts: &mut Hosts) -> Result<(), Screen> {
+    for name in hosts.places.keys().cloned().collect::<Vec<_>>() {
+        let environment = hosts.environment(&name).map_err(|error| fleet_screen(&error))?;
+        let mut host = hosts.fleet.describe(&name).map_err(|error| fleet_screen(&error))?;
+        let place = &hosts.places[&name];
+        host.address = Some(place.address.to_string());
+        host.interface.clone_from(&place.interface);
+        host.losses.clone_from(&place.losses);
+        host.environment = environment;
+        run.hosts.insert(name, host);
+    }
+    Ok(())
+}
+
+/// Writes down what has changed on the hosts that are still there.
+fn describe_again(run: &mut Run, hosts: &mut Hosts) {
+    for (name, host) in &mut run.hosts {
+        let Ok(after) = hosts.environment(name) else { continue };
+        for difference in host.environment.differences(&after) {
+            let value = difference.right.unwrap_or_else(|| "gone".to_owned());
+            host.changed.note(&difference.topic, &difference.name, value);
+        }
+    }
+}
+
+/// The trials of a run under way.
+struct Course<'a> {
+    plan: &'a Plan,
+    surroundings: &'a Surroundings,
+    signals: &'a Watch,
+    progress: Progress,
+}
+
+impl Course<'_> {
+    /// Goes through all rounds; what a failed test means for the run is written into it.
+    fn rounds(&mut self, run: &mut Run, hosts: &mut Hosts) -> anyhow::Result<()> {
+        for round in 0..self.plan.rounds {
+            for (idx, test) in self.plan.tests.iter().enumerate() {
+                if run.tests[idx].unavailable.is_some() {
+                    self.progress.ended();
+                    continue;
+                }
+                self.progress.begins(&test.name, round);
+                let goes_on = self.trial(&mut run.tests[idx], &mut run.completeness, (test, round), hosts)?;
+                self.progress.ended();
+                if !goes_on {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One trial; whether the run can go on.
+    fn trial(
+        &self,
+        into: &mut TestRun,
+        completeness: &mut Completeness,
+        (test, round): (&TestPlan, u32),
+        hosts: &mut Hosts,
+    ) -> anyhow::Result<bool> {
+        let trial_plan = self.trial_plan(test, round, hosts);
+        let rate = LiveRate::of(test);
+        let progress = &self.progress;
+        let mut live = |_: &str, side: Side, live: Live| {
+            if side == rate.side {
+                progress.shows(rate.text(live));
+            }
+        };
+        let signals = self.signals;
+        let is_stopped = || signals.received().is_some();
+        let mut supervision = Supervision { live: &mut live, is_stopped: &is_stopped };
+        let outcome = hosts.fleet.run_trial(&trial_plan, &mut supervision);
+        if self.surroundings.is_live {
+            Event::trial(&test.name, &outcome.trial).write(&mut io::stdout().lock())?;
+        }
+        if !outcome.trial.records.is_empty() {
+            into.trials.push(outcome.trial);
+        }
+        match outcome.error {
+            None => Ok(true),
+            Some(error) => self.failed(into, completeness, error),
+        }
+    }
+
+    /// What an error of a trial means: an end of the run, of the test, or of this one trial.
+    fn failed(&self, into: &mut TestRun, completeness: &mut Completeness, error: Error) -> anyhow::Result<bool> {
+        if let Error::Interrupted = error {
+            let signal = match self.signals.received() {
+                Some(Signal::Interrupt) | None => "ctrl-C",
+                Some(Signal::Terminate) => "SIGTERM",
+                Some(Signal::Hangup) => "SIGHUP",
+            };
+            *completeness = Completeness::Incomplete { reason: format!("interrupted by {signal}") };
+            return Ok(false);
+        }
+        let is_alone = self.plan.tests.len() == 1;
+        match error.class() {
+            Class::Incomplete => {
+                *completeness = Completeness::Incomplete { reason: error.to_string() };
+                Ok(false)
+            }
+            _ if is_alone && into.trials.is_empty() => Err(fleet_screen(&error).into()),
+            Class::Preflight | Class::Usage => {
+                into.unavailable = Some(reason(&error));
+                Ok(true)
+            }
+            Class::Failed => {
+                *completeness = Completeness::Incomplete { reason: format!("{}: {}", into.name, reason(&error)) };
+                into.unavailable = Some(reason(&error));
+                Ok(true)
+            }
+        }
+    }
+
+    fn trial_plan(&self, test: &TestPlan, round: u32, hosts: &Hosts) -> TrialPlan {
+        let (from_cores, to_cores) = hosts.cores(&test.from, test.to.as_deref());
+        let part = |host: &str, side: Side, cores: Vec<usize>| {
+            let place = &hosts.places[host];
+            let role = Role {
+                test: test.name.clone(),
+                kind: test.kind.clone(),
+                side,
+                settings: test.options.clone(),
+                phases: phases(test),
+                address: Some(place.address),
+                interface: place.interface.clone(),
+                peer: BTreeMap::new(),
+                cores,
+                seed: self.plan.seed.wrapping_add(u64::from(round)),
+            };
+            Part { host: host.to_owned(), role, interfaces: place.interface.iter().cloned().collect() }
+        };
+        TrialPlan {
+            round,
+            initiators: vec![part(&test.from, Side::Initiator, from_cores)],
+            responder: test.to.as_deref().map(|to| part(to, Side::Responder, to_cores)),
+        }
+    }
+}
+
+/// A complete plan's spans, which were parsed when it was completed.
+fn phases(test: &TestPlan) -> Phases {
+    let span = |text: &str| text.parse().unwrap_or(Nanos::ZERO);
+    let (warmup_max_ns, measure_ns): (Nanos, Nanos) = (span(&test.warmup), span(&test.duration));
+    let interval_ns = (measure_ns / 10).max(INTERVAL_MIN).min(INTERVAL_MAX);
+    Phases { warmup_max_ns, measure_ns, interval_ns }
+}
+
+fn reason(error: &Error) -> String {
+    match error {
+        Error::Role { failure, .. } => match failure.causes.first() {
+            Some(cause) => format!("{} ({cause})", failure.message),
+            None => failure.message.clone(),
+        },
+        other => other.to_string(),
+    }
+}
+
+/// How a test's first metric is shown while it runs.
+struct LiveRate {
+    unit: Unit,
+    side: Side,
+}
+
+impl LiveRate {
+    fn of(test: &TestPlan) -> Self {
+        let metric = wire_up::kind(&test.kind).ok().and_then(|kind| kind.metrics().first());
+        match metric.map(|metric| (&metric.from, metric.unit)) {
+            Some((Derivation::Rate { side, .. }, unit)) => Self { unit, side: *side },
+            _ => Self { unit: Unit::PerSec, side: Side::Initiator },
+        }
+    }
+
+    fn text(&self, live: Live) -> String {
+        let scale = if self.unit == Unit::BitsPerSec { 8.0 } else { 1.0 };
+        let rate = approximate(live.growth) * scale / live.span.as_secs_f64();
+        format!("{}{}", self.unit.show(rate), if live.measuring { "" } else { "  warming up" })
+    }
+}

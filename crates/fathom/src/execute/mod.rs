@@ -1,0 +1,30 @@
+//! A plan on its hosts: checked whole before anything is touched, then round by round.
+
+mod course;
+mod plan;
+
+pub(crate) use course::execute;
+pub(crate) use plan::{complete, read_plan, text as plan_text};
+
+use fathom_model::Run;
+use fathom_sys::signal::Signal;
+
+use crate::target::Allowed;
+
+/// What surrounds a run without being part of what is asked.
+pub(crate) struct Surroundings {
+    /// Where traffic may go.
+    pub(crate) allowed: Allowed,
+    /// Whether to show no progress.
+    pub(crate) is_quiet: bool,
+    /// Whether to print events as they happen.
+    pub(crate) is_live: bool,
+    /// The command that repeats the run.
+    pub(crate) command: String,
+}
+
+/// A run, and the signal that ended it early.
+pub(crate) struct Executed {
+    pub(crate) run: Run,
+    pub(crate) signal: Option<Signal>,
+}

@@ -1,0 +1,139 @@
+//! What can be wrong with a plan, found before anything is touched.
+
+use fathom_model::{Plan, TestPlan, plan::SCHEMA, units::Nanos};
+
+use crate::{
+    exit::{Exit, Screen},
+    wire_up,
+};
+
+/// A trial longer than this is refused: everything has a bounded duration.
+const SPAN_MAX: Nanos = Nanos::from_secs(24 * 3600);
+
+/// Reads a plan from TOML.
+pub(crate) fn read_plan(text: &str) -> Result<Plan, toml::de::Error> {
+    toml::from_str(text)
+}
+
+/// A plan as a file that can be run; keys are left out.
+pub(crate) fn text(plan: &Plan) -> anyhow::Result<String> {
+    let mut plan = plan.clone();
+    for reach in plan.hosts.values_mut() {
+        if let fathom_model::plan::Reach::Tls { key, .. } = reach {
+            *key = None;
+        }
+    }
+    Ok(toml::to_string_pretty(&plan)?)
+}
+
+fn wrong(what: impl Into<String>) -> Screen {
+    Screen::new(Exit::Usage, what)
+}
+
+/// Checks a plan whole, and writes every quantity in its exact form, defaults included.
+pub(crate) fn complete(plan: &mut Plan) -> Result<(), Screen> {
+    if plan.schema != SCHEMA {
+        return Err(wrong(format!("this program reads plans of `{SCHEMA}`, not of `{}`", plan.schema)));
+    }
+    if plan.tests.is_empty() || plan.rounds == 0 {
+        return Err(wrong("the plan has nothing to do").line("use", "at least one [[tests]] and rounds = 1"));
+    }
+    if let Some(lab) = &plan.lab {
+        fathom_lab::preset::find(&lab.preset).map_err(|error| crate::command::lab_screen(&error))?;
+    }
+    let hosts: Vec<String> = plan.hosts.keys().cloned().collect();
+    let mut names: Vec<&str> = plan.tests.iter().map(|test| test.name.as_str()).collect();
+    names.sort_unstable();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(wrong(format!("two tests are called `{}`", pair[0])));
+    }
+    for test in &mut plan.tests {
+        complete_test(test, &hosts).map_err(|screen| screen.line("in", format!("test `{}`", test.name)))?;
+    }
+    Ok(())
+}
+
+fn complete_test(test: &mut TestPlan, hosts: &[String]) -> Result<(), Screen> {
+    let kind = wire_up::kind(&test.kind).map_err(|error| wrong(error.to_string()))?;
+    test.options = test.options.complete(kind.options()).map_err(|error| wrong(error.to_string()))?;
+    let needs_two = kind.is_two_sided(&test.options);
+    for host in std::iter::once(&test.from).chain(&test.to) {
+        if !hosts.contains(host) {
+            return Err(wrong(format!("there is no host `{host}`")).line("hosts", hosts.join(", ")));
+        }
+    }
+    if needs_two && test.to.is_none() {
+        return Err(wrong(format!("`{}` needs a host that answers", test.kind)).line("use", "to = \"HOST\""));
+    }
+    if !needs_two {
+        test.to = None;
+    }
+    for (name, place) in [("warmup", &mut test.warmup), ("duration", &mut test.duration)] {
+        let span: Nanos = place.parse().map_err(|error| wrong(format!("{name}: {error}")))?;
+        if span > SPAN_MAX || (name == "duration" && span == Nanos::ZERO) {
+            return Err(wrong(format!("{name}: {place} is not between 0 and {SPAN_MAX}")));
+        }
+        *place = span.exact();
+    }
+    for (name, text) in &test.expect {
+        let metric = fathom_analyze::promise::find(kind.metrics(), name);
+        metric
+            .and_then(|metric| fathom_analyze::promise::parse(text, metric))
+            .map_err(|error| wrong(error.to_string()).line("use", error.hint()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: &str = r#"
+        schema = "fathom.plan/1"
+        title = "one"
+        rounds = 1
+        [hosts]
+        here = "self"
+        [[tests]]
+        name = "rr"
+        kind = "tcp_rr"
+        from = "here"
+        to = "here"
+        warmup = "0.1s"
+        duration = "1s"
+        options = { flows = 2 }
+        expect = { latency_ns_p50 = "< 1ms" }
+    "#;
+
+    fn completed(text: &str) -> Result<Plan, String> {
+        let mut plan = read_plan(text).map_err(|error| error.to_string())?;
+        complete(&mut plan).map_err(|screen| screen.to_string())?;
+        Ok(plan)
+    }
+
+    #[test]
+    fn a_completed_plan_is_printed_and_read_back_as_the_same_plan() {
+        let plan = completed(PLAN).unwrap();
+        assert_eq!(plan.tests[0].warmup, "100ms");
+        assert_eq!(completed(&text(&plan).unwrap()), Ok(plan));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_before_anything_is_touched() {
+        let cases = [
+            ("kind = \"tcp_rr\"", "kind = \"tcp_qq\"", "tcp_qq"),
+            ("flows = 2", "flows = 0", "flows"),
+            ("flows = 2", "flow = 2", "did you mean `flows`?"),
+            ("to = \"here\"", "to = \"there\"", "there is no host `there`"),
+            ("duration = \"1s\"", "duration = \"1 parsec\"", "duration"),
+            ("rounds = 1", "rounds = 0", "nothing to do"),
+            ("latency_ns_p50", "latency", "latency"),
+            ("fathom.plan/1", "fathom.plan/9", "fathom.plan/9"),
+            ("rounds = 1", "rounds = 1\nroundz = 2", "roundz"),
+        ];
+        for (right, wrong, named) in cases {
+            let error = completed(&PLAN.replace(right, wrong)).unwrap_err();
+            assert!(error.contains(named), "{wrong}: {error}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! How the program ends: exit codes, and errors that fit on one screen.
+
+use std::{
+    fmt::{self, Write as _},
+    io,
+    process::ExitCode,
+};
+
+use fathom_sys::signal::Signal;
+
+/// The exit codes of every command that is not a face.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// What was promised was kept, or nothing was promised.
+    Pass,
+    /// There is no valid result.
+    Failed,
+    /// The command line or the plan is wrong.
+    Usage,
+    /// Nothing was started: permission, missing kernel feature, refused target, wrong key, unreachable, port in use.
+    Preflight,
+    /// Something was lost; what was measured is kept.
+    Incomplete,
+    /// A promise was broken.
+    Threshold,
+    /// A promise lies within the uncertainty, and `--strict` was given.
+    Inconclusive,
+    /// The code of a command that was run on behalf of the user.
+    Of(u8),
+    /// Ended by a signal; what was measured was printed.
+    Signalled(Signal),
+}
+
+impl Exit {
+    fn code(self) -> u8 {
+        match self {
+            Self::Pass => 0,
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::Preflight => 3,
+            Self::Incomplete => 4,
+            Self::Threshold => 10,
+            Self::Inconclusive => 12,
+            Self::Of(code) => code,
+            Self::Signalled(signal) => signal.exit_code(),
+        }
+    }
+}
+
+/// An error as a person sees it: what happened, then labelled lines with the cause and the way out.
+#[derive(Debug)]
+pub(crate) struct Screen {
+    pub(crate) exit: Exit,
+    what: String,
+    lines: Vec<(&'static str, String)>,
+}
+
+impl Screen {
+    pub(crate) fn new(exit: Exit, what: impl Into<String>) -> Self {
+        Self { exit, what: what.into(), lines: Vec::new() }
+    }
+
+    /// Adds a line such as `why    it is neither this machine, …`; the same label is printed once.
+    #[must_use]
+    pub(crate) fn line(mut self, label: &'static str, text: impl Into<String>) -> Self {
+        self.lines.push((label, text.into()));
+        self
+    }
+
+    /// Adds the causes of an error, one below the other.
+    #[must_use]
+    pub(crate) fn because(mut self, error: &dyn std::error::Error) -> Self {
+        let mut next = Some(error);
+        while let Some(cause) = next {
+            self.lines.push(("why", cause.to_string()));
+            next = cause.source();
+        }
+        self
+    }
+}
+
+impl fmt::Display for Screen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        let mut before = "";
+        for (label, text) in &self.lines {
+            let shown = if *label == before { "" } else { label };
+            write!(f, "\n  {shown:<6} {text}")?;
+            before = label;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Screen {}
+
+/// An error of the engine before anything was started, with the ways to allow what is missing.
+pub(crate) fn engine_screen(error: &fathom_engine::Error) -> Screen {
+    use fathom_engine::Error;
+    let exit = match error {
+        Error::Setting(_) | Error::UnknownKind { .. } => Exit::Usage,
+        error if error.is_preflight() => Exit::Preflight,
+        _ => Exit::Failed,
+    };
+    let mut screen = Screen::new(exit, error.to_string());
+    if let Some(cause) = std::error::Error::source(error) {
+        screen = screen.because(cause);
+    }
+    if let Some(hint) = error.hint() {
+        screen = screen.line("fix", hint);
+    }
+    if matches!(error, Error::Permission { .. }) {
+        screen = privileges(screen);
+    }
+    screen
+}
+
+/// Three ways to be allowed what needs privileges.
+pub(crate) fn privileges(screen: Screen) -> Screen {
+    screen
+        .line("fix", "sudo fathom …")
+        .line("fix", "sudo setcap cap_net_raw,cap_net_admin,cap_bpf+ep $(which fathom)")
+        .line("fix", "fathom evaluate        (no privileges: in a lab of your own, in a user namespace)")
+}
+
+/// Prints an error and turns the outcome into the exit code.
+pub(crate) fn conclude(outcome: anyhow::Result<Exit>) -> ExitCode {
+    let error = match outcome {
+        Ok(exit) => return ExitCode::from(exit.code()),
+        Err(error) => error,
+    };
+    if is_broken_pipe(&error) {
+        return ExitCode::SUCCESS;
+    }
+    let (exit, text) = match error.downcast::<Screen>() {
+        Ok(screen) => (screen.exit, screen.to_string()),
+        Err(error) => (Exit::Failed, chain(&error)),
+    };
+    eprintln!("fathom: {text}");
+    ExitCode::from(exit.code())
+}
+
+fn chain(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1) {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "\n  why    {cause}");
+    }
+    text
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let pipe = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    };
+    error.chain().any(pipe)
+}

@@ -1,0 +1,47 @@
+//! Drop-in faces of known tools: their options into a plan, the result into their text. No face has an engine of its own.
+
+use std::path::Path;
+
+use crate::exit::{Exit, Screen};
+
+/// A face: one row of the table, one file of this folder.
+pub(crate) struct Face {
+    /// The tool's name, also that of a link that selects the face.
+    pub(crate) name: &'static str,
+    /// Runs it with the tool's own arguments; its exit codes are the tool's, except 3.
+    pub(crate) run: fn(&[String]) -> anyhow::Result<Exit>,
+}
+
+/// The faces there are.
+pub(crate) const FACES: &[Face] = &[];
+
+/// The face that the program's own name selects, as after `ln -s fathom wrk`.
+pub(crate) fn of_link(words: &[String]) -> Option<&'static Face> {
+    let name = Path::new(words.first()?).file_name()?.to_str()?;
+    FACES.iter().find(|face| face.name == name)
+}
+
+/// Runs `fathom as TOOL ARGS…`.
+pub(crate) fn run(tool: &str, words: &[String]) -> anyhow::Result<Exit> {
+    if let Some(face) = FACES.iter().find(|face| face.name == tool) {
+        return (face.run)(words);
+    }
+    let known: Vec<_> = FACES.iter().map(|face| face.name).collect();
+    let known = if known.is_empty() { "none yet".to_owned() } else { known.join(", ") };
+    let screen = Screen::new(Exit::Usage, format!("there is no face of `{tool}`")).line("faces", known);
+    let native = native_command(tool)
+        .map_or(screen, |native| Screen::new(Exit::Usage, format!("there is no face of `{tool}`")).line("use", native));
+    Err(native.into())
+}
+
+/// The command of ours that does the same work, for tools whose face is not there.
+fn native_command(tool: &str) -> Option<&'static str> {
+    Some(match tool {
+        "wrk" | "ab" | "webbench" | "hey" => "fathom http URL --connections N --duration TIME",
+        "iperf3" | "iperf" => "fathom tcp TARGET --key KEY --flows N --duration TIME",
+        "netperf" => "fathom tcp TARGET --key KEY --test rr",
+        "netserver" => "fathom serve",
+        "pktgen" | "trafgen" => "fathom packet --lab pair --size 64",
+        _ => return None,
+    })
+}

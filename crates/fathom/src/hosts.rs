@@ -1,0 +1,243 @@
+//! The hosts of a plan, reached: labs built, agents started, clocks compared.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    path::PathBuf,
+    process::Command,
+};
+
+use anyhow::Context as _;
+use fathom_fleet::{Class, Fleet, Link, launcher, tls::Key};
+use fathom_lab::{Entry, Journal, Lab, Name, StateFolder, preset};
+use fathom_model::{
+    Environment, Plan,
+    plan::{LabPlan, Reach},
+};
+use fathom_sys::{affinity, process::Identity};
+
+use crate::{
+    command::lab_screen,
+    exit::{Exit, Screen},
+    wire_up,
+};
+
+/// This program, to be started again as an agent or as the holder of a lab.
+pub(crate) fn own_program() -> anyhow::Result<PathBuf> {
+    env::current_exe().context("cannot find this program's own file")
+}
+
+/// This program in the role of a lab's holder.
+pub(crate) fn holder_program() -> anyhow::Result<Command> {
+    let mut command = Command::new(own_program()?);
+    command.args(["lab", "hold"]);
+    Ok(command)
+}
+
+/// An error of the fleet as a screen.
+pub(crate) fn fleet_screen(error: &fathom_fleet::Error) -> Screen {
+    let exit = match error.class() {
+        Class::Usage => Exit::Usage,
+        Class::Preflight => Exit::Preflight,
+        Class::Failed => Exit::Failed,
+        Class::Incomplete => Exit::Incomplete,
+    };
+    let mut screen = Screen::new(exit, error.to_string());
+    if let Some(cause) = std::error::Error::source(error) {
+        screen = screen.because(cause);
+    }
+    if let fathom_fleet::Error::Role { failure, .. } = error {
+        screen = failure.causes.iter().fold(screen, |screen, cause| screen.line("why", cause));
+        if failure.message.contains(" needs CAP_") {
+            screen = crate::exit::privileges(screen);
+        }
+    }
+    match error.hint() {
+        Some(hint) => screen.line("fix", hint),
+        None => screen,
+    }
+}
+
+/// What is known of a host's place on the path under test.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    /// Its address there.
+    pub(crate) address: IpAddr,
+    /// Its interface there, once it is known.
+    pub(crate) interface: Option<String>,
+    /// Whether it shares the cores of this machine.
+    pub(crate) is_here: bool,
+    /// What cannot be done or seen there.
+    pub(crate) losses: Vec<String>,
+}
+
+/// The hosts of a plan, connected. What was built for them is undone when this is dropped.
+pub(crate) struct Hosts {
+    pub(crate) fleet: Fleet,
+    pub(crate) places: BTreeMap<String, Place>,
+    // Dropped behind the fleet: agents end before their namespaces go, and the journal is finished last.
+    _labs: Vec<Lab>,
+    journal: Journal,
+}
+
+impl Hosts {
+    /// Builds the plan's lab, starts an agent on every host, and writes both into the journal of this run.
+    pub(crate) fn connect(plan: &Plan, run_id: &str) -> anyhow::Result<Self> {
+        let state = StateFolder::from_environment().map_err(|error| lab_screen(&error))?;
+        let name: Name = run_id.parse().map_err(|error| lab_screen(&error))?;
+        let journal = Journal::begin(&state, &name).map_err(|error| lab_screen(&error))?;
+        let mut hosts = Self { fleet: Fleet::new(wire_up::TOOL), places: BTreeMap::new(), _labs: Vec::new(), journal };
+        let own_lab = plan.lab.as_ref().map(build_lab).transpose()?;
+        let mut other_labs = BTreeMap::new();
+        for (name, reach) in &plan.hosts {
+            let (link, place) = match reach {
+                Reach::This => here(plan)?,
+                Reach::Lab(host) => {
+                    let lab = own_lab.as_ref().ok_or_else(|| no_lab(name))?;
+                    in_lab(lab, host, plan.lab.as_ref().map_or("", |lab| &lab.preset))?
+                }
+                Reach::LabUp(lab_name, host) => {
+                    if !other_labs.contains_key(lab_name) {
+                        let parsed: Name = lab_name.parse().map_err(|error| lab_screen(&error))?;
+                        let lab = Lab::find(&state, &parsed).map_err(|error| lab_screen(&error))?;
+                        other_labs.insert(lab_name.clone(), lab);
+                    }
+                    in_lab(&other_labs[lab_name], host, lab_name)?
+                }
+                Reach::Tls { address, key } => served(address, key.as_deref())?,
+            };
+            hosts.add(name, link, place)?;
+        }
+        hosts._labs.extend(own_lab);
+        hosts._labs.extend(other_labs.into_values());
+        Ok(hosts)
+    }
+
+    fn add(&mut self, name: &str, link: Link, place: Place) -> anyhow::Result<()> {
+        if let Some(process) = &link.process {
+            let agent = Identity::of(process.id()).context("an agent ended as soon as it was started")?;
+            self.journal.record(Entry::Process(agent)).map_err(|error| lab_screen(&error))?;
+        }
+        self.fleet.connect(name, link).map_err(|error| fleet_screen(&error))?;
+        self.places.insert(name.to_owned(), place);
+        Ok(())
+    }
+
+    /// Asks what a host is, and learns from it which interface has its address.
+    pub(crate) fn environment(&mut self, name: &str) -> Result<Environment, fathom_fleet::Error> {
+        let interfaces: Vec<String> = self.places[name].interface.iter().cloned().collect();
+        let environment = self.fleet.environment(name, &interfaces)?;
+        let place = self.places.get_mut(name).expect("a connected host has its place");
+        if place.interface.is_none() {
+            let address = place.address.to_string();
+            let has_it = |facts: &BTreeMap<String, String>| {
+                facts.get("addresses").is_some_and(|addresses| addresses.split(' ').any(|one| one == address))
+            };
+            place.interface = environment.0.iter().find(|(_, facts)| has_it(facts)).map(|(topic, _)| topic.clone());
+        }
+        Ok(environment)
+    }
+
+    /// The cores for the two sides of a test: halves of this machine when both are on it, all otherwise.
+    pub(crate) fn cores(&self, from: &str, to: Option<&str>) -> (Vec<usize>, Vec<usize>) {
+        let all = affinity::allowed_cores().unwrap_or_default();
+        let is_here = |name: &str| self.places.get(name).is_some_and(|place| place.is_here);
+        let Some(to) = to.filter(|to| is_here(from) && is_here(to)) else {
+            return (if is_here(from) { all } else { Vec::new() }, Vec::new());
+        };
+        debug_assert!(self.places.contains_key(to));
+        match all.split_at(all.len() / 2) {
+            ([], responder) => (responder.to_vec(), responder.to_vec()),
+            (initiator, responder) => (initiator.to_vec(), responder.to_vec()),
+        }
+    }
+
+    /// Ends all agents, takes labs down and finishes the journal.
+    pub(crate) fn close(self) -> anyhow::Result<()> {
+        let Self { fleet, _labs, journal, .. } = self;
+        drop(fleet);
+        drop(_labs);
+        journal.finish().map_err(|error| lab_screen(&error).into())
+    }
+}
+
+fn no_lab(host: &str) -> Screen {
+    Screen::new(Exit::Usage, format!("host `{host}` is in a lab, and the plan has none"))
+        .line("use", "[lab] preset = \"pair\"")
+}
+
+fn build_lab(plan: &LabPlan) -> anyhow::Result<Lab> {
+    let preset = preset::find(&plan.preset).map_err(|error| lab_screen(&error))?;
+    let mut options = preset::Options::default();
+    if let Some(mtu_bytes) = plan.mtu_bytes {
+        options.mtu_bytes = mtu_bytes;
+    }
+    Lab::build(preset, &options, holder_program()?).map_err(|error| {
+        lab_screen(&error)
+            .line("try", "fathom doctor        (what this machine allows, and how to allow the rest)")
+            .into()
+    })
+}
+
+fn here(plan: &Plan) -> anyhow::Result<(Link, Place)> {
+    let link = launcher::self_exec(&own_program()?).map_err(|error| fleet_screen(&error))?;
+    let served = plan.hosts.values().find_map(|reach| match reach {
+        Reach::Tls { address, .. } => Some(address),
+        _ => None,
+    });
+    let address = match served {
+        Some(address) => address_towards(address)?,
+        None => IpAddr::V4(Ipv4Addr::LOCALHOST),
+    };
+    Ok((link, Place { address, interface: None, is_here: true, losses: Vec::new() }))
+}
+
+/// The own address from which packets to `target` leave; nothing is sent for it.
+fn address_towards(target: &str) -> anyhow::Result<IpAddr> {
+    let target = resolve(target)?;
+    let any: IpAddr =
+        if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { std::net::Ipv6Addr::UNSPECIFIED.into() };
+    let routed = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(target)?;
+        socket.local_addr()
+    });
+    routed.map(|address| address.ip()).map_err(|error| {
+        Screen::new(Exit::Preflight, format!("there is no route to {}", target.ip()))
+            .line("why", error.to_string())
+            .into()
+    })
+}
+
+fn resolve(address: &str) -> Result<SocketAddr, Screen> {
+    use std::net::ToSocketAddrs as _;
+    let unknown =
+        |why: String| Screen::new(Exit::Preflight, format!("there is no host at `{address}`")).line("why", why);
+    let mut found = address.to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
+    found.next().ok_or_else(|| unknown("the name has no address".to_owned()))
+}
+
+fn in_lab(lab: &Lab, host: &str, lab_name: &str) -> anyhow::Result<(Link, Place)> {
+    let host = lab.host(host).map_err(|error| lab_screen(&error))?;
+    let reached = format!("namespace {} of lab {lab_name}", host.name());
+    let link =
+        launcher::namespace(&own_program()?, host.namespaces(), reached).map_err(|error| fleet_screen(&error))?;
+    let place = Place {
+        address: host.address(),
+        interface: host.interfaces().first().map(|interface| interface.name.clone()),
+        is_here: true,
+        losses: lab.losses().iter().map(|loss| format!("{}: {}", loss.what, loss.why)).collect(),
+    };
+    Ok((link, place))
+}
+
+fn served(address: &str, key: Option<&str>) -> anyhow::Result<(Link, Place)> {
+    let key = key.ok_or_else(|| {
+        Screen::new(Exit::Preflight, format!("{address} answers only to its key"))
+            .line("use", "the key that `fathom serve` printed there: key = \"…\" in the plan, or --key")
+    })?;
+    let key: Key = key.parse().map_err(|error| fleet_screen(&error))?;
+    let at = resolve(address)?;
+    let link = launcher::tls(&at.to_string(), &key).map_err(|error| fleet_screen(&error))?;
+    Ok((link, Place { address: at.ip(), interface: None, is_here: false, losses: Vec::new() }))
+}

@@ -1,0 +1,55 @@
+//! Options of a kind, as data, into options of the command line and back.
+
+use clap::{Arg, ArgAction, ArgMatches};
+use fathom_engine::TestKind;
+use fathom_model::{OptionDoc, Settings, ValueKind};
+
+/// The options of several kinds as arguments of one command; one that several kinds share stands once.
+pub(crate) fn arguments(kinds: &[&'static dyn TestKind]) -> Vec<Arg> {
+    let mut seen: Vec<(&OptionDoc, Vec<&str>)> = Vec::new();
+    for kind in kinds {
+        for option in kind.options() {
+            match seen.iter_mut().find(|(other, _)| other.name == option.name) {
+                Some((_, users)) => users.push(kind.name()),
+                None => seen.push((option, vec![kind.name()])),
+            }
+        }
+    }
+    seen.into_iter().map(|(option, users)| argument(option, &users, kinds.len())).collect()
+}
+
+fn argument(option: &OptionDoc, users: &[&str], n_kinds: usize) -> Arg {
+    let mut help = option.help.to_owned();
+    if let Some(default) = option.default {
+        help = format!("{help} [default: {default}]");
+    }
+    if users.len() < n_kinds {
+        help = format!("{help} ({})", users.join(", "));
+    }
+    let arg = Arg::new(option.name).long(option.name).help(help).help_heading("Test");
+    match option.value {
+        ValueKind::Flag => arg.action(ArgAction::SetTrue),
+        ValueKind::Count(..) => arg.value_name("N"),
+        ValueKind::Span => arg.value_name("TIME"),
+        ValueKind::Size => arg.value_name("BYTES"),
+        ValueKind::BitRate => arg.value_name("BITS/S"),
+        ValueKind::Rate => arg.value_name("PER_S"),
+        ValueKind::Choice(words) => arg.value_name("WORD").help_heading("Test").value_parser(words.to_vec()),
+        ValueKind::Text => arg.value_name("TEXT"),
+    }
+}
+
+/// What was given on the command line of the options of these kinds.
+pub(crate) fn settings(matches: &ArgMatches, kinds: &[&'static dyn TestKind]) -> Settings {
+    let mut settings = Settings::default();
+    for option in kinds.iter().flat_map(|kind| kind.options()) {
+        if option.value == ValueKind::Flag {
+            if matches.get_flag(option.name) {
+                settings.set(option.name, "true");
+            }
+        } else if let Some(text) = matches.get_one::<String>(option.name) {
+            settings.set(option.name, text.clone());
+        }
+    }
+    settings
+}

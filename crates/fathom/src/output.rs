@@ -1,0 +1,94 @@
+//! How a result leaves the program: which format, to where, and with which exit code.
+
+use std::{
+    io::{self, IsTerminal as _, Write},
+    path::PathBuf,
+};
+
+use clap::{Arg, ArgAction, ArgMatches};
+use fathom_model::{Run, finding::Outcome, run::Completeness};
+use fathom_report::{
+    FORMATS, Format,
+    formats::{Colour, Text, TextStyle},
+    named,
+};
+
+use crate::exit::{Exit, Screen};
+
+/// The options that choose the output.
+pub(crate) fn arguments() -> Vec<Arg> {
+    let flag = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).help(help).action(ArgAction::SetTrue).help_heading("Output")
+    };
+    vec![
+        flag("json", "print one JSON document").conflicts_with_all(["ndjson", "csv", "format"]),
+        flag("ndjson", "print events as they happen, a line each, and the document at the end")
+            .conflicts_with_all(["csv", "format"]),
+        flag("csv", "print a row per value").conflicts_with("format"),
+        Arg::new("format")
+            .long("format")
+            .value_name("NAME")
+            .help_heading("Output")
+            .help("print this format")
+            .value_parser(FORMATS.iter().map(|format| format.name()).collect::<Vec<_>>()),
+        Arg::new("output")
+            .long("output")
+            .short('o')
+            .value_name("FOLDER")
+            .value_parser(clap::value_parser!(PathBuf))
+            .help("keep the document and the report in this folder")
+            .help_heading("Output"),
+        flag("quiet", "show no progress"),
+        flag("strict", "an inconclusive promise ends with exit code 12"),
+    ]
+}
+
+/// The format of this name.
+pub(crate) fn format(name: &str) -> anyhow::Result<&'static dyn Format> {
+    let known = || FORMATS.iter().map(|format| format.name()).collect::<Vec<_>>().join(", ");
+    named(name)
+        .ok_or_else(|| Screen::new(Exit::Usage, format!("there is no format `{name}`")).line("use", known()).into())
+}
+
+/// The name of the format that was asked for; text otherwise.
+fn chosen(matches: &ArgMatches) -> &str {
+    let flags = ["json", "ndjson", "csv"];
+    let flag = flags.into_iter().find(|name| matches.get_flag(name));
+    flag.or_else(|| matches.get_one::<String>("format").map(String::as_str)).unwrap_or("text")
+}
+
+/// Whether events are to be printed as they happen.
+pub(crate) fn is_live(matches: &ArgMatches) -> bool {
+    chosen(matches) == "ndjson"
+}
+
+/// Prints a result to stdout in the format that was asked for, and decides the exit code.
+pub(crate) fn print(run: &Run, matches: &ArgMatches) -> anyhow::Result<Exit> {
+    let stdout = io::stdout();
+    let is_plain = !stdout.is_terminal() || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let colour = if is_plain { Colour::Never } else { Colour::Ansi };
+    let mut out = io::BufWriter::new(stdout.lock());
+    match chosen(matches) {
+        "text" => Text(TextStyle { colour, ..TextStyle::PLAIN }).write(run, &mut out)?,
+        // The events before the last line were printed when they happened.
+        "ndjson" => {
+            serde_json::to_writer(&mut out, run)?;
+            out.write_all(b"\n")?;
+        }
+        name => format(name)?.write(run, &mut out)?,
+    }
+    out.flush()?;
+    Ok(exit_of(run, matches.get_flag("strict")))
+}
+
+/// The exit code that a finished run deserves.
+pub(crate) fn exit_of(run: &Run, is_strict: bool) -> Exit {
+    let measured_nothing = run.tests.iter().all(|test| test.summaries.iter().all(|summary| summary.value.is_none()));
+    match (&run.completeness, run.verdict.outcome) {
+        _ if measured_nothing => Exit::Failed,
+        (Completeness::Incomplete { .. }, _) => Exit::Incomplete,
+        (_, Outcome::Fail) => Exit::Threshold,
+        (_, Outcome::Inconclusive) if is_strict => Exit::Inconclusive,
+        _ => Exit::Pass,
+    }
+}

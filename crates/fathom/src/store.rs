@@ -1,0 +1,103 @@
+//! Where results and the tool's own ceilings are kept.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use fathom_model::Run;
+use jiff::{Timestamp, Zoned};
+use serde::{Deserialize, Serialize};
+
+/// A name for a run that sorts by time: `2026-11-21-0923-a1f3`.
+pub(crate) fn run_id(now: &Zoned, seed: u64) -> String {
+    format!("{}-{:04x}", now.strftime("%Y-%m-%d-%H%M"), seed & 0xffff)
+}
+
+/// Writes a run's document and its report into a folder, and says where the report is.
+pub(crate) fn keep(run: &Run, folder: &Path) -> anyhow::Result<PathBuf> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    for (name, file) in [("json", "run.json"), ("html", "report.html")] {
+        let path = folder.join(file);
+        let format = crate::output::format(name)?;
+        let mut out = std::io::BufWriter::new(
+            fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))?,
+        );
+        format.write(run, &mut out)?;
+        std::io::Write::flush(&mut out)?;
+    }
+    Ok(folder.join("report.html"))
+}
+
+/// Reads a run from its document or from the folder that holds it.
+pub(crate) fn read(path: &Path) -> anyhow::Result<Run> {
+    let path = if path.is_dir() { path.join("run.json") } else { path.to_owned() };
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let run: Run =
+        serde_json::from_str(&text).with_context(|| format!("{} is not a document of fathom", path.display()))?;
+    anyhow::ensure!(
+        run.schema == fathom_model::run::SCHEMA,
+        "{} is of version `{}`, this program reads `{}`",
+        path.display(),
+        run.schema,
+        fathom_model::run::SCHEMA
+    );
+    Ok(run)
+}
+
+/// What the tool itself reaches on this machine, by kind and metric.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Calibration {
+    /// Which machine and build it belongs to.
+    pub(crate) machine: String,
+    /// When it was made, RFC 3339.
+    pub(crate) made: String,
+    /// The ceilings: kind, then metric.
+    pub(crate) ceilings: BTreeMap<String, BTreeMap<String, f64>>,
+}
+
+/// What identifies this machine and this build: a calibration of another one says nothing.
+fn machine() -> String {
+    let (environment, _) = crate::wire_up::environment_here();
+    let fact = |topic, name| environment.get(topic, name).unwrap_or("?").to_owned();
+    let build = if cfg!(debug_assertions) { "debug" } else { "release" };
+    [
+        fact("cpu", "model"),
+        fact("cpu", "count"),
+        fact("kernel", "release"),
+        crate::wire_up::TOOL.to_owned(),
+        build.to_owned(),
+    ]
+    .join(" | ")
+}
+
+fn calibration_path() -> PathBuf {
+    let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    cache.or_else(home).unwrap_or_else(env::temp_dir).join("fathom/calibration.json")
+}
+
+impl Calibration {
+    /// A new one for this machine.
+    pub(crate) fn new() -> Self {
+        Self { machine: machine(), made: Timestamp::now().to_string(), ceilings: BTreeMap::new() }
+    }
+
+    /// The one that was kept, if it belongs to this machine and this build.
+    pub(crate) fn kept() -> Option<Self> {
+        let kept: Self = serde_json::from_str(&fs::read_to_string(calibration_path()).ok()?).ok()?;
+        (kept.machine == machine()).then_some(kept)
+    }
+
+    /// Keeps it for later runs and says where.
+    pub(crate) fn keep(&self) -> anyhow::Result<PathBuf> {
+        let path = calibration_path();
+        let folder = path.parent().expect("the path was made from a folder");
+        fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        fs::write(&path, serde_json::to_string_pretty(self)?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+}

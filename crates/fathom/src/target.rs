@@ -1,0 +1,81 @@
+//! Which addresses traffic may be sent to, and who is behind a word on the command line.
+
+use std::{
+    env, fs,
+    net::{IpAddr, Ipv4Addr, ToSocketAddrs as _},
+    path::PathBuf,
+};
+
+use anyhow::Context as _;
+use fathom_fleet::Network;
+
+use crate::exit::{Exit, Screen};
+
+/// What the user has allowed beyond this machine, its labs, and agents that answered with the key.
+#[derive(Debug, Default)]
+pub(crate) struct Allowed(Vec<Network>);
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AllowFile {
+    allow: Vec<String>,
+}
+
+fn allow_path() -> Option<PathBuf> {
+    let configured = env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
+    let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
+    Some(configured.or_else(home)?.join("fathom/allow.toml"))
+}
+
+impl Allowed {
+    /// What `--allow`, `FATHOM_ALLOW` and the allow file say.
+    pub(crate) fn gather<'a>(given: impl Iterator<Item = &'a String>) -> anyhow::Result<Self> {
+        let mut words: Vec<String> = given.cloned().collect();
+        if let Ok(list) = env::var("FATHOM_ALLOW") {
+            words.extend(list.split([',', ' ']).filter(|word| !word.is_empty()).map(str::to_owned));
+        }
+        if let Some(text) = allow_path().and_then(|path| fs::read_to_string(path).ok()) {
+            let file: AllowFile = toml::from_str(&text).context("cannot read the allow file")?;
+            words.extend(file.allow);
+        }
+        let parsed = words.iter().map(|word| {
+            word.parse().map_err(|_| {
+                let screen = Screen::new(Exit::Usage, format!("`{word}` is not an address or a network"));
+                anyhow::Error::from(screen.line("use", "--allow 10.0.0.2 or --allow 10.0.0.0/24"))
+            })
+        });
+        Ok(Self(parsed.collect::<anyhow::Result<_>>()?))
+    }
+
+    /// Refuses an address that the user has not allowed; `command` is the line that would.
+    pub(crate) fn check(&self, address: IpAddr, shown: &str, command: &str) -> Result<(), Screen> {
+        if is_never_a_target(address) {
+            let screen = Screen::new(Exit::Preflight, format!("{shown} is never a target"));
+            return Err(
+                screen.line("why", "broadcast, multicast and unspecified addresses reach hosts that nobody named")
+            );
+        }
+        if address.is_loopback() || self.0.iter().any(|network| network.contains(address)) {
+            return Ok(());
+        }
+        Err(Screen::new(Exit::Preflight, format!("{shown} is not a target you have allowed"))
+            .line("why", "it is neither this machine, a lab, nor a host that answered with a key")
+            .line("allow", format!("{command} --allow {address}        (or a line in ~/.config/fathom/allow.toml)")))
+    }
+}
+
+fn is_never_a_target(address: IpAddr) -> bool {
+    address.is_multicast() || address.is_unspecified() || address == IpAddr::V4(Ipv4Addr::BROADCAST)
+}
+
+/// The addresses behind a name or an address.
+pub(crate) fn resolve(host: &str) -> Result<Vec<IpAddr>, Screen> {
+    let unknown = |why: String| {
+        Screen::new(Exit::Preflight, format!("there is no host `{host}`"))
+            .line("why", why)
+            .line("try", "an address, or a name that `getent hosts` knows")
+    };
+    let found = (host, 0).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
+    let addresses: Vec<IpAddr> = found.map(|address| address.ip()).collect();
+    if addresses.is_empty() { Err(unknown("the name has no address".to_owned())) } else { Ok(addresses) }
+}

@@ -28,7 +28,7 @@ const LEAD_ROUND_TRIPS: u64 = 5;
 pub struct Part {
     /// The name that the host was connected by.
     pub host: String,
-    /// What it plays; the responder's endpoints are filled in.
+    /// What it plays; the responder's endpoints are added to those of an initiator.
     pub role: Role,
     /// The interfaces whose counters are watched.
     pub interfaces: Vec<String>,
@@ -181,9 +181,10 @@ impl<'a, 'b> Course<'a, 'b> {
         self.gather(clock::now() + FINISH_PATIENCE, Milestone::Over, &responder)
     }
 
-    fn prepare(&mut self, n: usize, peer: Endpoints) -> Result<(), Error> {
+    fn prepare(&mut self, n: usize, endpoints: Endpoints) -> Result<(), Error> {
         let playing = &self.parts[n];
-        let role = Box::new(Role { peer, ..playing.part.role.clone() });
+        let mut role = Box::new(playing.part.role.clone());
+        role.peer.extend(endpoints);
         // One observer per host: the first of its parts brings it, and sees the interfaces of all of them.
         let is_first = self.parts.iter().position(|other| other.id == playing.id) == Some(n);
         let watch = is_first.then(|| self.interfaces(playing.id));

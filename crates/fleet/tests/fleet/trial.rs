@@ -16,7 +16,10 @@ use fathom_fleet::{
     protocol::{self, Ticket, ToAgent},
 };
 use fathom_model::{Record, Side, units::Nanos};
-use fathom_sys::clock;
+use fathom_sys::{
+    clock,
+    namespace::{Namespaces, NetNs},
+};
 
 const SHORT: Nanos = Nanos::from_millis(200);
 const LONG: Nanos = Nanos::from_secs(30);
@@ -25,12 +28,12 @@ const LONG: Nanos = Nanos::from_secs(30);
 const AGENT: &str = "FATHOM_FLEET_TEST_AGENT";
 
 /// This very program as an agent. The test harness writes on standard output, so both directions go over standard input.
-fn child_agent() -> Link {
+fn child_agent(namespaces: Option<&Namespaces>) -> Link {
     let mut command = Command::new("sh");
     let program = env::current_exe().unwrap();
     let script = r#"exec "$0" --exact trial::a_child_plays_an_agent --nocapture >/dev/null"#;
     command.args(["-c", script]).arg(program).env(AGENT, "1");
-    launcher::command(command, None, "a child".to_owned()).unwrap()
+    launcher::command(command, namespaces, "a child".to_owned()).unwrap()
 }
 
 #[test]
@@ -174,9 +177,28 @@ fn a_connection_that_breaks_leaves_what_the_others_recorded() {
 }
 
 #[test]
+fn children_in_namespaces_of_their_own_start_together() {
+    if !fathom_sys::process::may_administer_network() {
+        eprintln!("SKIPPED: needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
+        return;
+    }
+    let mut fleet = Fleet::new("fathom 0.1.0");
+    for host in ["a", "b"] {
+        let namespaces = Namespaces { user: None, net: NetNs::new().unwrap() };
+        let link = child_agent(Some(&namespaces));
+        let place = format!("/proc/{}/ns/net", link.process.as_ref().unwrap().id());
+        assert!(NetNs::open(place).unwrap().is_same(&namespaces.net).unwrap());
+        fleet.connect(host, link).unwrap();
+    }
+    let outcome = play(&mut fleet, &plan("a", "b", SHORT));
+    assert!(outcome.error.is_none(), "{:?}", outcome.error);
+    assert!(outcome.trial.start_skew_ns < Nanos::from_millis(10), "{}", outcome.trial.start_skew_ns);
+}
+
+#[test]
 fn a_child_that_is_killed_is_named_with_the_signal() {
     let mut fleet = fleet(&["a"]);
-    let link = child_agent();
+    let link = child_agent(None);
     let pid = link.process.as_ref().unwrap().id();
     fleet.connect("b", link).unwrap();
     assert!(play(&mut fleet, &plan("a", "b", SHORT)).error.is_none(), "a trial with a child");
@@ -191,7 +213,7 @@ fn a_child_that_is_killed_is_named_with_the_signal() {
 #[test]
 fn a_child_that_hangs_is_given_up_after_three_seconds() {
     let mut fleet = fleet(&["a"]);
-    let link = child_agent();
+    let link = child_agent(None);
     let pid = link.process.as_ref().unwrap().id().to_string();
     fleet.connect("b", link).unwrap();
     let hang = || assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());

@@ -77,7 +77,7 @@ pub(crate) struct Hosts {
     pub(crate) fleet: Fleet,
     pub(crate) places: BTreeMap<String, Place>,
     // Dropped behind the fleet: agents end before their namespaces go, and the journal is finished last.
-    _labs: Vec<Lab>,
+    labs: Vec<Lab>,
     journal: Journal,
 }
 
@@ -87,9 +87,9 @@ impl Hosts {
         let state = StateFolder::from_environment().map_err(|error| lab_screen(&error))?;
         let name: Name = run_id.parse().map_err(|error| lab_screen(&error))?;
         let journal = Journal::begin(&state, &name).map_err(|error| lab_screen(&error))?;
-        let mut hosts = Self { fleet: Fleet::new(wire_up::TOOL), places: BTreeMap::new(), _labs: Vec::new(), journal };
+        let mut hosts = Self { fleet: Fleet::new(wire_up::TOOL), places: BTreeMap::new(), labs: Vec::new(), journal };
         let own_lab = plan.lab.as_ref().map(build_lab).transpose()?;
-        let mut other_labs = BTreeMap::new();
+        let mut otherlabs = BTreeMap::new();
         for (name, reach) in &plan.hosts {
             let (link, place) = match reach {
                 Reach::This => here(plan)?,
@@ -98,19 +98,19 @@ impl Hosts {
                     in_lab(lab, host, plan.lab.as_ref().map_or("", |lab| &lab.preset))?
                 }
                 Reach::LabUp(lab_name, host) => {
-                    if !other_labs.contains_key(lab_name) {
+                    if !otherlabs.contains_key(lab_name) {
                         let parsed: Name = lab_name.parse().map_err(|error| lab_screen(&error))?;
                         let lab = Lab::find(&state, &parsed).map_err(|error| lab_screen(&error))?;
-                        other_labs.insert(lab_name.clone(), lab);
+                        otherlabs.insert(lab_name.clone(), lab);
                     }
-                    in_lab(&other_labs[lab_name], host, lab_name)?
+                    in_lab(&otherlabs[lab_name], host, lab_name)?
                 }
                 Reach::Tls { address, key } => served(address, key.as_deref())?,
             };
             hosts.add(name, link, place)?;
         }
-        hosts._labs.extend(own_lab);
-        hosts._labs.extend(other_labs.into_values());
+        hosts.labs.extend(own_lab);
+        hosts.labs.extend(otherlabs.into_values());
         Ok(hosts)
     }
 
@@ -155,9 +155,9 @@ impl Hosts {
 
     /// Ends all agents, takes labs down and finishes the journal.
     pub(crate) fn close(self) -> anyhow::Result<()> {
-        let Self { fleet, _labs, journal, .. } = self;
+        let Self { fleet, labs, journal, .. } = self;
         drop(fleet);
-        drop(_labs);
+        drop(labs);
         journal.finish().map_err(|error| lab_screen(&error).into())
     }
 }

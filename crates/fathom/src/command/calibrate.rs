@@ -1,6 +1,6 @@
 //! `fathom calibrate`: what the tool itself reaches on this machine against its own ideal responders.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_model::{Plan, Settings, TestPlan, plan::SCHEMA, units::Nanos};
@@ -21,8 +21,11 @@ pub(super) fn shape(command: Command) -> Command {
         .after_help("The ceilings are kept for later runs on this machine with this build.")
 }
 
+/// Options of a test that differ from its kind's defaults.
+pub(super) type Options = &'static [(&'static str, &'static str)];
+
 /// What is calibrated, with the options under which a kind goes fastest.
-const CEILINGS: &[(&str, &[(&str, &str)])] = &[
+const CEILINGS: &[(&str, Options)] = &[
     ("http_closed", &[("connections", "32")]),
     ("tcp_stream", &[]),
     ("tcp_rr", &[("flows", "32")]),
@@ -30,7 +33,7 @@ const CEILINGS: &[(&str, &[(&str, &str)])] = &[
     ("udp_stream", &[("size", "1400")]),
 ];
 /// Frames need a device that carries them; a veth of a lab is the fastest there is here.
-const CEILINGS_IN_LAB: &[(&str, &[(&str, &str)])] = &[("frames", &[("size", "64")])];
+const CEILINGS_IN_LAB: &[(&str, Options)] = &[("frames", &[("size", "64")])];
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let calibration = measure(Nanos::from_secs(1), matches.get_flag("quiet"))?;
@@ -61,7 +64,7 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
     let here = (measuring::ends_here(), CEILINGS);
     let in_lab = (measuring::ends_in_lab("pair"), CEILINGS_IN_LAB);
     for (ends, ceilings) in [here, in_lab] {
-        let test = |(kind, options): &(&str, &[(&str, &str)])| TestPlan {
+        let test = |(kind, options): &(&str, Options)| TestPlan {
             name: (*kind).to_owned(),
             kind: (*kind).to_owned(),
             from: ends.from().to_owned(),
@@ -109,7 +112,8 @@ fn text(calibration: &Calibration) -> String {
     for (kind, ceilings) in &calibration.ceilings {
         for metric in metrics.get(kind).into_iter().flatten() {
             if let Some(ceiling) = ceilings.get(metric.name.as_ref()) {
-                text.push_str(&format!("  {kind:<14} {:<28} {}\n", metric.title, metric.show(*ceiling)));
+                // Writing to a String cannot fail.
+                let _ = writeln!(text, "  {kind:<14} {:<28} {}", metric.title, metric.show(*ceiling));
             }
         }
     }

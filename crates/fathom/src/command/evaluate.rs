@@ -32,11 +32,14 @@ struct Pace {
 const FULL: Pace = Pace { rounds: 5, warmup: Nanos::from_millis(500), duration: Nanos::from_millis(600) };
 const QUICK: Pace = Pace { rounds: 3, warmup: Nanos::from_millis(120), duration: Nanos::from_millis(150) };
 
+/// The name of a test, its kind, and options by name.
+type Row = (&'static str, &'static str, super::calibrate::Options);
+
 /// The tests of an evaluation: name, kind, and what differs from the kind's defaults.
 ///
 /// One flow of each kind shows the latency and the cost of a layer, many show its capacity. The asked UDP rate is low enough
 /// for any link that is called fast, so that a loss is a finding and not a matter of course.
-const TESTS: &[(&str, &str, &[(&str, &str)])] = &[
+const TESTS: &[Row] = &[
     ("http", "http_closed", &[("connections", "32")]),
     ("tcp_stream", "tcp_stream", &[("flows", "1")]),
     ("tcp_rr", "tcp_rr", &[("flows", "1")]),
@@ -58,7 +61,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         Some(target) => format!("evaluation of {target}"),
         None => "evaluation of this machine, between two hosts of a lab".to_owned(),
     };
-    let plan = measuring::plan(title, ends, tests, matches, pace.rounds);
+    let plan = measuring::plan((title, pace.rounds), ends, tests, matches);
     if !matches.get_flag("plan") {
         super::calibrate::ensure(matches.get_flag("quick"))?;
     }
@@ -68,7 +71,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 fn tests(ends: &Ends, pace: &Pace, matches: &ArgMatches) -> anyhow::Result<Vec<TestPlan>> {
     let warmup = measuring::span(matches, "warmup", pace.warmup)?;
     let duration = measuring::span(matches, "duration", pace.duration)?;
-    let test = |(name, kind, options): &(&str, &str, &[(&str, &str)])| TestPlan {
+    let test = |(name, kind, options): &Row| TestPlan {
         name: (*name).to_owned(),
         kind: (*kind).to_owned(),
         from: ends.from().to_owned(),

@@ -111,7 +111,7 @@ impl LayerCommand {
         }];
         measuring::promise(&mut tests, matches)?;
         let title = format!("{} {}", self.name, url.as_deref().unwrap_or(word));
-        measuring::carry_out(measuring::plan(title, ends, tests, matches, 5), matches, Keep::WhenAsked)
+        measuring::carry_out(measuring::plan((title, 5), ends, tests, matches), matches, Keep::WhenAsked)
     }
 
     /// The hosts, and the URL when the target needs nothing of ours.

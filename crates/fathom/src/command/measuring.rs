@@ -138,10 +138,11 @@ pub(crate) fn promise(tests: &mut [TestPlan], matches: &ArgMatches) -> anyhow::R
     Ok(())
 }
 
-fn promise_one(test: &mut TestPlan, text: &str) -> anyhow::Result<bool> {
+fn promise_one(test: &mut TestPlan, promise: &str) -> anyhow::Result<bool> {
     let metrics = wire_up::kind(&test.kind)?.metrics();
-    let split = text.find(['=', '<', '>']);
-    let (subject, value) = split.map_or(("", text), |at| (text[..at].trim(), text[at..].trim_start_matches('=')));
+    let split = promise.find(['=', '<', '>']);
+    let (subject, value) =
+        split.map_or(("", promise), |at| (promise[..at].trim(), promise[at..].trim_start_matches('=')));
     let metric = match subject.rsplit_once('.') {
         Some((name, metric)) if name == test.name => metrics.iter().find(|known| known.name == metric),
         Some(_) => None,
@@ -150,7 +151,7 @@ fn promise_one(test: &mut TestPlan, text: &str) -> anyhow::Result<bool> {
     };
     let Some(metric) = metric else { return Ok(false) };
     fathom_analyze::promise::parse(value, metric)
-        .map_err(|error| Screen::new(Exit::Usage, format!("--expect {text}: {error}")).line("use", error.hint()))?;
+        .map_err(|error| Screen::new(Exit::Usage, format!("--expect {promise}: {error}")).line("use", error.hint()))?;
     test.expect.insert(metric.name.to_string(), value.to_owned());
     Ok(true)
 }
@@ -167,8 +168,8 @@ fn is_of(value: &str, unit: Unit) -> bool {
     }
 }
 
-/// Puts a plan together.
-pub(crate) fn plan(title: String, ends: Ends, tests: Vec<TestPlan>, matches: &ArgMatches, rounds: u32) -> Plan {
+/// Puts a plan together; `rounds` holds unless the command line says otherwise.
+pub(crate) fn plan((title, rounds): (String, u32), ends: Ends, tests: Vec<TestPlan>, matches: &ArgMatches) -> Plan {
     let seed = matches.get_one::<u64>("seed").copied().unwrap_or_else(|| fathom_sys::clock::wall().0 & 0xffff_ffff);
     Plan {
         schema: SCHEMA.to_owned(),
@@ -179,6 +180,25 @@ pub(crate) fn plan(title: String, ends: Ends, tests: Vec<TestPlan>, matches: &Ar
         hosts: ends.hosts.into_iter().map(|(name, reach)| (name.to_owned(), reach)).collect(),
         tests,
     }
+}
+
+/// The command that repeats this run: the program by its name, and without the key, which is a secret.
+fn command_line() -> String {
+    let mut words = vec!["fathom".to_owned()];
+    let mut is_key = false;
+    for word in std::env::args().skip(1) {
+        let shown = match word.split_once('=') {
+            _ if is_key => "KEY".to_owned(),
+            Some(("--key", _)) => "--key=KEY".to_owned(),
+            _ if word.contains([' ', '\'', '"', '$', '*', '<', '>', '|', '&', ';']) => {
+                format!("'{}'", word.replace('\'', "'\\''"))
+            }
+            _ => word.clone(),
+        };
+        is_key = word == "--key";
+        words.push(shown);
+    }
+    words.join(" ")
 }
 
 /// What becomes of a run beside what is printed.
@@ -202,7 +222,7 @@ pub(crate) fn carry_out(mut plan: Plan, matches: &ArgMatches, keep: Keep) -> any
         allowed: Allowed::gather(matches.get_many::<String>("allow").into_iter().flatten())?,
         is_quiet: matches.get_flag("quiet"),
         is_live: output::is_live(matches),
-        command: std::env::args().collect::<Vec<_>>().join(" "),
+        command: command_line(),
     };
     let executed = execute::execute(&plan, &surroundings)?;
     let exit = output::print(&executed.run, matches)?;

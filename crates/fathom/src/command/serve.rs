@@ -104,13 +104,13 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         None => Nanos::MAX,
     };
     let is_over = || signals.received().is_some() || clock::now() >= deadline;
-    let served = server.run(&listener, &is_over, move |peer, stream| agents.serve(peer, stream));
+    let outcome = server.run(&listener, &is_over, move |peer, stream| agents.serve(peer, stream));
     stop.finish();
     if let Some((_, thread)) = responder {
         // The responder's own error is told; a panic of it has told itself.
         let _ = thread.join();
     }
-    served.map_err(|error| fleet_screen(&error))?;
+    outcome.map_err(|error| fleet_screen(&error))?;
     Ok(signals.received().map_or(Exit::Pass, Exit::Signalled))
 }
 

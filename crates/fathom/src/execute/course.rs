@@ -157,9 +157,11 @@ impl Course<'_> {
                     continue;
                 }
                 self.progress.begins(&test.name, round);
-                let goes_on = self.trial(&mut run.tests[idx], &mut run.completeness, (test, round), hosts)?;
+                let error = self.trial(&mut run.tests[idx], (test, round), hosts)?;
                 self.progress.ended();
-                if !goes_on {
+                if let Some(error) = error
+                    && !self.goes_on_after(&error, &mut run.tests[idx], &mut run.completeness)?
+                {
                     return Ok(());
                 }
             }
@@ -167,14 +169,13 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// One trial; whether the run can go on.
+    /// One trial, kept as far as it went; why it did not come to its end.
     fn trial(
         &self,
         into: &mut TestRun,
-        completeness: &mut Completeness,
         (test, round): (&TestPlan, u32),
         hosts: &mut Hosts,
-    ) -> anyhow::Result<bool> {
+    ) -> anyhow::Result<Option<Error>> {
         let trial_plan = self.trial_plan(test, round, hosts);
         let rate = LiveRate::of(test);
         let progress = &self.progress;
@@ -193,14 +194,16 @@ impl Course<'_> {
         if !outcome.trial.records.is_empty() {
             into.trials.push(outcome.trial);
         }
-        match outcome.error {
-            None => Ok(true),
-            Some(error) => self.failed(into, completeness, error),
-        }
+        Ok(outcome.error)
     }
 
-    /// What an error of a trial means: an end of the run, of the test, or of this one trial.
-    fn failed(&self, into: &mut TestRun, completeness: &mut Completeness, error: Error) -> anyhow::Result<bool> {
+    /// What an error of a trial means: the end of the run, or of the test; whether the run goes on.
+    fn goes_on_after(
+        &self,
+        error: &Error,
+        into: &mut TestRun,
+        completeness: &mut Completeness,
+    ) -> anyhow::Result<bool> {
         if let Error::Interrupted = error {
             let signal = match self.signals.received() {
                 Some(Signal::Interrupt) | None => "ctrl-C",
@@ -216,14 +219,14 @@ impl Course<'_> {
                 *completeness = Completeness::Incomplete { reason: error.to_string() };
                 Ok(false)
             }
-            _ if is_alone && into.trials.is_empty() => Err(fleet_screen(&error).into()),
+            _ if is_alone && into.trials.is_empty() => Err(fleet_screen(error).into()),
             Class::Preflight | Class::Usage => {
-                into.unavailable = Some(reason(&error));
+                into.unavailable = Some(reason(error));
                 Ok(true)
             }
             Class::Failed => {
-                *completeness = Completeness::Incomplete { reason: format!("{}: {}", into.name, reason(&error)) };
-                into.unavailable = Some(reason(&error));
+                *completeness = Completeness::Incomplete { reason: format!("{}: {}", into.name, reason(error)) };
+                into.unavailable = Some(reason(error));
                 Ok(true)
             }
         }

@@ -44,8 +44,8 @@ pub(crate) fn complete(plan: &mut Plan) -> Result<(), Screen> {
     let hosts: Vec<String> = plan.hosts.keys().cloned().collect();
     let mut names: Vec<&str> = plan.tests.iter().map(|test| test.name.as_str()).collect();
     names.sort_unstable();
-    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(wrong(format!("two tests are called `{}`", pair[0])));
+    if let Some(twice) = names.windows(2).find_map(|pair| (pair[0] == pair[1]).then_some(pair[0])) {
+        return Err(wrong(format!("two tests are called `{twice}`")));
     }
     for test in &mut plan.tests {
         complete_test(test, &hosts).map_err(|screen| screen.line("in", format!("test `{}`", test.name)))?;

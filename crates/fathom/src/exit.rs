@@ -1,6 +1,7 @@
 //! How the program ends: exit codes, and errors that fit on one screen.
 
 use std::{
+    backtrace::{Backtrace, BacktraceStatus},
     fmt::{self, Write as _},
     io,
     process::ExitCode,
@@ -121,6 +122,17 @@ pub(crate) fn privileges(screen: Screen) -> Screen {
         .line("fix", "sudo fathom …")
         .line("fix", "sudo setcap cap_net_raw,cap_net_admin,cap_bpf+ep $(which fathom)")
         .line("fix", "fathom evaluate        (no privileges: in a lab of your own, in a user namespace)")
+}
+
+/// Says that the program itself is wrong, on one line; with `RUST_BACKTRACE` set, where.
+pub(crate) fn tell_panic(panic: &std::panic::PanicHookInfo<'_>) {
+    let text = panic.payload_as_str().unwrap_or("it does not say why");
+    let place = panic.location().map_or(String::new(), |place| format!(" ({}:{})", place.file(), place.line()));
+    eprintln!("fathom: this is a defect of fathom: {text}{place}");
+    let trace = Backtrace::capture();
+    if trace.status() == BacktraceStatus::Captured {
+        eprintln!("{trace}");
+    }
 }
 
 /// Prints an error and turns the outcome into the exit code.

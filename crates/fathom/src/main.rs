@@ -15,10 +15,12 @@ mod wire_up;
 use std::{env, process::ExitCode};
 
 fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(exit::tell_panic));
     let words: Vec<String> = env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    let outcome = match face::of_link(&words) {
+    // A panic unwinds through every guard, so that what was changed is undone, and ends here.
+    let outcome = std::panic::catch_unwind(|| match face::of_link(&words) {
         Some(face) => (face.run)(&words[1..]),
         None => command::run(words),
-    };
-    exit::conclude(outcome)
+    });
+    exit::conclude(outcome.unwrap_or(Ok(exit::Exit::Failed)))
 }

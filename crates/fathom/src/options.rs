@@ -43,11 +43,12 @@ fn argument(option: &OptionDoc, users: &[&str], n_kinds: usize) -> Arg {
 pub(crate) fn settings(matches: &ArgMatches, kinds: &[&'static dyn TestKind]) -> Settings {
     let mut settings = Settings::default();
     for option in kinds.iter().flat_map(|kind| kind.options()) {
+        // An option that the command says in another way, such as the URL of `fathom http`, is no argument of it.
         if option.value == ValueKind::Flag {
-            if matches.get_flag(option.name) {
+            if matches.try_get_one(option.name).is_ok_and(|flag| flag == Some(&true)) {
                 settings.set(option.name, "true");
             }
-        } else if let Some(text) = matches.get_one::<String>(option.name) {
+        } else if let Ok(Some(text)) = matches.try_get_one::<String>(option.name) {
             settings.set(option.name, text.clone());
         }
     }

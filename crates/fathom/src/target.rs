@@ -2,8 +2,9 @@
 
 use std::{
     env, fs,
-    net::{IpAddr, Ipv4Addr, ToSocketAddrs as _},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs as _},
     path::PathBuf,
+    time::Duration,
 };
 
 use anyhow::Context as _;
@@ -66,6 +67,19 @@ impl Allowed {
 
 fn is_never_a_target(address: IpAddr) -> bool {
     address.is_multicast() || address.is_unspecified() || address == IpAddr::V4(Ipv4Addr::BROADCAST)
+}
+
+/// How long a target may take to accept a connection: TCP sends its first segment three times in it.
+const REACH_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Connects once, so that a target that is not there is told before anything is started.
+pub(crate) fn reach(target: SocketAddr) -> Result<(), Screen> {
+    let reached = TcpStream::connect_timeout(&target, REACH_PATIENCE).map(drop);
+    reached.map_err(|error| {
+        Screen::new(Exit::Preflight, format!("cannot reach {target}"))
+            .line("why", error.to_string())
+            .line("try", "whether the server listens there: ss -ltn")
+    })
 }
 
 /// The addresses behind a name or an address.

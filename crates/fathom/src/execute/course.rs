@@ -1,6 +1,6 @@
 //! The rounds of a plan: one trial of each test, again and again, until all are done or something ends the run.
 
-use std::{collections::BTreeMap, io};
+use std::{collections::BTreeMap, io, net::SocketAddr};
 
 use fathom_engine::Live;
 use fathom_fleet::{Class, Error, Part, Supervision, TrialPlan};
@@ -64,8 +64,13 @@ fn check_targets(plan: &Plan, surroundings: &Surroundings) -> Result<(), Screen>
         let url: fathom_http::url::Url = url.parse().map_err(|error| {
             Screen::new(Exit::Usage, format!("`{url}` is not a URL that can be measured")).because(&error)
         })?;
-        for address in target::resolve(&url.host)? {
-            surroundings.allowed.check(address, &url.host, &surroundings.command)?;
+        let addresses = target::resolve(&url.host)?;
+        for address in &addresses {
+            surroundings.allowed.check(*address, &url.host, &surroundings.command)?;
+        }
+        // From another host it may be reached although it is not from here.
+        if plan.hosts.get(&test.from) == Some(&fathom_model::plan::Reach::This) {
+            target::reach(SocketAddr::new(addresses[0], url.port))?;
         }
     }
     Ok(())

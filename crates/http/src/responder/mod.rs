@@ -78,6 +78,17 @@ pub struct Responder {
     options: ResponderOptions,
 }
 
+/// Makes sure that nobody listens at an address.
+///
+/// The responder's own listeners share their port (`SO_REUSEPORT`), and would share it with another responder's too.
+fn claim(address: SocketAddr) -> Result<(), Error> {
+    let alone = std::net::TcpListener::bind(address).map(drop);
+    alone.map_err(|cause| {
+        let cause = fathom_sys::Error::new("bind", cause);
+        Error::system(format!("listen on {address}"), "CAP_NET_BIND_SERVICE", cause)
+    })
+}
+
 impl Responder {
     /// Listens; port 0 lets the kernel choose one. Connections wait until [`Responder::run`].
     ///
@@ -94,6 +105,7 @@ impl Responder {
             socket::listen(address, BACKLOG)
                 .map_err(|cause| Error::system(format!("listen on {address}"), "CAP_NET_BIND_SERVICE", cause))
         };
+        claim(address)?;
         let first = listen(address)?;
         let address = socket::local_address(&first)
             .map_err(|cause| Error::System { what: format!("ask for the port of {address}"), cause })?;

@@ -152,6 +152,45 @@ pub enum Derivation {
     },
 }
 
+/// The tables of kinds are constants, and so are what stands in them.
+impl Derivation {
+    /// A counter's growth per second.
+    #[must_use]
+    pub const fn rate(side: Side, counter: &'static str) -> Self {
+        Self::Rate { side, counter: Cow::Borrowed(counter) }
+    }
+
+    /// A quantile of a distribution.
+    #[must_use]
+    pub const fn quantile(side: Side, distribution: &'static str, q: f64) -> Self {
+        Self::Quantile { side, distribution: Cow::Borrowed(distribution), q }
+    }
+
+    /// A counter's total.
+    #[must_use]
+    pub const fn total(side: Side, counter: &'static str) -> Self {
+        Self::Total { side, counter: Cow::Borrowed(counter) }
+    }
+
+    /// One total as a share of another.
+    #[must_use]
+    pub const fn share(part: (Side, &'static str), whole: (Side, &'static str)) -> Self {
+        Self::Share { part: (part.0, Cow::Borrowed(part.1)), whole: (whole.0, Cow::Borrowed(whole.1)) }
+    }
+
+    /// What of a total is missing in another.
+    #[must_use]
+    pub const fn missing(sent: (Side, &'static str), arrived: (Side, &'static str)) -> Self {
+        Self::Missing { sent: (sent.0, Cow::Borrowed(sent.1)), arrived: (arrived.0, Cow::Borrowed(arrived.1)) }
+    }
+
+    /// Processor time per unit of work.
+    #[must_use]
+    pub const fn cost(side: Side, counter: &'static str) -> Self {
+        Self::Cost { side, counter: Cow::Borrowed(counter) }
+    }
+}
+
 /// Something measured, with where its definition stands.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Metric {
@@ -169,7 +208,27 @@ pub struct Metric {
     pub from: Derivation,
 }
 
+/// The name of a metric in results, and what people call it.
+#[derive(Debug, Clone, Copy)]
+pub struct Named(pub &'static str, pub &'static str);
+
+/// What one of a metric is, and which way of it is good.
+#[derive(Debug, Clone, Copy)]
+pub struct Measure(pub Unit, pub Better);
+
 impl Metric {
+    /// A row of a kind's table.
+    #[must_use]
+    pub const fn of(
+        Named(name, title): Named,
+        Measure(unit, better): Measure,
+        source: &'static str,
+        from: Derivation,
+    ) -> Self {
+        let (name, title, source) = (Cow::Borrowed(name), Cow::Borrowed(title), Cow::Borrowed(source));
+        Self { name, title, unit, better, source, from }
+    }
+
     /// A value of this metric as people read it.
     #[must_use]
     pub fn show(&self, value: f64) -> String {

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use fathom_engine::{Crew, Error, Phase, Session, Stop, Test, TestKind, Worker};
 use fathom_model::{
-    Better, Endpoints, Histogram, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, Unit, ValueKind,
+    Better, Derivation, Endpoints, Histogram, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, Unit,
+    ValueKind,
+    metric::{Measure, Named},
     names::{
         count,
         distribution::{CONNECT_TIME, SERVICE_TIME},
@@ -21,7 +23,7 @@ use fathom_sys::{
     socket::{self, SockAddr, Socket, Wait},
 };
 
-use super::{LATENCY, Measure, Named, cost, metric, quantile, rate, tcp_rr};
+use super::{LATENCY, tcp_rr};
 use crate::{
     causes::Causes,
     link::{self, PATIENCE, deal},
@@ -34,28 +36,53 @@ pub(crate) struct TcpCrr;
 
 const SOURCE: &str = "docs/methods/tcp_crr.md";
 const METRICS: &[Metric] = &[
-    metric(
+    Metric::of(
         Named("connections_per_sec", "connections"),
         Measure(Unit::PerSec, Better::Higher),
         SOURCE,
-        rate(Side::Initiator, count::TRANSACTIONS),
+        Derivation::rate(Side::Initiator, count::TRANSACTIONS),
     ),
-    metric(Named("latency_ns_p50", "p50"), LATENCY, SOURCE, quantile(Side::Initiator, SERVICE_TIME, 0.5)),
-    metric(Named("latency_ns_p99", "p99"), LATENCY, SOURCE, quantile(Side::Initiator, SERVICE_TIME, 0.99)),
-    metric(Named("latency_ns_max", "max"), LATENCY, SOURCE, quantile(Side::Initiator, SERVICE_TIME, 1.0)),
-    metric(Named("connect_ns_p50", "connect p50"), LATENCY, SOURCE, quantile(Side::Initiator, CONNECT_TIME, 0.5)),
-    metric(Named("connect_ns_p99", "connect p99"), LATENCY, SOURCE, quantile(Side::Initiator, CONNECT_TIME, 0.99)),
-    metric(
+    Metric::of(
+        Named("latency_ns_p50", "p50"),
+        LATENCY,
+        SOURCE,
+        Derivation::quantile(Side::Initiator, SERVICE_TIME, 0.5),
+    ),
+    Metric::of(
+        Named("latency_ns_p99", "p99"),
+        LATENCY,
+        SOURCE,
+        Derivation::quantile(Side::Initiator, SERVICE_TIME, 0.99),
+    ),
+    Metric::of(
+        Named("latency_ns_max", "max"),
+        LATENCY,
+        SOURCE,
+        Derivation::quantile(Side::Initiator, SERVICE_TIME, 1.0),
+    ),
+    Metric::of(
+        Named("connect_ns_p50", "connect p50"),
+        LATENCY,
+        SOURCE,
+        Derivation::quantile(Side::Initiator, CONNECT_TIME, 0.5),
+    ),
+    Metric::of(
+        Named("connect_ns_p99", "connect p99"),
+        LATENCY,
+        SOURCE,
+        Derivation::quantile(Side::Initiator, CONNECT_TIME, 0.99),
+    ),
+    Metric::of(
         Named("cost_initiator_ns", "initiator's CPU per connection"),
         LATENCY,
         SOURCE,
-        cost(Side::Initiator, count::TRANSACTIONS),
+        Derivation::cost(Side::Initiator, count::TRANSACTIONS),
     ),
-    metric(
+    Metric::of(
         Named("cost_responder_ns", "responder's CPU per connection"),
         LATENCY,
         SOURCE,
-        cost(Side::Responder, count::TRANSACTIONS),
+        Derivation::cost(Side::Responder, count::TRANSACTIONS),
     ),
 ];
 const COUNTERS: &[&str] = &[count::TRANSACTIONS, count::CONNECTIONS];

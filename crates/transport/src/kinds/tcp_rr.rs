@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use fathom_engine::{Crew, Error, Phase, Session, Stop, Test, TestKind, Worker};
 use fathom_model::{
-    Better, Endpoints, Histogram, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, Unit,
+    Better, Derivation, Endpoints, Histogram, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, Unit,
+    metric::{Measure, Named},
     names::{count, distribution::SERVICE_TIME},
     units::Nanos,
 };
@@ -17,7 +18,7 @@ use fathom_sys::{
     socket::Wait,
 };
 
-use super::{LATENCY, Measure, Named, cost, metric, quantile, rate};
+use super::LATENCY;
 use crate::{
     causes::Causes,
     flows::FlowWatch,
@@ -31,28 +32,53 @@ pub(crate) struct TcpRr;
 
 const SOURCE: &str = "docs/methods/tcp_rr.md";
 const METRICS: &[Metric] = &[
-    metric(
+    Metric::of(
         Named("transactions_per_sec", "transactions"),
         Measure(Unit::PerSec, Better::Higher),
         SOURCE,
-        rate(Side::Initiator, count::TRANSACTIONS),
+        Derivation::rate(Side::Initiator, count::TRANSACTIONS),
     ),
-    metric(Named("latency_ns_p50", "p50"), LATENCY, SOURCE, quantile(Side::Initiator, SERVICE_TIME, 0.5)),
-    metric(Named("latency_ns_p90", "p90"), LATENCY, SOURCE, quantile(Side::Initiator, SERVICE_TIME, 0.9)),
-    metric(Named("latency_ns_p99", "p99"), LATENCY, SOURCE, quantile(Side::Initiator, SERVICE_TIME, 0.99)),
-    metric(Named("latency_ns_p999", "p99.9"), LATENCY, SOURCE, quantile(Side::Initiator, SERVICE_TIME, 0.999)),
-    metric(Named("latency_ns_max", "max"), LATENCY, SOURCE, quantile(Side::Initiator, SERVICE_TIME, 1.0)),
-    metric(
+    Metric::of(
+        Named("latency_ns_p50", "p50"),
+        LATENCY,
+        SOURCE,
+        Derivation::quantile(Side::Initiator, SERVICE_TIME, 0.5),
+    ),
+    Metric::of(
+        Named("latency_ns_p90", "p90"),
+        LATENCY,
+        SOURCE,
+        Derivation::quantile(Side::Initiator, SERVICE_TIME, 0.9),
+    ),
+    Metric::of(
+        Named("latency_ns_p99", "p99"),
+        LATENCY,
+        SOURCE,
+        Derivation::quantile(Side::Initiator, SERVICE_TIME, 0.99),
+    ),
+    Metric::of(
+        Named("latency_ns_p999", "p99.9"),
+        LATENCY,
+        SOURCE,
+        Derivation::quantile(Side::Initiator, SERVICE_TIME, 0.999),
+    ),
+    Metric::of(
+        Named("latency_ns_max", "max"),
+        LATENCY,
+        SOURCE,
+        Derivation::quantile(Side::Initiator, SERVICE_TIME, 1.0),
+    ),
+    Metric::of(
         Named("cost_initiator_ns", "initiator's CPU per transaction"),
         LATENCY,
         SOURCE,
-        cost(Side::Initiator, count::TRANSACTIONS),
+        Derivation::cost(Side::Initiator, count::TRANSACTIONS),
     ),
-    metric(
+    Metric::of(
         Named("cost_responder_ns", "responder's CPU per transaction"),
         LATENCY,
         SOURCE,
-        cost(Side::Responder, count::TRANSACTIONS),
+        Derivation::cost(Side::Responder, count::TRANSACTIONS),
     ),
 ];
 const COUNTERS: &[&str] = &[count::TRANSACTIONS];

@@ -9,6 +9,7 @@ use std::{net::Shutdown, sync::Arc};
 use fathom_engine::{Crew, Error, Session, Stop, Test, TestKind, Worker};
 use fathom_model::{
     Better, Derivation, Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, Unit, ValueKind,
+    metric::{Measure, Named},
     names::{count, tcp},
     units::{BitsPerSec, Bytes, Nanos, approximate},
 };
@@ -18,7 +19,7 @@ use fathom_sys::{
     tcp_info::{State, TcpInfo},
 };
 
-use super::{LATENCY, Measure, Named, cost, metric, of, quantile, rate, total};
+use super::LATENCY;
 use crate::{
     causes::Causes,
     flows::{BYTES_TRANSMITTED, FlowWatch},
@@ -56,38 +57,53 @@ const KIBIBYTES_RECEIVED: &str = "kibibytes_received";
 const fn metrics(sender: Side, receiver: Side) -> [Metric; 8] {
     let describes = Measure(Unit::Count, Better::Lower);
     [
-        metric(
+        Metric::of(
             Named("throughput_bps", "goodput"),
             Measure(Unit::BitsPerSec, Better::Higher),
             SOURCE,
-            rate(receiver, count::BYTES_RECEIVED),
+            Derivation::rate(receiver, count::BYTES_RECEIVED),
         ),
-        metric(
+        Metric::of(
             Named("retransmitted_ratio", "retransmitted"),
             Measure(Unit::Ratio, Better::Lower),
             "RFC 6349 section 4.2",
-            Derivation::Share { part: of(sender, tcp::BYTES_RETRANS), whole: of(sender, BYTES_TRANSMITTED) },
+            Derivation::share((sender, tcp::BYTES_RETRANS), (sender, BYTES_TRANSMITTED)),
         ),
-        metric(
+        Metric::of(
             Named("retransmitted_segments", "segments sent again"),
             describes,
             SOURCE,
-            total(sender, tcp::RETRANS_TOTAL),
+            Derivation::total(sender, tcp::RETRANS_TOTAL),
         ),
-        metric(Named("rtt_ns_p50", "RTT under load p50"), LATENCY, SOURCE, quantile(sender, tcp::RTT_NS, 0.5)),
-        metric(Named("rtt_ns_p99", "RTT under load p99"), LATENCY, SOURCE, quantile(sender, tcp::RTT_NS, 0.99)),
-        metric(
+        Metric::of(
+            Named("rtt_ns_p50", "RTT under load p50"),
+            LATENCY,
+            SOURCE,
+            Derivation::quantile(sender, tcp::RTT_NS, 0.5),
+        ),
+        Metric::of(
+            Named("rtt_ns_p99", "RTT under load p99"),
+            LATENCY,
+            SOURCE,
+            Derivation::quantile(sender, tcp::RTT_NS, 0.99),
+        ),
+        Metric::of(
             Named("missing_ratio", "not received"),
             Measure(Unit::Ratio, Better::Lower),
             SOURCE,
-            Derivation::Missing { sent: of(sender, count::BYTES_SENT), arrived: of(receiver, count::BYTES_RECEIVED) },
+            Derivation::missing((sender, count::BYTES_SENT), (receiver, count::BYTES_RECEIVED)),
         ),
-        metric(Named("cost_sender_ns_per_kib", "sender's CPU per KiB"), LATENCY, SOURCE, cost(sender, KIBIBYTES_SENT)),
-        metric(
+        Metric::of(
+            Named("cost_sender_ns_per_kib", "sender's CPU per KiB"),
+            LATENCY,
+            SOURCE,
+            Derivation::cost(sender, KIBIBYTES_SENT),
+        ),
+        Metric::of(
             Named("cost_receiver_ns_per_kib", "receiver's CPU per KiB"),
             LATENCY,
             SOURCE,
-            cost(receiver, KIBIBYTES_RECEIVED),
+            Derivation::cost(receiver, KIBIBYTES_RECEIVED),
         ),
     ]
 }

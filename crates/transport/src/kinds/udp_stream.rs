@@ -14,6 +14,7 @@ use fathom_engine::{
 };
 use fathom_model::{
     Better, Derivation, Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, Unit, ValueKind,
+    metric::{Measure, Named},
     names::count,
     units::{Bytes, Nanos, PerSec, approximate},
 };
@@ -23,7 +24,7 @@ use fathom_sys::{
     socket::{self, Socket, Wait},
 };
 
-use super::{LATENCY, Measure, Named, cost, metric, of, rate, total};
+use super::LATENCY;
 use crate::{
     causes::Causes,
     jitter::Jitter,
@@ -47,35 +48,45 @@ const RECEIVER: &[&str] =
     &[count::RECEIVED, count::BYTES_RECEIVED, count::DUPLICATES, count::REORDERED, LATE, STRANGERS];
 
 const fn share(part: &'static str) -> Derivation {
-    Derivation::Share { part: of(Side::Responder, part), whole: of(Side::Responder, count::RECEIVED) }
+    Derivation::share((Side::Responder, part), (Side::Responder, count::RECEIVED))
 }
 
 const RATIO: Measure = Measure(Unit::Ratio, Better::Lower);
 const PPS: Measure = Measure(Unit::FramesPerSec, Better::Higher);
 const METRICS: &[Metric] = &[
-    metric(
+    Metric::of(
         Named("throughput_bps", "goodput"),
         Measure(Unit::BitsPerSec, Better::Higher),
         SOURCE,
-        rate(Side::Responder, count::BYTES_RECEIVED),
+        Derivation::rate(Side::Responder, count::BYTES_RECEIVED),
     ),
-    metric(Named("received_per_sec", "received"), PPS, SOURCE, rate(Side::Responder, count::RECEIVED)),
-    metric(Named("sent_per_sec", "sent"), PPS, SOURCE, rate(Side::Initiator, count::SENT)),
-    metric(
+    Metric::of(Named("received_per_sec", "received"), PPS, SOURCE, Derivation::rate(Side::Responder, count::RECEIVED)),
+    Metric::of(Named("sent_per_sec", "sent"), PPS, SOURCE, Derivation::rate(Side::Initiator, count::SENT)),
+    Metric::of(
         Named("loss_ratio", "lost"),
         RATIO,
         "RFC 7680 section 2",
-        Derivation::Missing { sent: of(Side::Initiator, count::SENT), arrived: of(Side::Responder, count::RECEIVED) },
+        Derivation::missing((Side::Initiator, count::SENT), (Side::Responder, count::RECEIVED)),
     ),
-    metric(Named("reordered_ratio", "reordered"), RATIO, "RFC 4737 section 3", share(count::REORDERED)),
-    metric(Named("duplicate_ratio", "duplicated"), RATIO, SOURCE, share(count::DUPLICATES)),
-    metric(Named("jitter_ns", "jitter"), LATENCY, "RFC 3550 section 6.4.1", total(Side::Responder, count::JITTER_NS)),
-    metric(Named("cost_sender_ns", "sender's CPU per datagram"), LATENCY, SOURCE, cost(Side::Initiator, count::SENT)),
-    metric(
+    Metric::of(Named("reordered_ratio", "reordered"), RATIO, "RFC 4737 section 3", share(count::REORDERED)),
+    Metric::of(Named("duplicate_ratio", "duplicated"), RATIO, SOURCE, share(count::DUPLICATES)),
+    Metric::of(
+        Named("jitter_ns", "jitter"),
+        LATENCY,
+        "RFC 3550 section 6.4.1",
+        Derivation::total(Side::Responder, count::JITTER_NS),
+    ),
+    Metric::of(
+        Named("cost_sender_ns", "sender's CPU per datagram"),
+        LATENCY,
+        SOURCE,
+        Derivation::cost(Side::Initiator, count::SENT),
+    ),
+    Metric::of(
         Named("cost_receiver_ns", "receiver's CPU per datagram"),
         LATENCY,
         SOURCE,
-        cost(Side::Responder, count::RECEIVED),
+        Derivation::cost(Side::Responder, count::RECEIVED),
     ),
 ];
 

@@ -169,7 +169,7 @@ impl Asking {
         let request = request.bytes().map_err(refused_request)?;
         let target = Arc::new(Target {
             address,
-            source: role.address.filter(|own| own.is_ipv4() == address.is_ipv4() && !address.ip().is_loopback()),
+            source: role.address.filter(|own| reaches(*own, address.ip())),
             request,
             method,
             timeout: settings.span("timeout").unwrap_or(Nanos::from_secs(5)),
@@ -186,6 +186,11 @@ impl Asking {
         let clients = clients.collect::<Result<_, _>>()?;
         Ok(Self { address, clients, cores: role.cores.clone(), is_counted: requests.is_some() })
     }
+}
+
+/// Whether packets from an own address can go to `target`: the loopback's reach no other host.
+fn reaches(own: IpAddr, target: IpAddr) -> bool {
+    own.is_ipv4() == target.is_ipv4() && !own.is_loopback() && !target.is_loopback()
 }
 
 /// Where requests go: the address, the value of `Host`, and the path.
@@ -315,5 +320,20 @@ impl Tally for Worker<'_> {
 
     fn is_over(&self) -> bool {
         Worker::is_over(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_the_loopback_is_no_source_for_another_host() {
+        let [loopback, own, other, six] =
+            ["127.0.0.1", "192.0.2.1", "192.0.2.2", "2001:db8::1"].map(|text| text.parse().unwrap());
+        assert!(reaches(own, other));
+        assert!(!reaches(loopback, other));
+        assert!(!reaches(own, loopback));
+        assert!(!reaches(own, six));
     }
 }

@@ -111,14 +111,15 @@ pub(crate) fn limits(run: &Run, test: &TestRun, context: &Context) -> Vec<Limit>
     let ceilings = context.ceilings.get(&test.kind);
     for summary in test.summaries.iter().filter(|summary| is_rate(&summary.metric)) {
         let ceiling = ceilings.and_then(|of| of.get(summary.metric.name.as_ref()));
-        limits.extend(ceiling.map(|most| limit(LimitKind::OwnCeiling, summary, *most, "own ceiling")));
+        limits.extend(ceiling.map(|most| limit(LimitKind::OwnCeiling, summary, *most, "ceiling")));
     }
     limits.extend(asked(test));
     limits.extend(layer_below(run, test));
     for (name, written) in &test.expect {
         if let Ok((summary, promise)) = promised(test, name, written) {
-            let word = format!("promised {}", promise.relation.sign());
-            limits.push(limit(LimitKind::Promise, summary, promise.bound, &word));
+            let of_promise = limit(LimitKind::Promise, summary, promise.bound, "");
+            let text = format!("{} {}", promise.relation.sign(), summary.metric.show(promise.bound));
+            limits.push(Limit { text, ..of_promise });
         }
     }
     let nearness = |limit: &Limit| limit.used.unwrap_or(-1.0);
@@ -224,8 +225,7 @@ fn layer_below(run: &Run, test: &TestRun) -> Option<Limit> {
         Some((other, below.value? * factor, below.metric.show(below.value?)))
     });
     let (other, most, shown) = reached.max_by(|a, b| a.1.total_cmp(&b.1))?;
-    let full = if matches!(conversion, Conversion::FullFrames) { ", full" } else { "" };
-    let words = format!("{} {shown}{full}", other.name.replace('_', " "));
+    let words = format!("{} {shown}", other.kind.replace('_', " "));
     let limit = Limit { text: words, ..limit(LimitKind::LayerBelow, main, most, "") };
     limit.used.is_some_and(|used| used <= 1.0).then_some(limit)
 }
@@ -315,6 +315,6 @@ mod tests {
         story.run.tests[0].expect.insert("throughput_bps".to_owned(), "16k".to_owned());
         let run = story.analyzed();
         let limit = &run.tests[0].limits[0];
-        assert_eq!((limit.text.as_str(), limit.used), ("promised >= 16.0 kbit/s", Some(0.5)));
+        assert_eq!((limit.text.as_str(), limit.used), (">= 16.0 kbit/s", Some(0.5)));
     }
 }

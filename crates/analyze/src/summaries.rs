@@ -145,9 +145,7 @@ impl<'a> Trials<'a> {
             return Summary { note: Some(note.to_owned()), ..empty(metric) };
         };
         let needed = samples_needed(q);
-        let few = || {
-            format!("too few samples: {}, where {} needs {}", grouped(summary.n_samples), metric.title, grouped(needed))
-        };
+        let few = || format!("too few samples ({} of {})", grouped(summary.n_samples), grouped(needed));
         Summary {
             value: Some(summary.value),
             confidence: summary.confidence,
@@ -288,11 +286,7 @@ mod tests {
         }
         let summary = &story.analyzed().tests[0].summaries[0];
         assert_eq!((summary.n_samples, summary.n_above), (Some(1000), Some(0)));
-        assert!(
-            summary.note.as_deref().unwrap().contains("too few samples: 1,000, where p99.9 needs 10,000"),
-            "{:?}",
-            summary.note
-        );
+        assert!(summary.note.as_deref().unwrap().contains("too few samples (1,000 of 10,000)"), "{:?}", summary.note);
         assert!(summary.confidence.is_some() && summary.value.is_some());
     }
 

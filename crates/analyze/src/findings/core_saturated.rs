@@ -10,7 +10,7 @@ use fathom_statistics::mean;
 use super::{Cause, CoreUse, Evidenced, generator_limited, measured};
 
 /// A core without work for less than one part in twenty is taken for full: the kernel counts in ticks of 1 to 10 ms.
-const FULL: f64 = 0.95;
+pub(super) const FULL: f64 = 0.95;
 /// Cores that are busy for less than this could take over work.
 const FREE: f64 = 0.5;
 
@@ -108,25 +108,25 @@ fn next(seen: &Evidenced<'_>, host: &str, cores: &[CoreUse]) -> NextStep {
         (false, ..) if seen.one_machine() => NextStep {
             command: "fathom serve".to_owned(),
             on: Some("another machine".to_owned()),
-            expected: Some("each end has its own cores".to_owned()),
+            expected: Some("give each end its own cores".to_owned()),
         },
         (true, true, _) if !seen.is_memory(host) => {
-            step(format!("ethtool -L {interface} combined {n_cores}"), "arriving frames are spread over all cores")
+            step(format!("ethtool -L {interface} combined {n_cores}"), "spread arriving frames over all cores")
         }
         (true, true, _) => {
             let mask = mask_of_all(n_cores);
             let queue = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
-            step(format!("echo {mask} > {queue}"), "arriving packets are spread over all cores")
+            step(format!("echo {mask} > {queue}"), "spread arriving packets over all cores")
         }
         (true, false, Layer::Tcp | Layer::Udp) => {
             let command = format!("fathom {} {} --flows {n_cores}", seen.test.layer.name(), target(seen));
-            NextStep { command, on: None, expected: Some("each flow has a core of its own".to_owned()) }
+            NextStep { command, on: None, expected: Some("give each flow a core of its own".to_owned()) }
         }
         _ if seen.part_of(host) == "client" => step(
             "fathom calibrate".to_owned(),
-            "shows what this machine can ask for at most; several clients ask for more",
+            "show the most that this machine can ask for; several clients ask for more",
         ),
-        _ => step(format!("perf top -C {}", core_number(&cores[0].core)), "shows which code takes the time"),
+        _ => step(format!("perf top -C {}", core_number(&cores[0].core)), "show which code takes the time"),
     }
 }
 

@@ -65,7 +65,7 @@ fn arrived(seen: &Evidenced<'_>, host: &str) -> u64 {
     seen.growth(host, host::DEV_RX_FRAMES, None)
 }
 
-/// The receiving socket had no room, because its reader was too slow.
+/// The receiving socket had no room.
 pub(crate) struct UdpReceiveBuffer;
 
 impl Cause for UdpReceiveBuffer {
@@ -79,12 +79,16 @@ impl Cause for UdpReceiveBuffer {
         let of_host = seen.growth(receiver, host::UDP_RCVBUF_ERRORS, None);
         let own = seen.total(to, count::SOCKET_DROPPED);
         let evidence = [(host::UDP_RCVBUF_ERRORS, of_host), (count::SOCKET_DROPPED, own)];
+        let starved = seen.shares_full_cores();
         let room = doubled(seen, receiver, "net.core.rmem_max", 16 << 20);
         let dropped = Dropped {
             id: self.id(),
-            short: "socket buffer",
+            short: "socket full",
             host: receiver,
-            what: format!("the receiving socket on {receiver} was full because its reader was too slow"),
+            what: format!(
+                "the buffer of the receiving socket on {receiver} was full{}",
+                if starved { ", as its reader shares full cores with the sender" } else { "" }
+            ),
             evidence: evidence
                 .into_iter()
                 .filter(|(_, n)| *n > 0)
@@ -94,10 +98,12 @@ impl Cause for UdpReceiveBuffer {
             of: seen.total(from, count::SENT),
             next: step(
                 format!("sysctl -w net.core.rmem_max={room}"),
-                &format!("room for bursts of {}; a reader that is always too slow needs a lower rate", Bytes(room)),
+                &format!("hold bursts of {}; a reader that is always too slow needs a lower rate", Bytes(room)),
             ),
         };
-        dropped.finding(seen).into_iter().collect()
+        let finding = dropped.finding(seen);
+        // No buffer is large enough for a reader that gets no processor.
+        finding.map(|finding| if starved { Finding { next: None, ..finding } } else { finding }).into_iter().collect()
     }
 }
 
@@ -124,7 +130,7 @@ impl Cause for Backlog {
                 of: seen.growth(host, host::SOFTNET_PROCESSED, None),
                 next: step(
                     format!("sysctl -w net.core.netdev_max_backlog={most}"),
-                    "longer bursts wait instead of being dropped",
+                    "let longer bursts wait instead of being dropped",
                 ),
             };
             dropped.finding(seen)
@@ -160,7 +166,7 @@ impl Cause for DeviceReceive {
                 // The device counts again what the backlog of a core behind it drops.
                 n: dropped.saturating_sub(seen.growth(host, host::SOFTNET_DROPPED, None)).max(fifo),
                 of: arrived(seen, host),
-                next: step(format!("ethtool -G {interface} rx 4096"), "a longer ring holds longer bursts"),
+                next: step(format!("ethtool -G {interface} rx 4096"), "hold longer bursts in the ring"),
             };
             dropped.finding(seen)
         };
@@ -192,7 +198,7 @@ impl Cause for DeviceSend {
                 evidence: vec![counted(host, &format!("{} {interface}", host::DEV_TX_DROPPED), n)],
                 n,
                 of: seen.growth(host, host::DEV_TX_FRAMES, Some(interface)),
-                next: step(format!("ip link set {interface} txqueuelen 10000"), "a longer queue holds longer bursts"),
+                next: step(format!("ip link set {interface} txqueuelen 10000"), "hold longer bursts in the queue"),
             };
             dropped.finding(seen)
         };

@@ -31,7 +31,7 @@ impl Cause for ReceiveWindow {
         let (Some(sender), Some(receiver)) = (seen.host_of(side), seen.host_of(peer)) else { return Vec::new() };
         vec![Finding {
             id: self.id().to_owned(),
-            short: "receive window".to_owned(),
+            short: "peer window".to_owned(),
             title: format!(
                 "the sender on {sender} waited {} of its time for room in the receiver on {receiver}: it reads too slowly, or its buffer is smaller than the path holds",
                 percent(share)
@@ -101,7 +101,7 @@ fn larger(seen: &Evidenced<'_>, host: &str, name: &str, usual: &str) -> NextStep
     NextStep {
         command: format!("sysctl -w {name}=\"{least} {default} {most}\""),
         on: Some(host.to_owned()),
-        expected: Some("more data may be on its way at once".to_owned()),
+        expected: Some("let more data be on its way at once".to_owned()),
     }
 }
 

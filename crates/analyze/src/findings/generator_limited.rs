@@ -32,7 +32,7 @@ impl Cause for GeneratorLimited {
         let Some((title, evidence)) = by_ceiling(seen).or_else(|| by_processor(seen)) else { return Vec::new() };
         vec![Finding {
             id: self.id().to_owned(),
-            short: "our own limit".to_owned(),
+            short: "own limit".to_owned(),
             title,
             severity: Severity::HoldsBack,
             tests: vec![seen.test.name.clone()],
@@ -42,7 +42,7 @@ impl Cause for GeneratorLimited {
                 command: "fathom calibrate".to_owned(),
                 on: Some(seen.test.from.clone()),
                 expected: Some(
-                    "shows what this machine can generate; a faster one, or several, go beyond it".to_owned(),
+                    "show what this machine can generate; a faster one, or several, go beyond it".to_owned(),
                 ),
             }),
         }]
@@ -105,10 +105,10 @@ impl Cause for OfferedTooLittle {
         }
         vec![Finding {
             id: self.id().to_owned(),
-            short: "offered too little".to_owned(),
+            short: "offered less".to_owned(),
             title: format!(
-                "only {} of what was asked for was sent, so the target was not tested at that rate",
-                percent(share)
+                "only {:.1} % of what was asked for was sent, so the target was not tested at that rate",
+                100.0 * share
             ),
             severity: Severity::Invalidates,
             tests: vec![seen.test.name.clone()],
@@ -117,7 +117,7 @@ impl Cause for OfferedTooLittle {
             next: Some(NextStep {
                 command: "fathom calibrate".to_owned(),
                 on: Some(sender.to_owned()),
-                expected: Some("shows the highest rate that this machine can offer".to_owned()),
+                expected: Some("show the highest rate that this machine can offer".to_owned()),
             }),
         }]
     }
@@ -134,7 +134,7 @@ mod tests {
         story.http(1000, 100);
         story.context.ceilings.insert("http".to_owned(), [("requests_per_sec".to_owned(), 1050.0)].into());
         let finding = story.finding("generator-limited").unwrap();
-        assert_eq!(finding.title, "fathom itself was the limit: 95 % of its own ceiling 1.05 k req/s");
+        assert_eq!(finding.title, "fathom itself was the limit: 95 % of its ceiling 1.05 k req/s");
     }
 
     #[test]
@@ -168,7 +168,7 @@ mod tests {
         story.udp_stream(&[(900, 900)]);
         story.total("client", count::INTENDED, 1000);
         let finding = story.finding("offered-too-little").unwrap();
-        assert!(finding.title.starts_with("only 90 % of what was asked for was sent"), "{}", finding.title);
+        assert!(finding.title.starts_with("only 90.0 % of what was asked for was sent"), "{}", finding.title);
         story.total("client", count::INTENDED, 905);
         assert_eq!(story.finding("offered-too-little"), None);
     }

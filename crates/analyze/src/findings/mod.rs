@@ -18,7 +18,7 @@ mod unsteady;
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use fathom_model::{
-    Environment, Evidence, Finding, HostRecord, Limit, LimitKind, Record, Run, Side, Trial,
+    Environment, Evidence, Finding, HostRecord, Limit, LimitKind, Record, Run, Severity, Side, Trial,
     names::{count, host as counter},
     plan::Reach,
     run::TestRun,
@@ -209,6 +209,12 @@ impl<'a> Evidenced<'a> {
         from == to || (here(from) && here(to)) || boot(from).is_some_and(|id| boot(to) == Some(id))
     }
 
+    /// Whether both ends run on the same cores and those have no time left.
+    pub(crate) fn shares_full_cores(&self) -> bool {
+        let cores = self.cores(&self.test.from);
+        self.one_machine() && !cores.is_empty() && cores.iter().all(|core| core.busy() >= core_saturated::FULL)
+    }
+
     /// The host that sends and the host that receives, where the work goes one way.
     pub(crate) fn one_way(&self) -> Option<(Side, Side)> {
         let ways = [(count::SENT, count::RECEIVED), (count::BYTES_SENT, count::BYTES_RECEIVED)];
@@ -303,13 +309,18 @@ pub(crate) fn findings(run: &Run, context: &Context) -> Vec<Finding> {
     let mut merged: Vec<Finding> = Vec::new();
     for (_, finding) in found {
         let same = |other: &&mut Finding| {
-            (&other.id, &other.short, other.severity) == (&finding.id, &finding.short, finding.severity)
+            let alike = (&other.id, &other.short, other.severity) == (&finding.id, &finding.short, finding.severity);
+            // Two promises that were broken are two facts.
+            alike && (finding.id != "promise-broken" || other.title == finding.title)
         };
         match merged.iter_mut().find(same) {
             Some(first) => join(first, finding),
             None => merged.push(finding),
         }
     }
+    // What most tests share explains more than what makes one of them say little.
+    let most = |finding: &Finding| run.tests.len() > 1 && 2 * finding.tests.len() > run.tests.len();
+    merged.sort_by_key(|finding| (finding.severity == Severity::Remark, !most(finding)));
     merged
 }
 
@@ -331,7 +342,7 @@ fn join(first: &mut Finding, other: Finding) {
 mod tests {
     use super::*;
     use crate::story::Story;
-    use fathom_model::{Severity, units::Nanos};
+    use fathom_model::units::Nanos;
 
     #[test]
     fn on_a_quiet_host_nothing_is_found() {
@@ -349,6 +360,23 @@ mod tests {
     }
 
     #[test]
+    fn what_most_tests_share_leads_and_its_words_fit_a_column() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1000, 1000]);
+        story.shape(|interval| 2000 - 60 * interval);
+        story.http(1000, 1);
+        story.tcp_rr(1000, 1);
+        story.cpu("target", "cpu0", [5, 5, 88, 0]);
+        story.cpu("target", "cpu1", [5, 5, 1, 0]);
+        let run = story.analyzed();
+        let told: Vec<(&str, usize)> = run.findings.iter().map(|f| (f.id.as_str(), f.tests.len())).collect();
+        assert_eq!((told[0], told[1]), (("core-saturated", 2), ("no-steady-state", 1)), "{told:?}");
+        assert!(run.findings.iter().all(|finding| finding.short.chars().count() <= 12), "{:?}", run.findings);
+        let expected = run.findings.iter().filter_map(|finding| finding.next.as_ref()?.expected.as_ref());
+        assert!(expected.into_iter().all(|text| !text.split(' ').next().unwrap().ends_with('s')));
+    }
+
+    #[test]
     fn one_cause_of_several_tests_is_told_once_and_the_most_important_comes_first() {
         let mut story = Story::new();
         story.tcp_stream(&[1000, 1000]);
@@ -360,7 +388,6 @@ mod tests {
         let told: Vec<(&str, usize)> = run.findings.iter().map(|f| (f.id.as_str(), f.tests.len())).collect();
         assert_eq!(told[0], ("steal", 2));
         assert!(told.contains(&("core-saturated", 1)), "{told:?}");
-        assert!(run.findings.is_sorted_by_key(|finding| Reverse(finding.severity)));
         assert_eq!(run.findings[0].severity, Severity::Invalidates);
         assert!(run.tests.iter().all(|test| test.findings.contains(&"steal".to_owned())));
     }

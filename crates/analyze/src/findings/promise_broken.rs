@@ -21,7 +21,7 @@ impl Cause for PromiseBroken {
             let evidence = Evidence { host: seen.test.from.clone(), counter: summary.metric.name.to_string(), value };
             Some(Finding {
                 id: self.id().to_owned(),
-                short: format!("{} not kept", summary.metric.title),
+                short: "not kept".to_owned(),
                 title: format!("a promise was not kept: {}", judged.reason),
                 severity: Severity::Remark,
                 tests: vec![seen.test.name.clone()],

@@ -2,8 +2,11 @@
 
 use fathom_model::{
     Finding, Layer, NextStep, Severity,
-    names::host::{TCP_OUT_SEGMENTS, TCP_RETRANS_SEGMENTS, TCP_TIMEOUTS},
-    units::{percent, ratio},
+    names::host::{
+        DEV_RX_DROPPED, DEV_TX_DROPPED, SOFTNET_DROPPED, TCP_IN_ERRORS, TCP_OUT_SEGMENTS, TCP_RETRANS_SEGMENTS,
+        TCP_TIMEOUTS,
+    },
+    units::{approximate, grouped, percent, ratio},
 };
 
 use super::{Cause, Evidenced, counted};
@@ -12,8 +15,14 @@ use super::{Cause, Evidenced, counted};
 const HOLDS_BACK: f64 = 1e-3;
 /// Fewer segments than this are too few for a share.
 const SEGMENTS_MIN: u64 = 1000;
+/// Segments that the receiver says it had already (`TcpExt: TCPDSACKRecvSegs`).
+const TCP_DSACK_SEGMENTS: &str = "tcp_dsack_segments";
+/// From this share of repeats that had arrived before on, order was lost and not segments.
+const NEEDLESS: f64 = 0.5;
+/// Every place of a host that may drop a segment and counts it.
+const DROPS: [&str; 4] = [SOFTNET_DROPPED, DEV_RX_DROPPED, DEV_TX_DROPPED, TCP_IN_ERRORS];
 
-/// Compares what was sent again with what was sent, on each host.
+/// Compares what was sent again with what was sent, on each host, and says what the counters know of the reason.
 pub(crate) struct Retransmissions;
 
 impl Cause for Retransmissions {
@@ -32,21 +41,42 @@ impl Cause for Retransmissions {
         };
         let worst = seen.hosts().filter_map(|host| Some((host, share(&host)?))).max_by(|a, b| a.1.total_cmp(&b.1));
         let Some((host, share)) = worst.filter(|(_, share)| *share > HOLDS_BACK) else { return Vec::new() };
-        let counters = [TCP_RETRANS_SEGMENTS, TCP_OUT_SEGMENTS, TCP_TIMEOUTS];
+        let counters = [TCP_RETRANS_SEGMENTS, TCP_OUT_SEGMENTS, TCP_TIMEOUTS, TCP_DSACK_SEGMENTS];
+        let counters = counters.map(|counter| (counter, seen.growth(host, counter, None)));
+        let told = counters.iter().filter(|(counter, n)| *n > 0 || *counter != TCP_DSACK_SEGMENTS);
+        let (why, needless) = reason(seen, host);
         vec![Finding {
             id: self.id().to_owned(),
-            short: "retransmissions".to_owned(),
-            title: format!("{host} sent {} of its TCP segments again: the path loses or reorders them", percent(share)),
-            severity: Severity::HoldsBack,
+            short: "resent".to_owned(),
+            title: format!("{host} sent {} of its TCP segments again: {why}", percent(share)),
+            severity: if needless { Severity::Remark } else { Severity::HoldsBack },
             tests: vec![seen.test.name.clone()],
-            evidence: counters.map(|counter| counted(host, counter, seen.growth(host, counter, None))).to_vec(),
+            evidence: told.map(|(counter, n)| counted(host, counter, *n)).collect(),
             explains: None,
-            next: Some(NextStep {
+            next: (!needless).then(|| NextStep {
                 command: format!("tc -s qdisc show dev {0}; ip -s link show dev {0}", seen.interface(host)),
                 on: Some(host.to_owned()),
-                expected: Some("shows whether this host's own queue drops, or the network behind it".to_owned()),
+                expected: Some("show whether this host's own queue drops, or the network behind it".to_owned()),
             }),
         }]
+    }
+}
+
+/// What the counters say of the reason, and whether it was needless because the segments had arrived, out of order.
+fn reason(seen: &Evidenced<'_>, host: &str) -> (String, bool) {
+    let again = seen.growth(host, TCP_RETRANS_SEGMENTS, None);
+    let known = seen.growth(host, TCP_DSACK_SEGMENTS, None);
+    if approximate(known) >= NEEDLESS * approximate(again) {
+        return (format!("{} of {} had arrived already, out of order", grouped(known), grouped(again)), true);
+    }
+    let of_host = |host| DROPS.iter().map(|counter| seen.growth(host, counter, None)).max().unwrap_or(0);
+    let n_dropped = seen.hosts().map(of_host).max().unwrap_or(0);
+    // Between two ends of one machine there is no place that drops and does not count.
+    let all_counted = seen.one_machine() && seen.hosts().all(|host| seen.is_memory(host));
+    match (n_dropped, all_counted) {
+        (0, true) => ("nothing was dropped, they arrived out of order".to_owned(), true),
+        (0, false) => ("these hosts dropped none, so the network between them loses or reorders".to_owned(), false),
+        (n, _) => (format!("these hosts dropped {}", grouped(n)), false),
     }
 }
 
@@ -67,7 +97,16 @@ mod tests {
     fn a_path_that_loses_segments_is_found_at_its_sender() {
         let finding = with_retransmissions(500).finding("retransmissions").unwrap();
         assert!(finding.title.starts_with("client sent 0.50 % of its TCP segments again"), "{}", finding.title);
-        assert_eq!(finding.evidence[0].value, "1,000");
+        assert_eq!((finding.evidence[0].value.as_str(), finding.severity), ("1,000", Severity::HoldsBack));
+    }
+
+    #[test]
+    fn what_had_arrived_already_was_sent_again_needlessly() {
+        let mut story = with_retransmissions(500);
+        story.host_counter("client", (TCP_DSACK_SEGMENTS, ""), 450);
+        let finding = story.finding("retransmissions").unwrap();
+        assert!(finding.title.ends_with("900 of 1,000 had arrived already, out of order"), "{}", finding.title);
+        assert_eq!((finding.severity, finding.next), (Severity::Remark, None));
     }
 
     #[test]

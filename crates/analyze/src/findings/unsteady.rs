@@ -33,7 +33,7 @@ impl Cause for NoSteadyState {
             next: Some(NextStep {
                 command: format!("{} --warmup 2s --duration 10s", seen.run.command),
                 on: None,
-                expected: Some("a longer trial shows whether the rate settles".to_owned()),
+                expected: Some("show whether the rate settles in a longer trial".to_owned()),
             }),
         };
         let proof =

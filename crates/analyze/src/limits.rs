@@ -108,11 +108,7 @@ pub(crate) fn limits(run: &Run, test: &TestRun, context: &Context) -> Vec<Limit>
     let mut rates = test.summaries.iter().filter(|summary| is_rate(&summary.metric));
     let of_line = rates.find_map(|rate| Some((rate, of_line(run, test, &rate.metric)?)));
     limits.extend(of_line.map(|(rate, most)| limit(LimitKind::LineRate, rate, most, "line")));
-    let ceilings = context.ceilings.get(&test.kind);
-    for summary in test.summaries.iter().filter(|summary| is_rate(&summary.metric)) {
-        let ceiling = ceilings.and_then(|of| of.get(summary.metric.name.as_ref()));
-        limits.extend(ceiling.map(|most| limit(LimitKind::OwnCeiling, summary, *most, "ceiling")));
-    }
+    limits.extend(own_ceiling(test, context));
     limits.extend(asked(test));
     limits.extend(layer_below(run, test));
     for (name, written) in &test.expect {
@@ -125,6 +121,13 @@ pub(crate) fn limits(run: &Run, test: &TestRun, context: &Context) -> Vec<Limit>
     let nearness = |limit: &Limit| limit.used.unwrap_or(-1.0);
     limits.sort_by(|a, b| nearness(b).total_cmp(&nearness(a)));
     limits
+}
+
+/// What the tool reached at best on this machine; what exceeds it is not limited by it.
+fn own_ceiling(test: &TestRun, context: &Context) -> Option<Limit> {
+    let main = main_rate(test)?;
+    let most = context.ceilings.get(&test.kind)?.get(main.metric.name.as_ref())?;
+    Some(limit(LimitKind::OwnCeiling, main, *most, "ceiling")).filter(|limit| limit.used.is_none_or(|used| used <= 1.0))
 }
 
 /// The most of a metric that the wire carries, with 20 bytes per frame beside it.

@@ -12,7 +12,7 @@ pub(crate) const FLOWS_MAX: usize = 16;
 
 /// The columns of the list.
 pub(crate) const COLUMNS: [&str; 8] =
-    ["rtt", "rtt min", "cwnd", "mss", "resent", "delivery rate", "peer's window", "send buffer"];
+    ["rtt", "rtt min", "cwnd", "mss", "resent", "delivery", "rwnd wait", "sndbuf wait"];
 
 /// One connection: its addresses and a text per column, empty where the kernel said nothing.
 #[derive(Debug, PartialEq, Eq)]

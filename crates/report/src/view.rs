@@ -1,12 +1,18 @@
 //! What the table of a run shows, the same in text and HTML: picked and put into words, not computed.
 
 use fathom_model::{
-    Confidence, Derivation, Finding, Limit, LimitKind, Metric, Run, Severity, Summary, TestRun, Unit, finding::Outcome,
-    metric::Better, run::Completeness, units::percent,
+    Confidence, Derivation, Finding, Limit, LimitKind, Metric, Run, Severity, Summary, TestRun, Unit,
+    finding::Outcome,
+    metric::Better,
+    plan::Reach,
+    run::Completeness,
+    units::{BitsPerSec, grouped, percent, rounded},
 };
 
 /// What stands in a cell for a value that there is not.
 pub(crate) const MISSING: &str = "–";
+/// More findings than this are no longer read one by one.
+const IMPORTANT_MAX: usize = 3;
 /// How many quantiles fit on the line below a headline.
 const QUANTILES_MAX: usize = 4;
 
@@ -110,7 +116,8 @@ pub(crate) fn quantiles<'a>(test: &'a TestRun, headline: &Summary) -> Vec<&'a Su
 fn quantile_row<'a>(test: &'a TestRun, headline: &Summary) -> Option<Row<'a>> {
     let group = quantiles(test, headline);
     let values: Vec<String> = group.iter().filter_map(|s| Some(s.metric.show(s.value?))).collect();
-    let label = group.iter().map(|s| s.metric.title.as_ref()).collect::<Vec<_>>().join(" · ");
+    let titles: Vec<&str> = group.iter().map(|s| s.metric.title.as_ref()).collect();
+    let label = with_common_start(&titles);
     (!group.is_empty()).then(|| Row { result: with_common_unit(&values, " · "), ..empty(test, label) })
 }
 
@@ -122,7 +129,7 @@ pub(crate) fn value_row<'a>(test: &'a TestRun, summary: &Summary, label: String)
     Row {
         result: match summary.value {
             None => format!("{MISSING}  {}", summary.note.as_deref().unwrap_or("not measured")),
-            Some(value) if named => summary.metric.show(value),
+            Some(value) if named => show(&summary.metric, value),
             Some(value) => headline_value(&summary.metric, value),
         },
         interval: interval(summary),
@@ -131,6 +138,11 @@ pub(crate) fn value_row<'a>(test: &'a TestRun, summary: &Summary, label: String)
         mark: if summary.value.is_none() { Mark::Missing } else { mark },
         ..empty(test, label)
     }
+}
+
+/// A value in its unit; a mean of large counts without the digits behind the point, which tell nothing.
+pub(crate) fn show(metric: &Metric, value: f64) -> String {
+    if metric.unit == Unit::Count && value >= 100.0 { grouped(rounded(value)) } else { metric.show(value) }
 }
 
 /// A value that stands without its metric's name beside it: a rate speaks for itself, other values are named.
@@ -154,13 +166,22 @@ pub(crate) fn interval(summary: &Summary) -> String {
     if summary.metric.better == Better::Higher && symmetric && value > 0.0 && summary.metric.unit != Unit::Ratio {
         return format!("± {}", percent(below.max(above) / value));
     }
-    let (low, high, whole) = (summary.metric.show(low), summary.metric.show(high), summary.metric.show(value));
+    let [shown_low, shown_high, whole] = [low, high, value].map(|value| show(&summary.metric, value));
     let unit = |text: &str| text.split_once(' ').map(|(_, unit)| unit.to_owned());
-    if unit(&low) == unit(&high) && unit(&low) == unit(&whole) {
-        let number = |text: &str| text.split(' ').next().unwrap_or_default().to_owned();
-        return format!("{} – {}", number(&low), number(&high));
+    let number = |text: &str| text.split(' ').next().unwrap_or_default().to_owned();
+    // Nothing is nothing in every unit.
+    let low = if low == 0.0 { "0".to_owned() } else { shown_low };
+    if unit(&shown_high) == unit(&whole) && (low == "0" || unit(&low) == unit(&whole)) {
+        return format!("{} – {}", number(&low), number(&shown_high));
     }
-    format!("{low} – {high}")
+    format!("{low} – {shown_high}")
+}
+
+/// Titles joined, with the words before their last one written once if they are the same.
+pub(crate) fn with_common_start(titles: &[&str]) -> String {
+    let start = titles.first().and_then(|title| title.rfind(' ').map(|end| &title[..=end])).unwrap_or_default();
+    let rest: Option<Vec<&str>> = titles.iter().map(|title| title.strip_prefix(start)).collect();
+    rest.map_or_else(|| titles.join(" · "), |rest| format!("{start}{}", rest.join(" · ")))
 }
 
 /// Values joined, with their unit written once if it is the same.
@@ -203,10 +224,20 @@ pub(crate) fn finding_of<'a>(run: &'a Run, test: &TestRun) -> Option<&'a Finding
         .or_else(|| run.findings.iter().find(explains))
 }
 
-/// The findings that stand above the table, what invalidates first.
+/// The findings that stand above the table, at most so many: the first, then what invalidates.
 pub(crate) fn important(run: &Run) -> Vec<&Finding> {
-    let of = |severity: Severity| run.findings.iter().filter(move |finding| finding.severity == severity);
-    of(Severity::Invalidates).chain(of(Severity::HoldsBack)).collect()
+    let mut all: Vec<&Finding> = run.findings.iter().filter(|found| found.severity != Severity::Remark).collect();
+    if let Some((_, others)) = all.split_first_mut() {
+        others.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    }
+    all.truncate(IMPORTANT_MAX);
+    all
+}
+
+/// The findings that stand below the table: those for which there was no room above it, and the remarks.
+pub(crate) fn remarks(run: &Run) -> Vec<&Finding> {
+    let above = important(run);
+    run.findings.iter().filter(|finding| !above.iter().any(|other| std::ptr::eq(*other, *finding))).collect()
 }
 
 /// The word of the verdict.
@@ -227,16 +258,25 @@ pub(crate) fn incomplete(run: &Run) -> Option<&str> {
     }
 }
 
+/// The beginning of a note that several values of a test may have.
+const TOO_FEW: &str = "too few samples ";
+
 /// What must be said beside the numbers of a test, each once, with how many rounds say it.
-pub(crate) fn notes(test: &TestRun) -> Vec<(String, usize)> {
-    let of_metrics = test
-        .summaries
-        .iter()
-        .filter(|s| s.value.is_some())
-        .filter_map(|summary| summary.note.as_ref().map(|note| format!("{}: {note}", summary.metric.title)));
-    let mut notes: Vec<(String, usize)> = of_metrics.map(|note| (note, 0)).collect();
+///
+/// Of values that `shown` does not name nothing needs to be said.
+pub(crate) fn notes(run: &Run, test: &TestRun, shown: impl Fn(&Summary) -> bool) -> Vec<(String, usize)> {
+    let beside = test.summaries.iter().filter(|summary| summary.value.is_some() && shown(summary));
+    let of_metrics = beside.filter_map(|summary| Some((summary.metric.title.as_ref(), summary.note.as_deref()?)));
+    let (few, others): (Vec<_>, Vec<_>) = of_metrics.partition(|(_, note)| note.starts_with(TOO_FEW));
+    let few: Vec<String> = few.iter().map(|(title, note)| format!("{title} {}", &note[TOO_FEW.len()..])).collect();
+    let few = (!few.is_empty()).then(|| format!("{TOO_FEW}for {}", few.join(", ")));
+    let others = others.into_iter().map(|(title, note)| format!("{title}: {note}"));
+    let mut notes: Vec<(String, usize)> = few.into_iter().chain(others).map(|note| (note, 0)).collect();
     for trial in &test.trials {
-        for note in trial.records.values().flat_map(|record| &record.notes) {
+        // What is told as a finding need not be said twice.
+        let told =
+            |text: &str| run.findings.iter().any(|found| found.title == text && found.tests.contains(&test.name));
+        for note in trial.records.values().flat_map(|record| &record.notes).filter(|note| !told(&note.text)) {
             match notes.iter_mut().find(|(text, _)| *text == note.text) {
                 Some((_, n)) => *n += 1,
                 None => notes.push((note.text.clone(), 1)),
@@ -244,6 +284,15 @@ pub(crate) fn notes(test: &TestRun) -> Vec<(String, usize)> {
         }
     }
     notes
+}
+
+/// Whether a value stands in the table of a run with several tests.
+pub(crate) fn in_table(test: &TestRun, summary: &Summary) -> bool {
+    let Some(first) = test.summaries.first() else { return false };
+    let named = |other: &&Summary| other.metric.name == summary.metric.name;
+    named(&first)
+        || quantiles(test, first).iter().any(named)
+        || test.limits.iter().any(|limit| limit.metric == summary.metric.name)
 }
 
 /// Errors by cause over all rounds, the most frequent first.
@@ -257,19 +306,47 @@ pub(crate) fn errors(test: &TestRun) -> Vec<(String, u64)> {
     all
 }
 
-/// A host in a few words: `gen-1 (16 cores, ens5 25 Gbit/s)`.
+/// The command without the place of the program.
+pub(crate) fn command(run: &Run) -> String {
+    let (program, rest) = run.command.split_once(' ').unwrap_or((&run.command, ""));
+    let name = program.rsplit('/').next().unwrap_or(program);
+    format!("{name} {rest}").trim_end().to_owned()
+}
+
+/// Whether all hosts of a run are one machine, so that they have the same cores.
+pub(crate) fn one_machine(run: &Run) -> bool {
+    let here = |name: &String| matches!(run.plan.hosts.get(name), Some(Reach::This | Reach::Lab(_) | Reach::LabUp(..)));
+    let boots: Vec<Option<&str>> = run.hosts.values().map(|host| host.environment.get("kernel", "boot_id")).collect();
+    run.hosts.keys().all(here) || (boots.iter().all(Option::is_some) && boots.windows(2).all(|two| two[0] == two[1]))
+}
+
+fn cores_words(run: &Run, name: &str) -> Option<String> {
+    let cores = run.tests.iter().map(|test| crate::plot::heat::cores(test, name).len()).max().filter(|n| *n > 0)?;
+    Some(format!("{cores} core{}", if cores == 1 { "" } else { "s" }))
+}
+
+/// The interface of a host with its speed, if that is one of a wire.
+fn interface_words(run: &Run, name: &str) -> Option<String> {
+    let host = run.hosts.get(name)?;
+    let interface = host.interface.as_deref()?;
+    let fact = |name: &str| host.environment.get(interface, name);
+    let speed = fact("speed_bps").filter(|_| fact("line_rate") == Some("real"));
+    let speed = speed.and_then(|speed| speed.parse::<BitsPerSec>().ok());
+    Some(speed.map_or(interface.to_owned(), |speed| format!("{interface} {speed}")))
+}
+
+/// A host in a few words: `gen-1 (16 cores, ens5 25 Gbit/s)`; the cores that several hosts share stand elsewhere.
 pub(crate) fn host_words(run: &Run, name: &str) -> String {
-    let Some(host) = run.hosts.get(name) else { return name.to_owned() };
-    let cores = run.tests.iter().map(|test| crate::plot::heat::cores(test, name).len()).max().unwrap_or(0);
-    let mut facts = Vec::new();
-    if cores > 0 {
-        facts.push(format!("{cores} core{}", if cores == 1 { "" } else { "s" }));
-    }
-    if let Some(interface) = &host.interface {
-        let speed = host.environment.get(interface, "speed").map_or(String::new(), |speed| format!(" {speed}"));
-        facts.push(format!("{interface}{speed}"));
-    }
+    let cores = cores_words(run, name).filter(|_| shared_cores(run).is_none());
+    let facts: Vec<String> = cores.into_iter().chain(interface_words(run, name)).collect();
     if facts.is_empty() { name.to_owned() } else { format!("{name} ({})", facts.join(", ")) }
+}
+
+/// What the hosts of a run share, when they are one machine: `one machine with 2 cores`.
+pub(crate) fn shared_cores(run: &Run) -> Option<String> {
+    let several = parts_of_hosts(run).iter().any(|(_, name)| Some(*name) != run.tests.first().map(|test| &*test.from));
+    let name = run.hosts.keys().find_map(|name| cores_words(run, name)).filter(|_| several && one_machine(run))?;
+    Some(format!("one machine with {name}"))
 }
 
 /// Each host that takes part, with what it does.
@@ -278,6 +355,9 @@ pub(crate) fn parts_of_hosts(run: &Run) -> Vec<(&'static str, &str)> {
     let to = run.tests.iter().find_map(|test| test.to.as_deref());
     let known = |name: &&str| Some(*name) != from && Some(*name) != to;
     let others = run.hosts.keys().map(String::as_str).filter(known).map(|name| ("host", name));
+    if from.is_some() && from == to {
+        return from.map(|name| ("client and target", name)).into_iter().chain(others).collect();
+    }
     from.map(|name| ("client", name)).into_iter().chain(to.map(|name| ("target", name))).chain(others).collect()
 }
 
@@ -289,7 +369,7 @@ mod tests {
 
     fn summary(unit: Unit, better: Better, (value, low, high): (f64, f64, f64)) -> Summary {
         let from = Derivation::Rate { side: Side::Initiator, counter: "sent".into() };
-        let (name, title, source) = ("rate".into(), "rate".into(), "docs/methods/rate.md".into());
+        let (name, title, source) = ("rate".into(), "rate".into(), "RFC 2544".into());
         Summary {
             metric: Metric { name, title, unit, better, source, from },
             value: Some(value),

@@ -50,7 +50,7 @@ fn bare() -> Run {
 
 const EVALUATION: &str = "\
 fathom evaluate 10.0.0.2 --expect 'udp_stream.loss_ratio <= 0'
-  client: gen-1 (8 cores, ens5 25 Gbit/s) target: web-1 (8 cores, ens5 25 Gbit/s)
+  client: gen-1 (8 cores, ens5 25.0 Gbit/s)   target: web-1 (8 cores, ens5 25.0 Gbit/s)
 
   INCOMPLETE  tcp_crr: web-1 did not answer in rounds 4 and 5; what was measured is kept
 
@@ -63,31 +63,26 @@ fathom evaluate 10.0.0.2 --expect 'udp_stream.loss_ratio <= 0'
   next:  sysctl -w net.core.rmem_max=8388608
          (on web-1; expected to end the loss at this rate)
 
-  layer   test                  result       95 % interval  limit               used
-  http    GET /, 100            182 k req/s  ± 0.40 %       own ceiling 610 k   30 %   ◂ one queue
-          connections
-          p50 · p99 · p99.9     510 µs · 1.89 ms · 4.18 ms
-  tcp     stream, 8 flows       9.10 Gbit/s  ± 0.40 %       line 23.5 Gbit/s    39 %   ◂ one queue
-          request/response, 1   48.2 µs p50  47.9 – 48.5
-          flow
-          p99 · p99.9           178 · 395 µs
-          connect +             38.0 k/s     ± 0.40 %
-          request/response
-          p50 · p99 · p99.9     151 µs · 559 µs · 1.24 ms
+  layer   test                 result       95 % interval  limit                used
+  http    GET /, 100 conn.     182 k req/s  ± 0.40 %       ceiling 610 k req/s  30 %   ◂ one queue
+          p50 · p99 · p99.9    510 µs · 1.89 ms · 4.18 ms
+  tcp     stream, 8 flows      9.10 Gbit/s  ± 0.40 %       line 23.5 Gbit/s     39 %   ◂ one queue
+          rr                   48.2 µs p50  47.9 – 48.5
+          p99 · p99.9          178 · 395 µs
+          connect + rr         38.0 k/s     ± 0.40 %
+          p50 · p99 · p99.9    151 µs · 559 µs · 1.24 ms
           3 of 5 rounds
-  udp     1,400 B at 5 Gbit/s   loss 0.31 %  0.29 – 0.33    promised 0 %        ✗      ◂ socket
-                                                                                       buffer
-          goodput               4.99 Gbit/s  ± 0.40 %       asked 5 Gbit/s      100 %
-  frames  64 B                  3.10 Mpps    ± 0.40 %       own ceiling 3.4     91 %
-                                                            Mpps
-          1518 B                –  needs CAP_NET_RAW
+  udp     1,400 B at 5 Gbit/s  loss 0.31 %  0.29 – 0.33    <= 0 %               ✗      ◂ socket full
+          goodput              4.99 Gbit/s  ± 0.40 %       asked 5 Gbit/s       100 %
+  frames  64 B                 3.10 Mpps    ± 0.40 %       ceiling 3.40 Mpps    91 %
+          1518 B               –  needs CAP_NET_RAW
 
-  sent 31,248,112 datagrams = received 31,151,998 + receiver's socket buffer 93,114 + softnet
-  backlog 2,880 + device 0 + unexplained 120
+  sent 31,248,112 datagrams = received 31,151,998 + socket buffer 93,114 + softnet backlog 2,880 +
+  unexplained 120
 
-  note  http: p99.9: 3 samples lie above it, too few to rely on
-  note  tcp_rr: p99.9: 3 samples lie above it, too few to rely on
-  note  tcp_crr: p99.9: 3 samples lie above it, too few to rely on
+  note  http: too few samples for p99.9 (30,000 of 100,000)
+  note  tcp_rr: too few samples for p99.9 (30,000 of 100,000)
+  note  tcp_crr: too few samples for p99.9 (30,000 of 100,000)
   note  tcp_crr: the rate was not steady after 400 ms of warm-up; the interval is wider than it had
         to be
   note  web-1: the driver's own counters could not be read: ethtool -S is not permitted
@@ -130,7 +125,7 @@ fn colours_only_repeat_what_the_words_say() {
 #[test]
 fn a_single_test_is_told_in_detail() {
     let text = written(&Text(TextStyle::PLAIN), &sample::run_of("http"));
-    for part in ["round 5", "p99.99", "30,000", "error", "connection reset by peer", "too few to rely on"] {
+    for part in ["round 5", "p99.99", "30,000", "error", "connection reset by peer", "too few samples for p99.9"] {
         assert!(text.contains(part), "{part} is missing in\n{text}");
     }
     let text = written(&Text(TextStyle::PLAIN), &sample::run_of("tcp_stream"));

@@ -98,7 +98,7 @@ impl Cause for UdpReceiveBuffer {
             of: seen.total(from, count::SENT),
             next: step(
                 format!("sysctl -w net.core.rmem_max={room}"),
-                &format!("hold bursts of {}; a reader that is always too slow needs a lower rate", Bytes(room)),
+                &format!("hold bursts of {}, unless the reader is always too slow", Bytes(room)),
             ),
         };
         let finding = dropped.finding(seen);

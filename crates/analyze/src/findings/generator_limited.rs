@@ -26,7 +26,8 @@ impl Cause for GeneratorLimited {
     }
 
     fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
-        if seen.reached() {
+        // Two ends that share full cores are each other's limit, as they were when the ceiling was measured.
+        if seen.reached() || seen.shares_full_cores() {
             return Vec::new();
         }
         let Some((title, evidence)) = by_ceiling(seen).or_else(|| by_processor(seen)) else { return Vec::new() };
@@ -41,9 +42,7 @@ impl Cause for GeneratorLimited {
             next: Some(NextStep {
                 command: "fathom calibrate".to_owned(),
                 on: Some(seen.test.from.clone()),
-                expected: Some(
-                    "show what this machine can generate; a faster one, or several, go beyond it".to_owned(),
-                ),
+                expected: Some("show the most that this machine can generate".to_owned()),
             }),
         }]
     }

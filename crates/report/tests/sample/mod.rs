@@ -181,7 +181,7 @@ fn metric(name: &'static str, title: &'static str, unit: Unit, from: Derivation)
         Unit::Nanos | Unit::Ratio => Better::Lower,
         _ => Better::Higher,
     };
-    Metric { name: name.into(), title: title.into(), unit, better, source: "docs/methods/sample.md".into(), from }
+    Metric { name: name.into(), title: title.into(), unit, better, source: "RFC 2544".into(), from }
 }
 
 fn summary(metric: Metric, value: f64, spread: f64, rounds: u32) -> Summary {
@@ -210,7 +210,7 @@ fn test(shape: &Shape) -> TestRun {
     if let Some(median) = shape.latency {
         summaries.push(quantile("service_time_ns_p50", "p50", 0.5, median));
         summaries.push(quantile("service_time_ns_p99", "p99", 0.99, median * 3.7));
-        let few = Some("3 samples lie above it, too few to rely on".to_owned());
+        let few = Some("too few samples (30,000 of 100,000)".to_owned());
         summaries.push(Summary { note: few, ..quantile("service_time_ns_p999", "p99.9", 0.9999, median * 8.2) });
     }
     let cost = Derivation::Cost { side: Side::Initiator, counter: shape.counter.into() };
@@ -245,19 +245,21 @@ fn limit(of: &mut TestRun, kind: LimitKind, value: f64, words: &str) {
     of.limits.push(limit);
 }
 
+const HTTP: Shape = Shape {
+    name: "http",
+    title: "GET /, 100 connections",
+    layer: Layer::Http,
+    counter: count::REQUESTS,
+    side: Side::Initiator,
+    unit: Unit::RequestsPerSec,
+    rate: 182_000.0,
+    latency: Some(510_000.0),
+    core0: 0.7,
+    rounds: ROUNDS,
+};
+
 fn shapes() -> [Shape; 6] {
-    let base = Shape {
-        name: "http",
-        title: "GET /, 100 connections",
-        layer: Layer::Http,
-        counter: count::REQUESTS,
-        side: Side::Initiator,
-        unit: Unit::RequestsPerSec,
-        rate: 182_000.0,
-        latency: Some(510_000.0),
-        core0: 0.7,
-        rounds: ROUNDS,
-    };
+    let base = HTTP;
     let transactions =
         Shape { layer: Layer::Tcp, counter: count::TRANSACTIONS, unit: Unit::PerSec, rounds: ROUNDS, ..base };
     [
@@ -326,7 +328,7 @@ fn lossy(test: &mut TestRun) {
     let share = summary(metric("loss_ratio", "loss", Unit::Ratio, derivation), 0.0031, 0.06, ROUNDS);
     test.summaries.insert(0, share);
     test.expect.insert("loss_ratio".to_owned(), "<= 0".to_owned());
-    let promise = "promised 0 %".to_owned();
+    let promise = "<= 0 %".to_owned();
     test.limits.push(Limit {
         kind: LimitKind::Promise,
         metric: "loss_ratio".to_owned(),
@@ -356,9 +358,9 @@ fn lossy(test: &mut TestRun) {
 
 fn tests() -> Vec<TestRun> {
     let [mut stream, rr, crr, mut udp, mut frames, mut http] = shapes().map(|shape| test(&shape));
-    limit(&mut http, LimitKind::OwnCeiling, 610_000.0, "own ceiling 610 k");
+    limit(&mut http, LimitKind::OwnCeiling, 610_000.0, "ceiling 610 k req/s");
     limit(&mut stream, LimitKind::LineRate, 23.5e9, "line 23.5 Gbit/s");
-    limit(&mut frames, LimitKind::OwnCeiling, 3.4e6, "own ceiling 3.4 Mpps");
+    limit(&mut frames, LimitKind::OwnCeiling, 3.4e6, "ceiling 3.40 Mpps");
     limit(&mut frames, LimitKind::LineRate, 37.2e6, "line 37.2 Mpps");
     limit(&mut udp, LimitKind::Asked, 5e9, "asked 5 Gbit/s");
     lossy(&mut udp);
@@ -406,7 +408,7 @@ fn findings() -> Vec<Finding> {
         },
         Finding {
             id: "socket-buffer".to_owned(),
-            short: "socket buffer".to_owned(),
+            short: "socket full".to_owned(),
             title: "UDP loses 0.30 % at the receiver's socket: its buffer of 208 KiB holds 0.3 ms at 5 Gbit/s."
                 .to_owned(),
             severity: Severity::HoldsBack,
@@ -440,8 +442,9 @@ fn host(address: &str, kernel: &str, queues: &str) -> Host {
         ("cpu", "model", "Xeon Platinum 8375C @ 2.90GHz"),
         ("cpu", "cores", "8"),
         ("ens5", "driver", "ena"),
-        ("ens5", "speed", "25 Gbit/s"),
-        ("ens5", "mtu", "9001"),
+        ("ens5", "speed_bps", "25000000000"),
+        ("ens5", "line_rate", "real"),
+        ("ens5", "mtu_bytes", "9001"),
         ("ens5", "queues", queues),
         ("sysctl", "net.ipv4.tcp_congestion_control", "bbr"),
         ("sysctl", "net.core.rmem_max", "212992"),

@@ -121,7 +121,7 @@ pub(super) fn repeat(run: &Run) -> Markup {
     html! {
         section #repeat {
             h2 { "Repeat it" }
-            pre.repeat { code { (run.command) } }
+            pre.repeat { code { (crate::view::command(run)) } }
             details { summary { "the plan, complete" } pre { code { (plan) } } }
             footer {
                 (run.tool) " · run " (run.id) " · document " (run.schema) " · seed " (run.plan.seed)

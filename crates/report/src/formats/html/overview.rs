@@ -17,11 +17,12 @@ pub(super) fn header(run: &Run) -> Markup {
         header {
             p.eyebrow { "fathom" span { (run.id) } }
             h1 { (run.plan.title) }
-            p.command { code { (run.command) } }
+            p.command { code { (view::command(run)) } }
             dl.facts {
                 @for (part, name) in view::parts_of_hosts(run) {
                     div { dt { (part) } dd { (view::host_words(run, name)) } }
                 }
+                @if let Some(shared) = view::shared_cores(run) { div { dt { "both on" } dd { (shared) } } }
                 div { dt { "started" } dd { (run.started.replace('T', " ")) } }
                 div { dt { "took" } dd { (run.took_ns) } }
                 div { dt { "rounds" } dd { (run.plan.rounds) } }
@@ -58,13 +59,13 @@ pub(super) fn verdict(run: &Run) -> Markup {
 
 pub(super) fn findings(run: &Run) -> Markup {
     let important = view::important(run);
-    let remarks: Vec<&Finding> = run.findings.iter().filter(|f| f.severity == Severity::Remark).collect();
+    let remarks = view::remarks(run);
     html! {
         section #findings {
             h2 { "What holds it back" }
             @if important.is_empty() { p.none { "No counter shows anything that holds a layer back." } }
             @for found in important { (finding(run, found)) }
-            @for remark in remarks { p.remark { b { "Remark" } (remark.title) } }
+            @for remark in remarks { p.remark id={ "finding-" (remark.id) } { b { (if remark.severity == Severity::Remark { "Remark" } else { "Also" }) } (remark.title) } }
         }
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn section(run: &Run, test: &TestRun) -> Markup {
                 (plots(test))
                 (flows(test))
                 (errors(test))
-                (notes(test))
+                (notes(run, test))
             }
         }
     }
@@ -154,7 +154,7 @@ fn values(run: &Run, test: &TestRun) -> Markup {
                         td.n.result { (row.result) }
                         td.n { (row.interval) }
                         @for round in 0..rounds {
-                            td.n { @if let Some(value) = summary.trials.get(round) { (summary.metric.show(*value)) } }
+                            td.n { @if let Some(value) = summary.trials.get(round) { (view::show(&summary.metric, *value)) } }
                         }
                         td.n { (summary.n_samples.map(grouped).unwrap_or_default()) }
                         td.faint { (summary.metric.source) }
@@ -197,7 +197,7 @@ fn rate(test: &TestRun) -> Markup {
 
 /// One round of a rate: its value, and how it was measured.
 fn round(summary: &Summary, index: usize, trial: &Trial) -> Markup {
-    let value = summary.trials.get(index).map(|value| summary.metric.show(*value));
+    let value = summary.trials.get(index).map(|value| view::show(&summary.metric, *value));
     let initiator = trial.records.values().find(|record| record.side == Side::Initiator);
     html! {
         tr {
@@ -250,7 +250,7 @@ pub(super) fn sum_in_words(conservation: &Conservation) -> Markup {
     html! {
         "sent " b { (grouped(conservation.n_sent)) } " " (conservation.what)
         " = received " b { (grouped(conservation.n_received)) }
-        @for drop in &conservation.drops { " + " (drop.place) " " b { (grouped(drop.n_dropped)) } }
+        @for drop in conservation.drops.iter().filter(|drop| drop.n_dropped > 0) { " + " (drop.place) " " b { (grouped(drop.n_dropped)) } }
         (sign) "unexplained " b { (grouped(conservation.n_unexplained.unsigned_abs())) }
     }
 }
@@ -350,8 +350,8 @@ fn errors(test: &TestRun) -> Markup {
     }
 }
 
-fn notes(test: &TestRun) -> Markup {
-    let notes = view::notes(test);
+fn notes(run: &Run, test: &TestRun) -> Markup {
+    let notes = view::notes(run, test, |_| true);
     if notes.is_empty() {
         return html! {};
     }

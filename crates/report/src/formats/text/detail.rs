@@ -2,7 +2,7 @@
 
 use fathom_model::{
     Run, Summary, TestRun,
-    units::{Nanos, grouped},
+    units::{Nanos, approximate, grouped},
 };
 
 use super::{
@@ -47,7 +47,7 @@ pub(super) fn write(screen: &mut Screen, run: &Run, test: &TestRun) {
         }
     }
     screen.gap();
-    for (note, n) in view::notes(test) {
+    for (note, n) in view::notes(run, test, |_| true) {
         let often = if n > 1 { format!("{note} ({n} times)") } else { note };
         screen.wrapped((Faint, "  note  "), (Plain, &often));
     }
@@ -59,7 +59,14 @@ pub(super) fn write(screen: &mut Screen, run: &Run, test: &TestRun) {
 }
 
 /// Columns aligned to what is in them: the first to the left, numbers to the right.
+///
+/// A column in which nothing stands takes no room.
 fn grid(screen: &mut Screen, header: &[&str], lines: &[(Vec<String>, Tone)]) {
+    let stands = |column: &usize| *column == 0 || lines.iter().any(|(cells, _)| !cells[*column].is_empty());
+    let kept: Vec<usize> = (0..header.len()).filter(stands).collect();
+    let header: Vec<&str> = kept.iter().map(|column| header[*column]).collect();
+    let of_kept = |cells: &Vec<String>| kept.iter().map(|column| cells[*column].clone()).collect();
+    let lines: Vec<(Vec<String>, Tone)> = lines.iter().map(|(cells, tone)| (of_kept(cells), *tone)).collect();
     let n = |text: &str| text.chars().count();
     let mut widths: Vec<usize> = header.iter().map(|title| n(title)).collect();
     for (width, column) in widths.iter_mut().zip(0..) {
@@ -80,7 +87,7 @@ fn grid(screen: &mut Screen, header: &[&str], lines: &[(Vec<String>, Tone)]) {
     };
     let more = if shown < widths.len() { " …" } else { "" };
     screen.line(&[(Faint, &join(&mut header.iter().copied())), (Faint, more)]);
-    for (cells, tone) in lines {
+    for (cells, tone) in &lines {
         screen.line(&[(*tone, &join(&mut cells.iter().map(String::as_str)))]);
     }
 }
@@ -104,7 +111,7 @@ fn values(screen: &mut Screen, run: &Run, test: &TestRun) {
     let titles: Vec<String> = (1..=n).map(|round| format!("round {round}")).collect();
     let header: Vec<&str> = std::iter::once("by round").chain(titles.iter().map(String::as_str)).collect();
     let round_values = |summary: &&Summary| {
-        let values = summary.trials.iter().map(|value| summary.metric.show(*value));
+        let values = summary.trials.iter().map(|value| view::show(&summary.metric, *value));
         (std::iter::once(summary.metric.title.to_string()).chain(values).collect(), Plain)
     };
     grid(screen, &header, &of_rounds.iter().map(round_values).collect::<Vec<_>>());
@@ -131,7 +138,10 @@ fn percentiles(screen: &mut Screen, test: &TestRun) {
     let lines: Vec<(Vec<String>, Tone)> = all
         .iter()
         .map(|(name, histogram)| {
-            let known = |q: f64| histogram.quantile(q).map_or(MISSING.to_owned(), |ns| Nanos(ns).to_string());
+            // A quantile with no sample above it is the maximum under another name.
+            let told = |q: f64| q >= 1.0 || approximate(histogram.count()) * (1.0 - q) >= 1.0;
+            let quantile = |q: f64| histogram.quantile(q).filter(|_| told(q));
+            let known = |q: f64| quantile(q).map_or(MISSING.to_owned(), |ns| Nanos(ns).to_string());
             let all = quantiles.into_iter().chain([1.0]).map(known);
             (std::iter::once(spoken(name)).chain(all).chain([grouped(histogram.count())]).collect(), Plain)
         })
@@ -142,17 +152,11 @@ fn percentiles(screen: &mut Screen, test: &TestRun) {
 fn flows(screen: &mut Screen, test: &TestRun) {
     let Some((round, lines, beyond)) = flow::last_round(test) else { return };
     screen.gap();
-    let title = format!("connections, end of round {}", round + 1);
+    let title = format!("end of round {}", round + 1);
     let mut header = vec![title.as_str()];
     header.extend(flow::COLUMNS);
-    // Columns that the kernel said nothing of take no room.
-    let kept: Vec<usize> =
-        (0..flow::COLUMNS.len()).filter(|c| lines.iter().any(|line| !line.cells[*c].is_empty())).collect();
-    let header: Vec<&str> = std::iter::once(header[0]).chain(kept.iter().map(|c| flow::COLUMNS[*c])).collect();
-    let cells = |line: &flow::FlowLine| {
-        let cells = kept.iter().map(|c| line.cells[*c].clone());
-        (std::iter::once(line.id.clone()).chain(cells).collect(), Plain)
-    };
+    let cells =
+        |line: &flow::FlowLine| (std::iter::once(line.id.clone()).chain(line.cells.iter().cloned()).collect(), Plain);
     grid(screen, &header, &lines.iter().map(cells).collect::<Vec<_>>());
     if beyond > 0 {
         screen.line(&[(Faint, &format!("  … and {beyond} more connections in the JSON document"))]);

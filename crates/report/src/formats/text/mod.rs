@@ -15,8 +15,6 @@ pub use screen::{Colour, TextStyle};
 
 use crate::{Format, view};
 
-/// The findings that fit above the table; the others are counted.
-const FINDINGS_MAX: usize = 3;
 /// The notes that fit below it.
 const NOTES_MAX: usize = 6;
 
@@ -42,11 +40,9 @@ impl Format for Text {
             [test] => detail::write(&mut screen, run, test),
             _ => {
                 table::write(&mut screen, run);
-                for test in &run.tests {
-                    if let Some(conservation) = &test.conservation {
-                        screen.gap();
-                        conserved(&mut screen, conservation);
-                    }
+                screen.gap();
+                for conservation in run.tests.iter().filter_map(|test| test.conservation.as_ref()) {
+                    conserved(&mut screen, conservation);
                 }
                 notes(&mut screen, run);
             }
@@ -62,12 +58,18 @@ fn headline(screen: &mut Screen, run: &Run) {
         .iter()
         .map(|(part, name)| format!("{part}: {}", view::host_words(run, name)))
         .collect();
-    let hosts = hosts.join("   ");
-    if run.command.chars().count() + hosts.chars().count() + 4 <= screen.width() {
-        screen.line(&[(Strong, &run.command), (Plain, "    "), (Faint, &hosts)]);
+    let hosts = hosts.into_iter().chain(view::shared_cores(run)).collect::<Vec<_>>().join("   ");
+    let command = view::command(run);
+    if command.chars().count() + hosts.chars().count() + 4 <= screen.width() {
+        screen.line(&[(Strong, &command), (Plain, "    "), (Faint, &hosts)]);
     } else {
-        screen.line(&[(Strong, &run.command)]);
-        screen.wrapped((Plain, "  "), (Faint, &hosts));
+        screen.line(&[(Strong, &command)]);
+        let fits = hosts.chars().count() + 2 <= screen.width();
+        if fits {
+            screen.line(&[(Plain, "  "), (Faint, &hosts)])
+        } else {
+            screen.wrapped((Plain, "  "), (Faint, &hosts))
+        }
     }
     screen.gap();
     if let Some(reason) = view::incomplete(run) {
@@ -77,15 +79,11 @@ fn headline(screen: &mut Screen, run: &Run) {
 }
 
 fn findings(screen: &mut Screen, run: &Run) {
-    let all = view::important(run);
-    for finding in all.iter().take(FINDINGS_MAX) {
+    for finding in view::important(run) {
         let label = if finding.severity == Severity::Invalidates { "  INVALID  " } else { "  " };
         screen.wrapped((Bad, label), (Strong, &finding.title));
         next_step(screen, finding);
         screen.gap();
-    }
-    if all.len() > FINDINGS_MAX {
-        screen.line(&[(Faint, &format!("  … and {} more findings in the HTML report", all.len() - FINDINGS_MAX))]);
     }
     screen.gap();
 }
@@ -109,10 +107,12 @@ fn next_step(screen: &mut Screen, finding: &Finding) {
 /// `sent 100 datagrams = received 97 + receiver's socket buffer 3 + unexplained 0`.
 fn conserved(screen: &mut Screen, conservation: &Conservation) {
     let Conservation { what, n_sent, n_received, n_unexplained, .. } = conservation;
-    let drop = |drop: &Drops| format!("+ {} {}", drop.place, grouped(drop.n_dropped));
+    // The receiver is where most is dropped, and the sentence is about it.
+    let place = |drop: &Drops| drop.place.trim_start_matches("receiver's ").to_owned();
+    let drop = |drop: &Drops| format!("+ {} {}", place(drop), grouped(drop.n_dropped));
     let sign = if *n_unexplained < 0 { '−' } else { '+' };
     let mut terms = vec![format!("sent {} {what} = received {}", grouped(*n_sent), grouped(*n_received))];
-    terms.extend(conservation.drops.iter().map(drop));
+    terms.extend(conservation.drops.iter().filter(|drop| drop.n_dropped > 0).map(drop));
     terms.push(format!("{sign} unexplained {}", grouped(n_unexplained.unsigned_abs())));
     screen.wrapped((Plain, "  "), (Plain, &terms.join(" ")));
 }
@@ -120,7 +120,9 @@ fn conserved(screen: &mut Screen, conservation: &Conservation) {
 fn notes(screen: &mut Screen, run: &Run) {
     let of = |test: &fathom_model::TestRun| {
         let name = test.name.clone();
-        view::notes(test).into_iter().map(move |(text, _)| format!("{name}: {text}"))
+        view::notes(run, test, |summary| view::in_table(test, summary))
+            .into_iter()
+            .map(move |(text, _)| format!("{name}: {text}"))
     };
     let mut all: Vec<String> = run.tests.iter().flat_map(of).collect();
     all.extend(run.hosts.iter().flat_map(|(name, host)| host.losses.iter().map(move |loss| format!("{name}: {loss}"))));
@@ -135,8 +137,13 @@ fn notes(screen: &mut Screen, run: &Run) {
 
 fn remarks(screen: &mut Screen, run: &Run) {
     screen.gap();
-    for finding in run.findings.iter().filter(|finding| finding.severity == Severity::Remark) {
-        screen.wrapped((Faint, "  remark  "), (Plain, &finding.title));
+    for finding in view::remarks(run) {
+        let label = if finding.severity == Severity::Remark { "  remark  " } else { "  also    " };
+        let of = match finding.tests.len() {
+            n if n == 0 || n == run.tests.len() || finding.id == "promise-broken" => String::new(),
+            _ => format!(" ({})", finding.tests.join(", ")),
+        };
+        screen.wrapped((Faint, label), (Plain, &format!("{}{of}", finding.title)));
     }
 }
 
@@ -152,6 +159,7 @@ fn verdict(screen: &mut Screen, run: &Run) {
     let about = format!("run {}   {}", run.id, run.took_ns);
     let reasons = match (run.verdict.reasons.as_slice(), run.verdict.outcome) {
         ([], Outcome::Measured) => "nothing was promised".to_owned(),
+        ([], Outcome::Pass) => "every promise was kept".to_owned(),
         (reasons, _) => reasons.join("; "),
     };
     let fits = 9 + word.len() + reasons.chars().count() + about.chars().count() + 9 <= screen.width();

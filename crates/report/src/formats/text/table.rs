@@ -10,8 +10,12 @@ use super::screen::{
 use crate::view::{self, Mark, Row};
 
 const TITLES: [&str; 7] = ["layer", "test", "result", "95 % interval", "limit", "used", ""];
-/// What a column keeps when the screen is narrow: enough of a text to recognise it.
-const MINIMUM: [usize; 7] = [6, 14, 8, 13, 12, 5, 8];
+/// The columns that give way when the screen is narrow, with what they keep: enough of a text to recognise it.
+const MINIMUM: [(usize, usize); 2] = [(1, 17), (4, 12)];
+/// When not even that is enough, what a column of the rest keeps.
+const LEAST: usize = 8;
+/// A title that can push its neighbour asks for no more than this.
+const PUSHED_MAX: usize = 20;
 const INDENT: usize = 2;
 const GAP: usize = 2;
 
@@ -26,12 +30,21 @@ pub(super) fn write(screen: &mut Screen, run: &Run) {
         layer = Some(row.test.layer);
         lines.push((cells(row, begins), row.mark));
     }
+    if widths(&lines, screen.width())[1] < lines.iter().map(|(cells, _)| n_chars(&cells[1])).max().unwrap_or(0) {
+        lines.iter_mut().for_each(|(cells, _)| cells[1] = shorter(&cells[1]));
+    }
     let widths = widths(&lines, screen.width());
     let header = TITLES.map(str::to_owned);
     line(screen, &header, &widths, [Faint; 7]);
     for (cells, mark) in &lines {
         line(screen, cells, &widths, tones(*mark));
     }
+}
+
+/// A title without what goes without saying.
+fn shorter(title: &str) -> String {
+    let title = title.strip_suffix(", 1 flow").unwrap_or(title);
+    title.replace(" connections", " conn.").replace("request/response", "rr")
 }
 
 fn cells(row: &Row<'_>, begins: bool) -> Cells {
@@ -54,37 +67,89 @@ const fn tones(mark: Mark) -> [Tone; 7] {
     [Plain, Plain, result, Plain, Plain, used, Warn]
 }
 
+fn n_chars(text: &str) -> usize {
+    text.chars().count()
+}
+
 /// How many columns a cell may use: its own and the empty ones to its right.
 fn reach(cells: &Cells, column: usize) -> usize {
     1 + cells[column + 1..].iter().take_while(|cell| cell.is_empty()).count()
 }
 
+/// The width of each column; one in which nothing stands has none.
 fn widths(lines: &[(Cells, Mark)], room: usize) -> Vec<usize> {
-    let mut natural = TITLES.map(|title| title.chars().count());
+    let stands = |column: usize| lines.iter().any(|(cells, _)| !cells[column].is_empty());
+    let mut natural: Vec<usize> =
+        (0..TITLES.len()).map(|column| if stands(column) { n_chars(TITLES[column]) } else { 0 }).collect();
     for (cells, _) in lines {
         for (column, cell) in cells.iter().enumerate() {
-            // A text that can run on into empty neighbours does not widen its column.
-            if column + 1 == cells.len() || reach(cells, column) == 1 || column == 0 || column >= 3 {
-                natural[column] = natural[column].max(cell.chars().count());
+            // A text that can run on into empty neighbours, or push one that can, does not widen its column.
+            let runs_on = column > 0 && column < 3 && reach(cells, column) > 1;
+            let pushes = column == 1 && !cells[2].is_empty() && reach(cells, 2) > 1;
+            let wanted = if pushes { n_chars(cell).min(PUSHED_MAX) } else { n_chars(cell) };
+            if !runs_on || pushes {
+                natural[column] = natural[column].max(wanted);
             }
         }
     }
-    fit(&natural, &MINIMUM, room.saturating_sub(INDENT + GAP * (TITLES.len() - 1)))
+    let shown = natural.iter().filter(|width| **width > 0).count();
+    let room = room.saturating_sub(INDENT + GAP * shown.saturating_sub(1));
+    let mut minimum = natural.clone();
+    for (column, least) in MINIMUM {
+        minimum[column] = minimum[column].min(least);
+    }
+    let widths = fit(&natural, &minimum, room);
+    fit(&widths, &[LEAST; TITLES.len()], room)
+}
+
+/// How much of the screen so many columns take, with the gaps between them.
+fn span(widths: &[usize]) -> usize {
+    let shown = widths.iter().filter(|width| **width > 0);
+    shown.map(|width| width + GAP).sum::<usize>().saturating_sub(GAP)
+}
+
+/// The cells of a line as blocks: where each begins and ends on the screen.
+///
+/// A text that is too long for its column runs on into empty ones, or pushes a neighbour that has room to its right.
+fn blocks(cells: &Cells, widths: &[usize], room: usize) -> Vec<(usize, usize)> {
+    // What reaches the last column may go on to the edge of the screen.
+    let span = |from: usize, to: usize| match to {
+        to if to == cells.len() => room.saturating_sub(span(&widths[..from]) + GAP * usize::from(from > 0)),
+        to => span(&widths[from..to]),
+    };
+    let mut blocks = Vec::new();
+    let mut column = 0;
+    while column < cells.len() {
+        let long = n_chars(&cells[column]) > widths[column];
+        let n = if long { reach(cells, column) } else { 1 };
+        let next = column + n;
+        let beyond = cells.get(next).map_or(0, |_| reach(cells, next));
+        if long && n == 1 && beyond > 1 {
+            let both = span(column, next + beyond);
+            let pushed = n_chars(&cells[column]) + GAP;
+            if pushed + n_chars(&cells[next]) <= both {
+                blocks.extend([(column, pushed - GAP), (next, both - pushed)]);
+                column = next + beyond;
+                continue;
+            }
+        }
+        blocks.push((column, span(column, next)));
+        column = next;
+    }
+    blocks.retain(|(_, width)| *width > 0);
+    blocks
 }
 
 /// One line of the table; a text that has no room to its right goes on below.
 fn line(screen: &mut Screen, cells: &Cells, widths: &[usize], tones: [Tone; 7]) {
-    let mut column = 0;
-    let mut blocks = Vec::new();
-    while column < cells.len() {
-        let long = cells[column].chars().count() > widths[column];
-        let n = if long { reach(cells, column) } else { 1 };
-        let width = widths[column..column + n].iter().sum::<usize>() + GAP * (n - 1);
-        let fits = cells[column].chars().count() <= width;
-        let lines = if fits { vec![cells[column].clone()] } else { wrap(&cells[column], width) };
-        blocks.push((tones[column], width, lines));
-        column += n;
-    }
+    let blocks: Vec<(Tone, usize, Vec<String>)> = blocks(cells, widths, screen.width().saturating_sub(INDENT))
+        .into_iter()
+        .map(|(column, width)| {
+            let text = &cells[column];
+            let fits = n_chars(text) <= width;
+            (tones[column], width, if fits { vec![text.clone()] } else { wrap(text, width) })
+        })
+        .collect();
     let height = blocks.iter().map(|(.., lines)| lines.len()).max().unwrap_or(1);
     for row in 0..height {
         let mut texts = vec![(Plain, " ".repeat(INDENT))];

@@ -1,0 +1,344 @@
+#!/usr/bin/env python3
+"""Compares fathom with its peers: the same work, in the same run, interleaved, between two hosts of a lab.
+
+First comes what a unit of work costs the generator in processor time, since on few cores a rate measures the target as much as
+the tool; then the rate; then system calls, counted in runs of their own that nobody times.
+"""
+
+import argparse
+import contextlib
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Callable, Optional
+
+import tools
+from hosts import CORES, GENERATOR, TARGET, Failed, Lab, busy_of_cores, fathom_program, share_busy
+from tools import Tool, Work
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+PLACEHOLDER = "–"
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    unit: str
+    # Costs and rates are told per so many units.
+    scale: float
+    ours: Tool
+    theirs: Tool
+    target: Optional[Callable[[Lab], None]] = None
+    # What is not equal in spite of all.
+    remark: str = ""
+    # The rate is asked for, so more of it is not better.
+    is_paced: bool = False
+    # The rate is read from the receiver's interface, for tools that do not tell it alike.
+    is_counted_at_interface: bool = False
+
+
+HTTP = f"HTTP keep-alive, {tools.CONNECTIONS} connections, 1 thread, {tools.FILE_BYTES} bytes"
+ROWS = [
+    Row(f"{HTTP}, nginx", "request", 1, tools.fathom_http(tools.NGINX_PORT), tools.wrk(tools.NGINX_PORT), tools.serve_nginx),
+    Row(f"{HTTP}, fathom serve", "request", 1, tools.fathom_http(tools.RESPONDER_PORT), tools.wrk(tools.RESPONDER_PORT)),
+    Row("TCP stream, 1 flow", "GiB", 2**30, tools.FATHOM_STREAM, tools.iperf3(), tools.serve_iperf3, "each to its own server"),
+    Row(
+        *("TCP request/response, 1 flow, 1 byte", "transaction", 1, tools.FATHOM_RR, tools.netperf("TCP_RR")),
+        *(tools.serve_netperf, "each to its own server"),
+    ),
+    Row(
+        *("TCP connect/request/response, 1 byte", "connection", 1, tools.FATHOM_CRR, tools.netperf("TCP_CRR")),
+        *(tools.serve_netperf, "each to its own server"),
+    ),
+    Row(
+        *("UDP 1400 bytes at 500 Mbit/s", "datagram", 1, tools.FATHOM_UDP),
+        tools.iperf3("-u", "-b", str(tools.UDP_BITS_PER_S), "-l", str(tools.DATAGRAM_BYTES)),
+        tools.serve_iperf3,
+        "each to its own server; fathom paces single datagrams, iperf3 bursts each millisecond",
+        is_paced=True,
+    ),
+    Row(
+        *("Ethernet frames, 64 bytes, flat out", "frame", 1, tools.FATHOM_FRAMES, tools.TRAFGEN_FRAMES),
+        remark="the same sink in XDP; fathom numbers every frame, trafgen repeats one of them",
+        is_counted_at_interface=True,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One run of one tool."""
+
+    work: Work
+    cpu_s: float
+    wall_s: float
+    per_s: float
+    # Busy share of the cores while it ran, by anyone.
+    busy: dict[str, float]
+
+    @property
+    def cost_s(self) -> float:
+        return self.cpu_s / self.work.units
+
+
+@dataclass
+class Outcome:
+    row: Row
+    ours: list[Sample] = field(default_factory=list)
+    theirs: list[Sample] = field(default_factory=list)
+    calls: dict[str, Optional[float]] = field(default_factory=dict)
+    skipped: str = ""
+
+
+class InterfaceRate(threading.Thread):
+    """Frames per second at the receiver's interface, in the middle of a run."""
+
+    def __init__(self, lab: Lab, seconds: float):
+        super().__init__(daemon=True)
+        self.lab = lab
+        # Neither the start of a tool nor its end: fathom warms up for at most half a second.
+        self.window_s = (0.8, max(1.2, seconds - 0.2))
+        self.per_s = 0.0
+
+    def run(self):
+        time.sleep(self.window_s[0])
+        early = self.lab.counters(TARGET)
+        time.sleep(self.window_s[1] - self.window_s[0])
+        late = self.lab.counters(TARGET)
+        self.per_s = (late.rx_frames - early.rx_frames) / (late.at_s - early.at_s)
+
+
+def once(lab: Lab, row: Row, tool: Tool, seconds: float) -> Sample:
+    """One timed run of a tool."""
+    with surroundings(lab, tool, seconds):
+        watch = InterfaceRate(lab, seconds)
+        if row.is_counted_at_interface:
+            watch.start()
+        before = busy_of_cores()
+        finished = lab.run(GENERATOR, tool.words(lab, seconds))
+        after = busy_of_cores()
+        if row.is_counted_at_interface:
+            watch.join()
+    work = tool.work(finished)
+    busy = {host: share_busy(before, after, core) for host, core in CORES.items()}
+    per_s = watch.per_s if row.is_counted_at_interface else work.per_s
+    return Sample(work, finished.cpu_s, finished.wall_s, per_s, busy)
+
+
+def surroundings(lab: Lab, tool: Tool, seconds: float):
+    return tools.Sink(lab, seconds + 10) if tool.name == tools.TRAFGEN else contextlib.nullcontext()
+
+
+def calls_per_unit(lab: Lab, tool: Tool) -> float:
+    """System calls per unit of work, from the difference of a short and a longer run: what starts and ends a tool is in both."""
+    counts = []
+    for seconds in (1.0, 3.0):
+        trace = lab.folder / "calls"
+        with surroundings(lab, tool, seconds):
+            finished = lab.run(GENERATOR, ["strace", "-c", "-f", "-o", str(trace), *tool.words(lab, seconds)])
+        total = re.search(r"^\s*100\.00\s+\S+\s+(?:\S+\s+)?(\d+)\s+(?:\d+\s+)?total", trace.read_text(), re.MULTILINE)
+        if total is None:
+            raise Failed("strace told no total")
+        counts.append((int(total[1]), tool.work(finished).units))
+    (few, little), (many, much) = counts
+    return (many - few) / (much - little) if much > little else many / much
+
+
+def compare(lab: Lab, row: Row, n_pairs: int, seconds: float) -> Outcome:
+    """One row; a tool that is not there or does not work leaves its reason in it."""
+    outcome = Outcome(row)
+    for program in (row.theirs.name, *(["netserver"] if row.theirs.name == "netperf" else [])):
+        if shutil.which(program) is None:
+            outcome.skipped = f"{program} is not installed (bench/peers.sh)"
+            return outcome
+    try:
+        with lab.serving():
+            if row.target:
+                row.target(lab)
+            run_pairs(lab, outcome, n_pairs, seconds)
+            outcome.calls = {"ours": calls_per_unit(lab, row.ours), "theirs": calls_per_unit(lab, row.theirs)}
+    except Failed as failure:
+        outcome.skipped = str(failure)
+    return outcome
+
+
+def run_pairs(lab: Lab, outcome: Outcome, n_pairs: int, seconds: float):
+    """Pairs A B, B A, … after one pair that warms up."""
+    row = outcome.row
+    for tool in (row.ours, row.theirs):
+        once(lab, row, tool, min(seconds, 2.0))
+    for pair in range(n_pairs):
+        order = [(row.ours, outcome.ours), (row.theirs, outcome.theirs)]
+        for tool, samples in order if pair % 2 == 0 else reversed(order):
+            samples.append(once(lab, row, tool, seconds))
+        ours, theirs = outcome.ours[-1], outcome.theirs[-1]
+        told(f"  {pair + 1}/{n_pairs}: cost {ours.cost_s / theirs.cost_s:.2f}, rate {ours.per_s / theirs.per_s:.2f}")
+
+
+def told(text: str):
+    print(text, file=sys.stderr, flush=True)
+
+
+# --- the table ------------------------------------------------------------------------------------------------------------
+
+
+def ratios(outcome: Outcome, value: Callable[[Sample], float]) -> list[float]:
+    return [value(ours) / value(theirs) for ours, theirs in zip(outcome.ours, outcome.theirs)]
+
+
+def span(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f} ({min(values):.2f}–{max(values):.2f})"
+
+
+def judged(values: list[float], is_less_better: bool) -> str:
+    """Won and lost only where all pairs but one in five agree."""
+    n_better = sum((value < 1) == is_less_better for value in values)
+    allowed = len(values) // 5
+    if len(values) - n_better <= allowed:
+        return "won"
+    return "**LOST**" if n_better <= allowed else "even"
+
+
+def si(value: float, unit: str) -> str:
+    for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""), (1e-3, "m"), (1e-6, "µ")):
+        if abs(value) >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value / 1e-9:.3g} n{unit}"
+
+
+def median(samples: list[Sample], value: Callable[[Sample], float]) -> float:
+    return statistics.median(value(sample) for sample in samples)
+
+
+def cost(row: Row, samples: list[Sample]) -> str:
+    return si(median(samples, lambda sample: sample.cost_s) * row.scale, "s")
+
+
+def rate(row: Row, samples: list[Sample]) -> str:
+    per_s = median(samples, lambda sample: sample.per_s)
+    return si(per_s * 8, "bit/s") if row.unit == "GiB" else si(per_s, "/s")
+
+
+def calls(outcome: Outcome, name: str) -> str:
+    value = outcome.calls.get(name)
+    return PLACEHOLDER if value is None else f"{value * outcome.row.scale:.3g}"
+
+
+def limited(samples: list[Sample]) -> str:
+    """How busy the tool kept its core, and how busy all that ran kept both."""
+    own = median(samples, lambda sample: sample.cpu_s / sample.wall_s)
+    cores = [median(samples, lambda sample: sample.busy[host]) for host in (GENERATOR, TARGET)]
+    return f"{own:.0%} of its core; cores {cores[0]:.0%}, {cores[1]:.0%}"
+
+
+def outside_engine(samples: list[Sample]) -> str:
+    """What the controller, the agent's own work and the document cost in a run, beside the threads that did the work."""
+    return si(median(samples, lambda sample: sample.cpu_s - sample.work.engine_s), "s")
+
+
+def lines(outcomes: list[Outcome]) -> list[str]:
+    heads = [
+        *("work", "peer", "CPU per unit: ours", "theirs", "ratio (min–max)", "", "rate: ours", "theirs", "ratio (min–max)", ""),
+        *("calls per unit: ours", "theirs", "outside the engine", "ours: generator", "theirs: generator", "ours is limited by"),
+    ]
+    table = [row_of(heads), row_of(["---"] * len(heads))]
+    for outcome in outcomes:
+        row = outcome.row
+        if outcome.skipped:
+            table.append(row_of([row.name, row.theirs.name, f"not compared: {outcome.skipped}"] + [""] * (len(heads) - 3)))
+            continue
+        by_cost = ratios(outcome, lambda sample: sample.cost_s)
+        by_rate = ratios(outcome, lambda sample: sample.per_s)
+        limit = outcome.ours[-1].work.limit or ("the rate that was asked" if row.is_paced else "no finding")
+        cells = [f"{row.name} (per {row.unit})" + (f"; {row.remark}" if row.remark else ""), row.theirs.name]
+        cells += [cost(row, outcome.ours), cost(row, outcome.theirs), span(by_cost), judged(by_cost, True)]
+        cells += [rate(row, outcome.ours), rate(row, outcome.theirs), span(by_rate)]
+        cells += ["paced" if row.is_paced else judged(by_rate, False), calls(outcome, "ours"), calls(outcome, "theirs")]
+        cells += [outside_engine(outcome.ours), limited(outcome.ours), limited(outcome.theirs), limit]
+        table.append(row_of(cells))
+    return table
+
+
+def row_of(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "/").replace("\n", " ") for cell in cells) + " |"
+
+
+# --- the machine ----------------------------------------------------------------------------------------------------------
+
+
+def first_line(*words: str) -> str:
+    try:
+        finished = subprocess.run(words, capture_output=True, text=True, timeout=10)
+    except OSError:
+        return "not installed"
+    text = (finished.stdout + finished.stderr).strip()
+    return text.splitlines()[0] if text else PLACEHOLDER
+
+
+def machine(n_pairs: int, seconds: float) -> list[str]:
+    model = re.search(r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    versions = {
+        "fathom": first_line(fathom_program(), "--version"),
+        "wrk": first_line("wrk", "--version"),
+        "nginx": first_line("nginx", "-v"),
+        "iperf3": first_line("iperf3", "--version"),
+        "netperf": first_line("netperf", "-V"),
+        "trafgen": first_line("trafgen", "--version"),
+    }
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    return [
+        f"- Linux {platform.release()}, {model[1] if model else platform.machine()}, {os.cpu_count()} cores; load before: {load}",
+        f"- generator on host {GENERATOR}, core {CORES[GENERATOR]}; target on host {TARGET}, core {CORES[TARGET]}; a veth between",
+        f"- {n_pairs} pairs A B B A … of {seconds:g} s after one that warms up; medians, ratios ours / theirs within a pair",
+        "- CPU: user and system time of the generator's process tree (wait4), start and end included",
+        "- calls: strace -c -f in separate runs, the difference of a run of 3 s and one of 1 s",
+        "- " + "; ".join(versions.values()),
+    ]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="fathom and its peers, side by side")
+    parser.add_argument("--quick", action="store_true", help="two pairs of two seconds, for trying")
+    parser.add_argument("--pairs", type=int, default=5, help="pairs of runs (default: 5)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of a run (default: 3)")
+    parser.add_argument("--only", metavar="TEXT", help="only rows with this text in their name")
+    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name} too")
+    given = parser.parse_args()
+    if given.quick:
+        given.pairs, given.seconds = 2, 2.0
+    return given
+
+
+def main() -> int:
+    given = arguments()
+    head = machine(given.pairs, given.seconds)
+    outcomes = []
+    with Lab(f"bench-{os.getpid()}") as lab:
+        # Connections of other rows that linger in TIME-WAIT are in nobody's way.
+        lab.set(GENERATOR, "ipv4.tcp_tw_reuse", "1")
+        lab.set(GENERATOR, "ipv4.ip_local_port_range", "10000 65000")
+        tools.serve_fathom(lab)
+        for row in ROWS:
+            if given.only and given.only not in row.name:
+                continue
+            told(row.name)
+            outcomes.append(compare(lab, row, given.pairs, given.seconds))
+            if outcomes[-1].skipped:
+                told(f"  {outcomes[-1].skipped}")
+    text = "\n".join(["# Ours against the peers", "", *head, "", *lines(outcomes), ""])
+    print(text)
+    if given.write and not given.only:
+        RESULTS.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -119,8 +119,8 @@ impl TestKind for TcpCrr {
 
     fn title(&self, settings: &Settings) -> String {
         match settings.count(FLOWS.name).unwrap_or(1) {
-            1 => "crr, 1 at a time".to_owned(),
-            n => format!("crr, {n} at a time"),
+            1 => "connect + rr".to_owned(),
+            n => format!("connect + rr, {n} at a time"),
         }
     }
 

@@ -16,7 +16,7 @@ use fathom_model::{
     Better, Derivation, Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, Unit, ValueKind,
     metric::{Measure, Named},
     names::count,
-    units::{Bytes, Nanos, PerSec, approximate},
+    units::{Bytes, Nanos, PerSec, approximate, grouped},
 };
 use fathom_sys::{
     clock,
@@ -184,11 +184,14 @@ impl TestKind for UdpStream {
     }
 
     fn title(&self, settings: &Settings) -> String {
-        let size = settings.size(SIZE.name).unwrap_or(Bytes(1400));
-        match settings.count(FLOWS.name).unwrap_or(1) {
-            1 => format!("stream of {size}, 1 flow"),
-            n => format!("stream of {size}, {n} flows"),
-        }
+        let size = grouped(settings.size(SIZE.name).unwrap_or(Bytes(1400)).0);
+        let bits = settings.bit_rate(RATE.name).map(|rate| format!(" at {rate}"));
+        let pps = settings.rate(PPS_RATE.name).map(|rate| format!(" at {}", Unit::FramesPerSec.show(rate.get())));
+        let flows = match settings.count(FLOWS.name).unwrap_or(1) {
+            1 => String::new(),
+            n => format!(", {n} flows"),
+        };
+        format!("{size} B{}{flows}", bits.or(pps).unwrap_or_default())
     }
 
     fn options(&self) -> &'static [OptionDoc] {

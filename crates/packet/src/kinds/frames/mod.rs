@@ -87,9 +87,9 @@ impl TestKind for Frames {
     fn title(&self, settings: &Settings) -> String {
         let size = settings.size("size").map_or(64, |size| size.0);
         let flows = Some(n_flows(settings)).filter(|n| *n > 1).map(|n| format!("{n} flows"));
-        let rate = settings.rate("rate").map(|rate| format!("{} asked", Unit::FramesPerSec.show(rate.get())));
-        let parts = [Some(format!("frames, {size} B")), flows, rate];
-        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+        let rate = settings.rate("rate").map(|rate| format!(" at {}", Unit::FramesPerSec.show(rate.get())));
+        let flows = flows.map(|flows| format!(", {flows}")).unwrap_or_default();
+        format!("{size} B{}{flows}", rate.unwrap_or_default())
     }
 
     fn options(&self) -> &'static [OptionDoc] {

@@ -306,6 +306,12 @@ pub(crate) fn errors(test: &TestRun) -> Vec<(String, u64)> {
     all
 }
 
+/// When a run began, to the second.
+pub(crate) fn started(run: &Run) -> String {
+    let (seconds, fraction) = run.started.split_once('.').unwrap_or((&run.started, ""));
+    format!("{}{}", seconds.replace('T', " "), fraction.trim_start_matches(|c: char| c.is_ascii_digit()))
+}
+
 /// The command without the place of the program.
 pub(crate) fn command(run: &Run) -> String {
     let (program, rest) = run.command.split_once(' ').unwrap_or((&run.command, ""));

@@ -48,7 +48,7 @@ impl Cause for Retransmissions {
         vec![Finding {
             id: self.id().to_owned(),
             short: "resent".to_owned(),
-            title: format!("{host} sent {} of its TCP segments again: {why}", percent(share)),
+            title: format!("{} of the TCP segments of {host} were sent again: {why}", percent(share)),
             severity: if needless { Severity::Remark } else { Severity::HoldsBack },
             tests: vec![seen.test.name.clone()],
             evidence: told.map(|(counter, n)| counted(host, counter, *n)).collect(),
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_path_that_loses_segments_is_found_at_its_sender() {
         let finding = with_retransmissions(500).finding("retransmissions").unwrap();
-        assert!(finding.title.starts_with("client sent 0.50 % of its TCP segments again"), "{}", finding.title);
+        assert!(finding.title.starts_with("0.50 % of the TCP segments of client were sent again"), "{}", finding.title);
         assert_eq!((finding.evidence[0].value.as_str(), finding.severity), ("1,000", Severity::HoldsBack));
     }
 

@@ -23,7 +23,7 @@ pub(super) fn header(run: &Run) -> Markup {
                     div { dt { (part) } dd { (view::host_words(run, name)) } }
                 }
                 @if let Some(shared) = view::shared_cores(run) { div { dt { "both on" } dd { (shared) } } }
-                div { dt { "started" } dd { (run.started.replace('T', " ")) } }
+                div { dt { "started" } dd { (view::started(run)) } }
                 div { dt { "took" } dd { (run.took_ns) } }
                 div { dt { "rounds" } dd { (run.plan.rounds) } }
             }
@@ -150,8 +150,8 @@ fn rung(run: &Run, test: &TestRun, begins: bool) -> Markup {
     };
     let value = summary.and_then(|summary| Some(view::headline_value(&summary.metric, summary.value?)));
     let cost = test.summaries.iter().find(|summary| matches!(summary.metric.from, Derivation::Cost { .. }));
-    let cost = cost
-        .and_then(|cost| Some(format!("{} cpu / {}", cost.metric.show(cost.value?), unit_of_work(test, &cost.metric))));
+    let cost =
+        cost.and_then(|cost| Some(format!("{} / {}", cost.metric.show(cost.value?), unit_of_work(test, &cost.metric))));
     let finding = view::finding_of(run, test);
     let class = if finding.is_some() { "bar held" } else { "bar" };
     html! {
@@ -179,6 +179,10 @@ fn rung(run: &Run, test: &TestRun, begins: bool) -> Markup {
 
 /// What one of the things is called that a test's cost counts.
 fn unit_of_work<'a>(test: &TestRun, metric: &'a Metric) -> &'a str {
+    // A cost per so many of what is counted says so in its title.
+    if let Some((_, unit)) = metric.title.rsplit_once(" per ") {
+        return unit;
+    }
     let Derivation::Cost { counter, .. } = &metric.from else { return "unit" };
     match (counter.as_ref(), test.layer) {
         (bytes, _) if bytes.contains("bytes") => "byte",

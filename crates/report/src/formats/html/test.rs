@@ -33,7 +33,7 @@ pub(super) fn section(run: &Run, test: &TestRun) -> Markup {
             @if test.unavailable.is_none() {
                 (values(run, test))
                 @if rate_of(test).is_some() { (rate(test)) }
-                (plots(test))
+                (plots(run, test))
                 (flows(test))
                 (errors(test))
                 (notes(run, test))
@@ -43,9 +43,9 @@ pub(super) fn section(run: &Run, test: &TestRun) -> Markup {
 }
 
 /// What the test saw to the left, what the hosts did meanwhile to the right; or the hosts side by side.
-fn plots(test: &TestRun) -> Markup {
+fn plots(run: &Run, test: &TestRun) -> Markup {
     let timed = !merged(test).is_empty();
-    let loads = html! { @for host in hosts_of(test) { (load(test, host)) } };
+    let loads = html! { @for (host, title) in hosts_of(run, test) { (load(test, host, &title)) } };
     if !timed && test.conservation.is_none() {
         return html! { div.pair { (loads) } };
     }
@@ -60,7 +60,8 @@ fn plots(test: &TestRun) -> Markup {
     }
 }
 
-fn hosts_of(test: &TestRun) -> Vec<&str> {
+/// The hosts whose cores are drawn, with what the drawing is called: hosts of one machine have the same cores.
+fn hosts_of<'a>(run: &Run, test: &'a TestRun) -> Vec<(&'a str, String)> {
     let all = std::iter::once(test.from.as_str()).chain(test.to.as_deref());
     let mut hosts: Vec<&str> = Vec::new();
     for host in all {
@@ -68,7 +69,10 @@ fn hosts_of(test: &TestRun) -> Vec<&str> {
             hosts.push(host);
         }
     }
-    hosts
+    if hosts.len() > 1 && view::one_machine(run) {
+        return vec![(hosts[0], "Load of the one machine".to_owned())];
+    }
+    hosts.into_iter().map(|host| (host, format!("Load of {host}"))).collect()
 }
 
 fn headline(run: &Run, test: &TestRun) -> Markup {
@@ -290,7 +294,7 @@ fn losses(conservation: &Conservation) -> Markup {
     }
 }
 
-fn load(test: &TestRun, host: &str) -> Markup {
+fn load(test: &TestRun, host: &str, title: &str) -> Markup {
     let all = uses(test, host);
     let table = html! {
         table {
@@ -311,8 +315,7 @@ fn load(test: &TestRun, host: &str) -> Markup {
     } else {
         "each row is a core".to_owned()
     };
-    let title = format!("Load of {host}");
-    Figure { class: "", title: &title, about: &about, plot: heat(test, host), table: Some(table) }.render()
+    Figure { class: "", title, about: &about, plot: heat(test, host), table: Some(table) }.render()
 }
 
 fn flows(test: &TestRun) -> Markup {

@@ -19,7 +19,7 @@ use fathom_model::{
 };
 use fathom_sys::{
     clock,
-    epoll::{Epoll, Events, Interest},
+    epoll::{Epoll, Event, Events, Interest},
     socket::{self, SockAddr, Socket, Wait},
 };
 
@@ -97,6 +97,8 @@ const CLOSE: OptionDoc = OptionDoc {
 };
 /// Room in each listener's queue; the kernel bounds it by `net.core.somaxconn`.
 const BACKLOG: usize = 4096;
+/// A request up to this size is one segment on every path (RFC 9293 section 3.7.1), and Nagle's algorithm delays only a second one.
+const ONE_SEGMENT: usize = 536;
 /// How long a flow whose connect was refused waits before it tries again.
 const RETRY: Nanos = Nanos::from_millis(10);
 
@@ -251,7 +253,7 @@ impl Calls<'_> {
             self.epoll.wait(&mut events, Some(RETRY))?;
             for event in events.iter() {
                 let call = &mut calls[usize::try_from(event.token).expect("a token is the number of a call")];
-                self.advance(event.token, call)?;
+                self.advance(event, call)?;
             }
         }
     }
@@ -275,7 +277,9 @@ impl Calls<'_> {
         let socket = socket::stream_nonblocking(to)?;
         link::bind_initiator(&socket, test.role.address)?;
         test.options.set(&socket)?;
-        socket.set_tcp_nodelay(true).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;
+        if test.turns.out > ONE_SEGMENT {
+            socket.set_tcp_nodelay(true).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;
+        }
         if test.resets {
             socket::set_reset_on_close(&socket)?;
         }
@@ -284,25 +288,27 @@ impl Calls<'_> {
     }
 
     /// Does all that can be done for a call now; the next one of the flow begins at once.
-    fn advance(&mut self, token: u64, call: &mut Call) -> fathom_sys::Result<()> {
+    fn advance(&mut self, event: Event, call: &mut Call) -> fathom_sys::Result<()> {
         loop {
-            let (state, goes_on) = self.next(std::mem::replace(&mut call.state, State::Idle), call.begin);
+            let (state, goes_on) = self.next(std::mem::replace(&mut call.state, State::Idle), event, call.begin);
             call.state = state;
             if !goes_on {
                 break;
             }
         }
         if matches!(call.state, State::Idle) && !self.worker.is_over() {
-            self.dial(token, call)?;
+            self.dial(event.token, call)?;
         }
         Ok(())
     }
 
     /// One step of a call: its new state, and whether another step can be taken.
-    fn next(&mut self, state: State, begin: Nanos) -> (State, bool) {
+    fn next(&mut self, state: State, event: Event, begin: Nanos) -> (State, bool) {
+        // A connect that went well has nothing to tell, and asking would be a system call per connection.
+        let connected = |socket| if event.failed { socket::connect_result(socket) } else { Ok(()) };
         match state {
             State::Idle => (State::Idle, false),
-            State::Connecting(socket) => match socket::connect_result(&socket) {
+            State::Connecting(socket) => match connected(&socket) {
                 Ok(()) => {
                     self.worker.add(CONNECTIONS, 1);
                     if self.worker.phase() == Phase::Measure {

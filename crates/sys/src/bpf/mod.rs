@@ -18,4 +18,4 @@ pub use assembler::{Assembler, Helper, Label};
 pub use instruction::{Condition, Instruction, Operand, Operation, Place, Register, Width};
 pub use link::{XdpLink, XdpMode};
 pub use map::{Array, PerCpuArray};
-pub use program::{Program, ProgramType, TestRun, XdpAction};
+pub use program::{Program, ProgramType, TestRun, XdpAction, is_loaded};

@@ -9,7 +9,7 @@ use fathom_model::units::Nanos;
 
 use super::{
     Instruction,
-    syscall::{ProgramLoad, ProgramTestRun, address, bpf, bpf_fd, descriptor, object_name, size},
+    syscall::{ProgramById, ProgramLoad, ProgramTestRun, address, bpf, bpf_fd, descriptor, object_name, size},
 };
 use crate::{Error, Result};
 
@@ -55,6 +55,18 @@ pub struct TestRun {
     pub frame: Vec<u8>,
     /// The mean time of one run.
     pub duration: Nanos,
+}
+
+/// Whether the kernel has a program of this number, whoever loaded it.
+///
+/// # Errors
+/// Without `CAP_SYS_ADMIN`.
+pub fn is_loaded(id: u32) -> Result<bool> {
+    match bpf_fd(&mut ProgramById { prog_id: id, ..ProgramById::default() }) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Error::new(format!("bpf(BPF_PROG_GET_FD_BY_ID) {id}"), error)),
+    }
 }
 
 /// What the kernel must read to allow helpers that it keeps for programs under the GPL.

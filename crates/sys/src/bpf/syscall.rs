@@ -70,6 +70,7 @@ attributes! {
         batch_size: u32,
         reserved: u32,
     }
+    ProgramById = 13 { prog_id: u32, next_id: u32, open_flags: u32, }
     LinkCreate = 28 { prog_fd: u32, target_ifindex: u32, attach_type: u32, flags: u32, }
 }
 

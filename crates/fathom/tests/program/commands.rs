@@ -1,0 +1,191 @@
+//! The other commands, and what can be done again with what they print.
+
+use std::{fs, net::TcpListener, path::PathBuf};
+
+use fathom_model::Run;
+
+use crate::stage::{BRIEF, Stage, lacks_root, skip, tree, until};
+
+fn plans() -> Vec<PathBuf> {
+    let plans: Vec<_> = fs::read_dir(tree().join("plans")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(!plans.is_empty());
+    plans
+}
+
+#[test]
+fn every_plan_of_the_tree_runs() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    for plan in plans() {
+        let path = plan.to_str().unwrap();
+        // A promise of a plan may be broken on a busy machine: that is a result too.
+        let ending = stage.fathom([&["run", path, "--json"], BRIEF].concat());
+        let run = ending.run();
+        for test in &run.tests {
+            assert!(test.summaries.iter().any(|summary| summary.value.is_some()), "{path}: {}: {:?}", test.name, test);
+        }
+    }
+}
+
+#[test]
+fn a_printed_plan_is_a_plan_and_starts_nothing() {
+    let stage = Stage::new();
+    let commands = [
+        &["evaluate"][..],
+        &["evaluate", "--quick", "--expect", "10Gbit"],
+        &["evaluate", "192.0.2.1", "--key", "secret"],
+        &["http", "http://127.0.0.1:8080/", "--connections", "7"],
+        &["http", "--lab", "pair"],
+        &["tcp", "127.0.0.1", "--test", "rr", "--flows", "3"],
+        &["tcp", "--lab", "pair", "--test", "crr"],
+        &["udp", "127.0.0.1", "--rate", "10M", "--size", "1200"],
+        &["packet", "--lab", "pair", "--size", "64", "--rate", "10kpps"],
+    ];
+    for words in commands {
+        let plan = stage.fathom([words, &["--plan"]].concat()).succeeded().stdout;
+        assert!(!plan.contains("secret"), "the key is not printed");
+        let path = stage.path("printed.toml");
+        fs::write(&path, &plan).unwrap();
+        assert_eq!(stage.fathom(["run", path.to_str().unwrap(), "--plan"]).succeeded().stdout, plan, "{words:?}");
+    }
+    for plan in plans() {
+        stage.fathom(["run", plan.to_str().unwrap(), "--plan"]).succeeded();
+    }
+    assert!(stage.journals().is_empty() && !stage.path("runs").exists());
+}
+
+#[test]
+fn a_kept_run_is_rendered_again_in_every_format() {
+    let stage = Stage::new();
+    stage.fathom([&["tcp", "127.0.0.1", "--test", "rr", "--output", "kept"], BRIEF].concat()).succeeded();
+    let document = fs::read_to_string(stage.path("kept/run.json")).unwrap();
+    let again: Run = stage.fathom(["report", "kept", "--json"]).succeeded().run();
+    assert_eq!(again, serde_json::from_str::<Run>(&document).unwrap());
+    for words in [&["report", "kept"][..], &["report", "kept/run.json", "--csv"], &["report", "kept", "--format", "html"]] {
+        assert!(stage.fathom(words).succeeded().stdout.contains("tcp_rr"), "{words:?}");
+    }
+    for file in ["again.html", "again.csv", "again.txt", "again.json"] {
+        stage.fathom(["report", "kept", "--file", file]).succeeded();
+        assert!(fs::read_to_string(stage.path(file)).unwrap().contains("tcp_rr"), "{file}");
+    }
+    let report = |name: &str| fs::read(stage.path(name)).unwrap();
+    assert_eq!(report("again.html"), report("kept/report.html"));
+}
+
+#[test]
+fn a_promise_decides_the_exit_code() {
+    let stage = Stage::new();
+    let tcp = |promise: &str, more: &[&str]| {
+        stage.fathom([&["tcp", "127.0.0.1", "--expect", promise][..], more, BRIEF].concat())
+    };
+    tcp("1kbit", &[]).succeeded();
+    tcp("100Tbit", &[]).code(10);
+}
+
+#[test]
+fn our_own_responder_and_that_of_another_are_loaded_alike() {
+    let stage = Stage::new();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let server = stage.start(["serve", "--listen", "127.0.0.1", "--port", "0", "--http-port", &port]);
+    server.says("http");
+    answers(&stage, &format!("http://127.0.0.1:{port}/"));
+    drop(server);
+
+    let Some(nginx) = ["/usr/sbin/nginx", "/usr/bin/nginx"].into_iter().find(|path| fs::exists(path).unwrap()) else {
+        return skip("needs nginx");
+    };
+    fs::create_dir(stage.path("www")).unwrap();
+    fs::write(stage.path("www/index.html"), "as small as an answer gets").unwrap();
+    let folder = stage.path("");
+    let folder = folder.to_str().unwrap();
+    let user = if fathom_sys::process::effective_user() == 0 { "user root;" } else { "" };
+    let configuration = format!(
+        "{user} daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log stderr; events {{ }}
+         http {{ access_log off; keepalive_requests 1000000; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
+         fastcgi_temp_path {folder}/fast; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+         server {{ listen 127.0.0.1:{port}; root {folder}/www; }} }}"
+    );
+    fs::write(stage.path("nginx.conf"), configuration).unwrap();
+    let mut command = stage.command(nginx);
+    command.args(["-e", "stderr", "-c"]).arg(stage.path("nginx.conf"));
+    let nginx = stage.spawn(command);
+    until(|| fs::exists(stage.path("nginx.pid")).unwrap().then_some(()));
+    answers(&stage, &format!("http://127.0.0.1:{port}/"));
+    // It ends its workers itself, which a kill would leave behind.
+    nginx.handle().send(fathom_sys::signal::Signal::Terminate).unwrap();
+    nginx.ends();
+}
+
+#[track_caller]
+fn answers(stage: &Stage, url: &str) {
+    let run = stage.fathom([&["http", url, "--connections", "8", "--json"], BRIEF].concat()).succeeded().run();
+    let value = |name: &str| run.tests[0].summaries.iter().find(|summary| summary.metric.name == name).unwrap().value;
+    assert!(value("requests_per_sec").is_some_and(|rate| rate > 0.0));
+    assert_eq!((value("errors_ratio"), value("not_2xx_ratio")), (Some(0.0), Some(0.0)));
+}
+
+#[test]
+fn ceilings_are_kept_and_found_again() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    assert!(stage.fathom(["doctor"]).succeeded().stdout.contains("not measured"));
+    let ceilings = stage.fathom(["calibrate", "--quiet"]).succeeded().stdout;
+    for kind in crate::evaluation::KINDS {
+        assert!(ceilings.contains(kind), "{kind} is missing in\n{ceilings}");
+    }
+    assert!(!stage.fathom(["doctor"]).succeeded().stdout.contains("not measured"));
+}
+
+#[test]
+fn doctor_says_what_is_allowed() {
+    let stage = Stage::new();
+    let text = stage.fathom(["doctor"]).succeeded().stdout;
+    for word in ["network namespaces", "user namespaces", "XDP programs", "cores"] {
+        assert!(text.contains(word), "{word} is missing in\n{text}");
+    }
+    let checks = stage.fathom(["doctor", "--json"]).succeeded().stdout;
+    assert!(serde_json::from_str::<serde_json::Value>(&checks).unwrap().is_array());
+}
+
+#[test]
+fn man_pages_and_completions_are_written() {
+    let stage = Stage::new();
+    stage.fathom(["generate", "man", "man"]).succeeded();
+    for page in ["fathom.1", "fathom-evaluate.1", "fathom-lab-up.1"] {
+        assert!(fs::read_to_string(stage.path("man").join(page)).unwrap().contains(".SH NAME"), "{page}");
+    }
+    for shell in ["bash", "fish", "zsh"] {
+        assert!(stage.fathom(["generate", "completions", shell]).succeeded().stdout.contains("evaluate"), "{shell}");
+    }
+}
+
+#[test]
+fn every_command_has_a_help() {
+    let stage = Stage::new();
+    let help = stage.fathom(["--help"]).succeeded().stdout;
+    for command in ["evaluate", "run", "http", "tcp", "udp", "packet", "serve", "lab", "report", "calibrate", "doctor"] {
+        assert!(help.contains(command), "{command} is missing in\n{help}");
+        assert!(stage.fathom([command, "--help"]).succeeded().stdout.contains("Usage"), "{command}");
+    }
+}
+
+#[test]
+fn a_command_on_a_host_decides_the_exit_code() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let _lab = stage.lab("codes");
+    for code in [0, 1, 42, 255] {
+        stage.fathom(["lab", "exec", "codes", "a", "--", "sh", "-c", &format!("exit {code}")]).code(code);
+    }
+    stage.fathom(["lab", "exec", "codes", "a", "--", "sh", "-c", "kill -9 $$"]).code(137);
+    let own = stage.fathom(["lab", "exec", "codes", "a", "--", "cat", "/proc/self/net/dev"]).succeeded().stdout;
+    assert!(own.contains("eth0") && own.lines().count() == 4, "two lines of heading, lo and eth0: {own}");
+    stage.fathom(["lab", "exec", "codes", "z", "--", "true"]).refused(3, &["z", "a, b"]);
+    stage.fathom(["lab", "exec", "codes", "a", "--", "no-such-program"]).refused(3, &["no-such-program"]);
+}

@@ -1,0 +1,152 @@
+//! However a run ends, nothing of it stays on the machine.
+
+use fathom_model::run::Completeness;
+use fathom_sys::{process::Pidfd, signal::Signal};
+
+use crate::{
+    stage::{Running, Stage, lacks_root, until},
+    traces::{Traces, agents, processes},
+};
+
+/// An evaluation that would last for minutes, stopped at by its second test at the latest, and what it has on the machine.
+fn under_way(stage: &Stage) -> (Running, Traces) {
+    let mut traces = Traces::none();
+    // Frames come first, so that a program is attached from the beginning.
+    let plan = stage.path("long.toml");
+    std::fs::write(&plan, LONG).unwrap();
+    let run = stage.start(["run", plan.to_str().unwrap(), "--ndjson"]);
+    // The first round is kept; the second is under way when its program is there.
+    run.says("{");
+    until(|| {
+        traces.gather(stage);
+        traces.are_complete(2).then_some(())
+    });
+    (run, traces)
+}
+
+const LONG: &str = r#"
+schema = "fathom.plan/1"
+title = "long"
+rounds = 1
+[lab]
+preset = "pair"
+[hosts]
+a = { lab = "a" }
+b = { lab = "b" }
+[[tests]]
+name = "short"
+kind = "tcp_rr"
+from = "a"
+to = "b"
+warmup = "0s"
+duration = "100ms"
+[[tests]]
+name = "long"
+kind = "frames"
+from = "a"
+to = "b"
+warmup = "0s"
+duration = "90s"
+options = { rate = "10k" }
+"#;
+
+#[test]
+fn a_signal_ends_a_run_with_what_was_measured_and_leaves_nothing() {
+    if lacks_root() {
+        return;
+    }
+    for (signal, code, said) in [(Signal::Interrupt, 130, "ctrl-C"), (Signal::Terminate, 143, "SIGTERM")] {
+        let stage = Stage::new();
+        let (run, traces) = under_way(&stage);
+        run.handle().send(signal).unwrap();
+        let ending = run.ends().code(code);
+        let document = serde_json::from_str(ending.stdout.lines().last().unwrap());
+        let run: fathom_model::Run = document.unwrap();
+        assert_eq!(run.completeness, Completeness::Incomplete { reason: format!("interrupted by {said}") });
+        assert!(run.tests[0].summaries[0].value.is_some(), "what was measured before is kept");
+        traces.are_gone(&stage);
+    }
+}
+
+#[test]
+fn an_agent_that_dies_makes_the_result_incomplete_and_leaves_nothing() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let (run, traces) = under_way(&stage);
+    Pidfd::open(agents(&stage)[0]).unwrap().kill().unwrap();
+    let ending = run.ends().code(4);
+    let run: fathom_model::Run = serde_json::from_str(ending.stdout.lines().last().unwrap()).unwrap();
+    assert!(matches!(run.completeness, Completeness::Incomplete { .. }), "{:?}", run.completeness);
+    assert!(run.tests[0].summaries[0].value.is_some(), "what was measured before is kept");
+    traces.are_gone(&stage);
+}
+
+#[test]
+fn a_killed_run_leaves_only_a_journal_and_that_is_undone() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let (run, traces) = under_way(&stage);
+    run.handle().kill().unwrap();
+    drop(run);
+    until(|| processes(&stage).is_empty().then_some(()));
+    assert_eq!(stage.journals().len(), 1, "what was done is written down");
+    stage.fathom(["lab", "down", "--stale"]).succeeded();
+    traces.are_gone(&stage);
+}
+
+#[test]
+fn a_lab_whose_holder_was_killed_is_undone() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let mut traces = Traces::none();
+    stage.fathom(["lab", "up", "pair", "--name", "orphan"]).succeeded();
+    traces.gather(&stage);
+    let holders = processes(&stage);
+    assert!(stage.fathom(["lab", "list"]).succeeded().stdout.contains("orphan"));
+    for holder in holders {
+        Pidfd::open(holder).unwrap().kill().unwrap();
+    }
+    until(|| processes(&stage).is_empty().then_some(()));
+    stage.fathom(["lab", "down", "--stale"]).succeeded();
+    traces.are_gone(&stage);
+    assert_eq!(stage.fathom(["lab", "list"]).succeeded().stdout, "");
+}
+
+#[test]
+fn a_lab_that_is_taken_down_leaves_nothing() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let mut traces = Traces::none();
+    stage.fathom(["lab", "up", "pair", "--name", "brief"]).succeeded();
+    traces.gather(&stage);
+    stage.fathom(["lab", "down", "brief"]).succeeded();
+    traces.are_gone(&stage);
+}
+
+#[test]
+fn a_server_ends_at_a_signal() {
+    let stage = Stage::new();
+    let server = stage.start(["serve", "--listen", "127.0.0.1", "--port", "0", "--http-port", "0"]);
+    server.says("agents");
+    server.handle().send(Signal::Interrupt).unwrap();
+    server.ends().code(130);
+    until(|| processes(&stage).is_empty().then_some(()));
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let stage = Stage::new();
+    let mut command = stage.command("sh");
+    let words = "\"$0\" tcp 127.0.0.1 --duration 100ms --warmup 0s --rounds 1 --csv | true; exit ${PIPESTATUS:-0}";
+    command.args(["-c", words, stage.program().to_str().unwrap()]);
+    let ending = stage.spawn(command).ends().succeeded();
+    assert!(!ending.stderr.contains("panicked"), "{}", ending.stderr);
+}

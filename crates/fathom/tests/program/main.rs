@@ -1,0 +1,16 @@
+//! The program as its users meet it: started as a process, judged by its output, its exit code and what it leaves behind.
+//!
+//! Traffic stays on loopback and in labs that a test has built for itself.
+
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "functions shared by tests are tests too")]
+
+mod stage;
+mod traces;
+
+mod commands;
+mod endings;
+mod evaluation;
+mod refusals;
+mod served;
+mod truth;
+mod users;

@@ -1,0 +1,140 @@
+//! What cannot be done is said on one screen, with its exit code, before anything is started.
+
+use std::{fs, net::TcpListener};
+
+use crate::stage::{BRIEF, Stage, lacks_root};
+
+const B: &str = "198.18.0.2";
+
+/// The key with one character of one of its parts changed.
+fn changed(key: &str, at: usize) -> String {
+    let mut letters: Vec<char> = key.chars().collect();
+    letters[at] = if letters[at] == 'a' { 'b' } else { 'a' };
+    letters.into_iter().collect()
+}
+
+#[test]
+fn a_wrong_key_opens_nothing() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let lab = stage.lab("locked");
+    let (_server, key) = lab.serve(&[]);
+    let last = key.chars().count() - 1;
+    let evaluate = |key: &str| lab.fathom("a", &["evaluate", B, "--key", key, "--quick"]);
+    evaluate(&changed(&key, 2)).refused(3, &[B, "key"]);
+    evaluate(&changed(&key, last)).refused(3, &[B, "key"]);
+    evaluate("open-sesame").refused(2, &["key"]);
+    lab.fathom("a", &["evaluate", B, "--quick"]).refused(3, &["fathom serve", "--key KEY"]);
+}
+
+#[test]
+fn a_host_without_a_server_is_told_from_one_that_is_not_there() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let lab = stage.lab("silent");
+    let (server, key) = lab.serve(&[]);
+    lab.fathom("b", &["serve"]).refused(3, &["cannot listen on", "7700", "in use", "--port"]);
+    lab.fathom("b", &["serve", "--port", "7701"]).refused(3, &["8080", "in use", "--http-port"]);
+    // The responder for HTTP knows nothing of keys.
+    let wrong_port = format!("{B}:8080");
+    lab.fathom("a", &["evaluate", &wrong_port, "--key", &key, "--quick"]).refused(3, &[&wrong_port, "why"]);
+    drop(server);
+    lab.fathom("a", &["evaluate", B, "--key", &key, "--quick"]).refused(3, &[B, "refused", "fathom serve"]);
+    lab.fathom("a", &["evaluate", "203.0.113.9", "--key", &key, "--quick"]).refused(3, &["203.0.113.9", "unreachable"]);
+}
+
+#[test]
+fn a_taken_port_is_told_on_loopback_too() {
+    let stage = Stage::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let ending = stage.fathom(["serve", "--listen", "127.0.0.1", "--port", &port, "--http-port", "0"]);
+    ending.refused(3, &["cannot listen on", &port, "in use"]);
+}
+
+#[test]
+fn targets_that_nobody_allowed_are_not_touched() {
+    let stage = Stage::new();
+    let refused = "not a target you have allowed";
+    for (words, said) in [
+        (&["http", "http://192.0.2.1/"][..], &[refused, "--allow 192.0.2.1"][..]),
+        (&["http", "http://192.0.2.1/", "--allow", "192.0.2.128/25"], &[refused]),
+        (&["http", "http://224.0.0.1/", "--allow", "224.0.0.0/4"], &["never a target", "multicast"]),
+        (&["http", "http://255.255.255.255/", "--allow", "0.0.0.0/0"], &["never a target"]),
+        (&["http", "http://0.0.0.0/", "--allow", "0.0.0.0/0"], &["never a target"]),
+        (&["tcp", "192.0.2.1"], &[refused, "fathom serve"]),
+        (&["evaluate", "no-such-host.invalid"], &["there is no host `no-such-host.invalid`"]),
+    ] {
+        stage.fathom(words).refused(3, said);
+    }
+}
+
+#[test]
+fn a_wrong_command_line_is_answered_with_what_is_right() {
+    let stage = Stage::new();
+    for (words, said) in [
+        (&["evaluate", "--colour"][..], &["--colour"][..]),
+        (&["evaluat"], &["evaluat", "evaluate"]),
+        (&["tcp", "127.0.0.1", "--flow", "2"], &["--flow", "--flows"]),
+        (&["tcp", "127.0.0.1", "--flows", "0"], &["flows"]),
+        (&["tcp", "127.0.0.1", "--duration", "1 parsec"], &["--duration", "parsec"]),
+        (&["tcp"], &["needs a TARGET", "--lab pair"]),
+        (&["tcp", "127.0.0.1", "--lab", "pair"], &["either a target or --lab"]),
+        (&["tcp", "127.0.0.1", "--allow", "here"], &["`here` is not an address"]),
+        (&["tcp", "127.0.0.1", "--expect", "10kpps"], &["--expect 10kpps", "use"]),
+        (&["tcp", "127.0.0.1", "--lab", "ring", "--json", "--csv"], &["--json", "--csv"]),
+        (&["evaluate", "--lab", "moebius"], &["moebius", "pair"]),
+        (&["lab", "up", "moebius"], &["moebius", "pair"]),
+        (&["lab", "up", "pair", "--name", "../x"], &["../x"]),
+        (&["as", "nobody"], &["nobody"]),
+    ] {
+        stage.fathom(words).refused(2, said);
+    }
+}
+
+#[test]
+fn a_wrong_plan_is_answered_with_the_line_that_is_wrong() {
+    let stage = Stage::new();
+    let plan = r#"
+        schema = "fathom.plan/1"
+        title = "one"
+        rounds = 1
+        [hosts]
+        here = "self"
+        [[tests]]
+        name = "rr"
+        kind = "tcp_rr"
+        from = "here"
+        to = "here"
+        warmup = "0s"
+        duration = "100ms"
+    "#;
+    for (right, wrong, said) in [
+        ("rounds = 1", "rounds = 1\nroundz = 2", "roundz"),
+        ("to = \"here\"", "to = \"there\"", "there is no host `there`"),
+        ("\"self\"", "\"selfish\"", "selfish"),
+        ("tcp_rr", "tcp_qq", "tcp_qq"),
+        ("schema =", "schema", "schema"),
+    ] {
+        let path = stage.path("wrong.toml");
+        fs::write(&path, plan.replace(right, wrong)).unwrap();
+        stage.fathom(["run", path.to_str().unwrap()]).refused(2, &[said]);
+    }
+    stage.fathom(["run", "no-such-plan.toml"]).refused(2, &["cannot read no-such-plan.toml"]);
+    fs::write(stage.path("right.toml"), plan).unwrap();
+    stage.fathom([&["run", "right.toml"], BRIEF].concat()).succeeded();
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    let stage = Stage::new();
+    fs::write(stage.path("other.json"), "{}").unwrap();
+    stage.fathom(["report", "nothing"]).refused(1, &["cannot read nothing"]);
+    stage.fathom(["report", "other.json"]).refused(1, &["other.json is not a document of fathom"]);
+    stage.fathom(["lab", "exec", "nowhere", "a", "--", "true"]).refused(3, &["nowhere"]);
+    stage.fathom(["lab", "down", "nowhere"]).refused(3, &["nowhere"]);
+}

@@ -1,0 +1,98 @@
+//! Two hosts that know nothing of each other but an address and a key.
+
+use std::fs;
+
+use fathom_model::units::Nanos;
+
+use crate::{
+    evaluation::is_whole,
+    stage::{BRIEF, Stage, lacks_root},
+};
+
+/// Host b of the preset `pair`.
+const B: &str = "198.18.0.2";
+/// Within this much of each other both sides of a trial begin.
+const SKEW_MAX: Nanos = Nanos::from_millis(10);
+
+#[test]
+fn a_served_host_is_evaluated_by_its_address_and_key() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let lab = stage.lab("strangers");
+    let (server, key) = lab.serve(&[]);
+    let words = [&["evaluate", B, "--key", &key, "--quick", "--json"], BRIEF].concat();
+    let run = lab.fathom("a", &words).succeeded().run();
+    is_whole(&run);
+    assert!(run.hosts.values().all(|host| host.interface.as_deref() == Some("eth0")), "interfaces are found by address");
+    let trials = run.tests.iter().flat_map(|test| &test.trials);
+    let mut skews: Vec<Nanos> = trials.map(|trial| trial.start_skew_ns).collect();
+    skews.sort_unstable();
+    assert!(skews[skews.len() / 2] < SKEW_MAX, "{skews:?}");
+    assert!(!serde_json::to_string(&run).unwrap().contains(&key), "the key is not in the document");
+    drop(server);
+}
+
+#[test]
+fn every_layer_alone_reaches_a_served_host() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let lab = stage.lab("layers");
+    let (_server, key) = lab.serve(&[]);
+    for words in [&["tcp", B, "--test", "rr"][..], &["udp", B, "--rate", "20M"], &["packet", B, "--rate", "10k"]] {
+        let run = lab.fathom("a", &[words, &["--key", &key, "--json"], BRIEF].concat()).succeeded().run();
+        assert!(run.tests[0].summaries[0].value.is_some_and(|value| value > 0.0), "{words:?}");
+    }
+    let url = format!("http://{B}:8080/");
+    lab.fathom("a", &[&["http", &url], BRIEF].concat()).refused(3, &["not a target you have allowed", "--allow"]);
+    let run = lab.fathom("a", &[&["http", &url, "--allow", B, "--json"], BRIEF].concat()).succeeded().run();
+    assert!(run.tests[0].summaries[0].value.is_some_and(|value| value > 0.0));
+}
+
+#[test]
+fn a_served_host_sends_to_nobody_but_its_controller() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let lab = stage.lab("third");
+    let (_server, key) = lab.serve(&[]);
+    let plan = format!(
+        r#"
+        schema = "fathom.plan/1"
+        title = "a third party"
+        rounds = 1
+        [hosts]
+        target = {{ tls = {{ address = "{B}:7700", key = "{key}" }} }}
+        [[tests]]
+        name = "http"
+        kind = "http_closed"
+        from = "target"
+        warmup = "0s"
+        duration = "100ms"
+        options = {{ url = "http://198.18.0.77/" }}
+        "#
+    );
+    fs::write(stage.path("third.toml"), plan).unwrap();
+    let path = stage.path("third.toml");
+    // The controller's own user allows it, so that it is the served host that refuses.
+    let ending = lab.fathom("a", &["run", path.to_str().unwrap(), "--allow", "198.18.0.77"]);
+    ending.refused(3, &["sending to 198.18.0.77 is refused", "--allow 198.18.0.77"]);
+}
+
+#[test]
+fn a_key_file_gives_the_same_key_at_every_start() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let lab = stage.lab("keys");
+    let path = stage.path("key");
+    let words = ["--key-file", path.to_str().unwrap()];
+    let (first, key) = lab.serve(&words);
+    drop(first);
+    assert_eq!(lab.serve(&words).1, key);
+}

@@ -1,0 +1,125 @@
+//! What is reported is what the machine itself counted, and what was planted is found.
+
+use std::num::NonZeroU32;
+
+use fathom_lab::{Lab, StateFolder};
+use fathom_model::{
+    Metric, Run, Side, TestRun,
+    names::host::{DEV_RX_BYTES, DEV_RX_FRAMES},
+    units::{Nanos, PerSec, approximate},
+};
+use fathom_packet::xdp::{Gate, Matching, PolicerLimit, dropper, policer};
+use fathom_sys::{
+    bpf::{XdpLink, XdpMode},
+    netlink::Netlink,
+};
+
+use crate::stage::{LabUp, Stage, lacks_root};
+
+/// Where the datagrams of a test go that a gate is made for.
+const PORT: u16 = 40_123;
+
+fn value(test: &TestRun, metric: &str) -> f64 {
+    let is_it = |found: &Metric| found.name == metric;
+    let summary = test.summaries.iter().find(|summary| is_it(&summary.metric)).unwrap();
+    summary.value.unwrap()
+}
+
+/// What came in at the receiver's interface, by a counter, per second of the measured spans.
+fn counted(test: &TestRun, counter: &str) -> f64 {
+    let rates = test.trials.iter().map(|trial| {
+        let growth = trial.hosts["b"].growth(counter, "eth0").unwrap();
+        let sender = trial.records.values().find(|record| record.side == Side::Initiator).unwrap();
+        let (from, to) = sender.measured_ns;
+        assert_eq!(from, Nanos::ZERO, "without a warm-up all is measured");
+        approximate(growth) / (to - from).as_secs_f64()
+    });
+    rates.sum::<f64>() / approximate(u64::try_from(test.trials.len()).unwrap())
+}
+
+#[track_caller]
+fn within_one_percent(reported: f64, counted: f64) {
+    assert!((reported / counted - 1.0).abs() < 0.01, "reported {reported}, counted {counted}");
+}
+
+#[test]
+fn reported_rates_agree_with_the_counters_of_the_interface() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let measure = |words: &[&str]| -> Run {
+        let spans = ["--lab", "pair", "--json", "--warmup", "0s", "--duration", "2s", "--rounds", "2"];
+        stage.fathom([words, &spans].concat()).succeeded().run()
+    };
+    let run = measure(&["packet", "--size", "64", "--rate", "10k"]);
+    within_one_percent(value(&run.tests[0], "received_per_sec"), counted(&run.tests[0], DEV_RX_FRAMES));
+    let run = measure(&["udp", "--size", "1000", "--rate", "40M"]);
+    within_one_percent(value(&run.tests[0], "received_per_sec"), counted(&run.tests[0], DEV_RX_FRAMES));
+    // The interface counts 14 bytes of Ethernet, 20 of IPv4 and 8 of UDP beside each datagram.
+    let payload = counted(&run.tests[0], DEV_RX_BYTES) * 1000.0 / 1042.0 * 8.0;
+    within_one_percent(value(&run.tests[0], "throughput_bps"), payload);
+    let run = measure(&["tcp"]);
+    // A segment of up to 64 KiB crosses a veth in one piece, with 66 bytes of headers.
+    within_one_percent(value(&run.tests[0], "throughput_bps"), counted(&run.tests[0], DEV_RX_BYTES) * 8.0);
+}
+
+/// A gate in front of host b, as long as the link lives.
+fn in_front_of_b(stage: &Stage, lab: &LabUp<'_>, gate: &Gate) -> XdpLink {
+    let state = StateFolder::open(&stage.state()).unwrap();
+    let lab = Lab::find(&state, &lab.name.parse().unwrap()).unwrap();
+    let attach = || gate.attach(Netlink::open()?.link("eth0")?.index, XdpMode::Native);
+    lab.host("b").unwrap().enter_with(attach).unwrap().unwrap()
+}
+
+/// The loss that a stream through the gate reports, and the one that the gate made.
+fn loss_behind(gate: &Gate) -> (TestRun, f64) {
+    let stage = Stage::new();
+    let lab = stage.lab("lossy");
+    let _link = in_front_of_b(&stage, &lab, gate);
+    let port = PORT.to_string();
+    let words = ["udp", "--lab", "lossy", "--port", &port, "--size", "200", "--rate", "32M", "--json"];
+    let spans = ["--warmup", "0s", "--duration", "1s", "--rounds", "2"];
+    let run = stage.fathom([&words[..], &spans].concat()).succeeded().run();
+    let fate = gate.fate().unwrap();
+    let planted = approximate(fate.dropped.0) / approximate(fate.passed.0 + fate.dropped.0);
+    (run.tests.into_iter().next().unwrap(), planted)
+}
+
+/// Checks that the loss is reported as large as it was planted, and put down to nobody who did not do it.
+#[track_caller]
+fn is_reported(test: &TestRun, planted: f64) {
+    let reported = value(test, "loss_ratio");
+    assert!((reported - planted).abs() < 0.001, "{reported} is reported, {planted} was planted");
+    let balance = test.conservation.as_ref().unwrap();
+    let lost = balance.n_sent - balance.n_received;
+    let (named, unexplained) = (balance.drops.iter().map(|drops| drops.n_dropped).sum::<u64>(), balance.n_unexplained);
+    assert_eq!(i64::try_from(lost).unwrap(), i64::try_from(named).unwrap() + unexplained, "{balance:?}");
+    for drops in balance.drops.iter().filter(|drops| drops.n_dropped > 0) {
+        assert_eq!(drops.place, "receiver's device", "only there was something dropped: {balance:?}");
+    }
+}
+
+#[test]
+fn one_datagram_in_a_hundred_that_is_dropped_on_the_way_is_one_percent_of_loss() {
+    if lacks_root() {
+        return;
+    }
+    let gate = dropper(Matching::UdpPort(PORT), NonZeroU32::new(100).unwrap()).unwrap();
+    let (test, planted) = loss_behind(&gate);
+    assert!((planted - 0.01).abs() < 0.0001);
+    is_reported(&test, planted);
+}
+
+#[test]
+fn what_a_policer_drops_is_reported_as_loss() {
+    if lacks_root() {
+        return;
+    }
+    // 32 Mbit/s of 200 bytes are 20,000 datagrams per second, of which a tenth is too much.
+    let limit = PolicerLimit { rate: PerSec::new(18_000.0).unwrap(), burst: 64 };
+    let gate = policer(Matching::UdpPort(PORT), limit).unwrap();
+    let (test, planted) = loss_behind(&gate);
+    assert!(planted > 0.01, "the policer dropped {planted}");
+    is_reported(&test, planted);
+}

@@ -63,7 +63,9 @@ fn a_kept_run_is_rendered_again_in_every_format() {
     let document = fs::read_to_string(stage.path("kept/run.json")).unwrap();
     let again: Run = stage.fathom(["report", "kept", "--json"]).succeeded().run();
     assert_eq!(again, serde_json::from_str::<Run>(&document).unwrap());
-    for words in [&["report", "kept"][..], &["report", "kept/run.json", "--csv"], &["report", "kept", "--format", "html"]] {
+    for words in
+        [&["report", "kept"][..], &["report", "kept/run.json", "--csv"], &["report", "kept", "--format", "html"]]
+    {
         assert!(stage.fathom(words).succeeded().stdout.contains("tcp_rr"), "{words:?}");
     }
     for file in ["again.html", "again.csv", "again.txt", "again.json"] {
@@ -167,7 +169,8 @@ fn man_pages_and_completions_are_written() {
 fn every_command_has_a_help() {
     let stage = Stage::new();
     let help = stage.fathom(["--help"]).succeeded().stdout;
-    for command in ["evaluate", "run", "http", "tcp", "udp", "packet", "serve", "lab", "report", "calibrate", "doctor"] {
+    for command in ["evaluate", "run", "http", "tcp", "udp", "packet", "serve", "lab", "report", "calibrate", "doctor"]
+    {
         assert!(help.contains(command), "{command} is missing in\n{help}");
         assert!(stage.fathom([command, "--help"]).succeeded().stdout.contains("Usage"), "{command}");
     }

@@ -29,7 +29,8 @@ fn is_valid(document: &str) {
     let schema = fs::read_to_string(tree().join("crates/model/schema/fathom.run-1.json")).unwrap();
     let schema = jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap();
     let document = serde_json::from_str(document).unwrap();
-    let faults: Vec<_> = schema.iter_errors(&document).map(|fault| format!("{}: {fault}", fault.instance_path())).collect();
+    let faults: Vec<_> =
+        schema.iter_errors(&document).map(|fault| format!("{}: {fault}", fault.instance_path())).collect();
     assert_eq!(faults, Vec::<String>::new());
 }
 

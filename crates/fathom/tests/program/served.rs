@@ -25,7 +25,10 @@ fn a_served_host_is_evaluated_by_its_address_and_key() {
     let words = [&["evaluate", B, "--key", &key, "--quick", "--json"], BRIEF].concat();
     let run = lab.fathom("a", &words).succeeded().run();
     is_whole(&run);
-    assert!(run.hosts.values().all(|host| host.interface.as_deref() == Some("eth0")), "interfaces are found by address");
+    assert!(
+        run.hosts.values().all(|host| host.interface.as_deref() == Some("eth0")),
+        "interfaces are found by address"
+    );
     let trials = run.tests.iter().flat_map(|test| &test.trials);
     let mut skews: Vec<Nanos> = trials.map(|trial| trial.start_skew_ns).collect();
     skews.sort_unstable();

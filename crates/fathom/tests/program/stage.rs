@@ -113,8 +113,10 @@ impl Stage {
 
     /// Starts a program with its output in files: whoever inherits them cannot keep a reader waiting.
     pub(crate) fn spawn(&self, mut command: Command) -> Running {
-        let (_, stdout) = tempfile::Builder::new().prefix("stdout").tempfile_in(self.folder.path()).unwrap().keep().unwrap();
-        let (_, stderr) = tempfile::Builder::new().prefix("stderr").tempfile_in(self.folder.path()).unwrap().keep().unwrap();
+        let (_, stdout) =
+            tempfile::Builder::new().prefix("stdout").tempfile_in(self.folder.path()).unwrap().keep().unwrap();
+        let (_, stderr) =
+            tempfile::Builder::new().prefix("stderr").tempfile_in(self.folder.path()).unwrap().keep().unwrap();
         command.stdin(Stdio::null()).stdout(File::create(&stdout).unwrap()).stderr(File::create(&stderr).unwrap());
         let shown = format!("{command:?}").split(" \"").skip(1).collect::<Vec<_>>().join(" \"");
         let child = Start { command, place: Place::Here, bond: Bond::DiesWithParent }.spawn().unwrap();

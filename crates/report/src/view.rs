@@ -265,7 +265,7 @@ const TOO_FEW: &str = "too few samples ";
 ///
 /// Of values that `shown` does not name nothing needs to be said.
 pub(crate) fn notes(run: &Run, test: &TestRun, shown: impl Fn(&Summary) -> bool) -> Vec<(String, usize)> {
-    let beside = test.summaries.iter().filter(|summary| summary.value.is_some() && shown(summary));
+    let beside = test.summaries.iter().filter(|summary| shown(summary));
     let of_metrics = beside.filter_map(|summary| Some((summary.metric.title.as_ref(), summary.note.as_deref()?)));
     let (few, others): (Vec<_>, Vec<_>) = of_metrics.partition(|(_, note)| note.starts_with(TOO_FEW));
     let few: Vec<String> = few.iter().map(|(title, note)| format!("{title} {}", &note[TOO_FEW.len()..])).collect();
@@ -284,6 +284,12 @@ pub(crate) fn notes(run: &Run, test: &TestRun, shown: impl Fn(&Summary) -> bool)
         }
     }
     notes
+}
+
+/// A test in words that stand alone: `tcp stream, 8 flows`, and `frames, 64 B` where the title names the layer.
+pub(crate) fn named(test: &TestRun) -> String {
+    let layer = test.layer.name();
+    if test.title.starts_with(layer) { test.title.clone() } else { format!("{layer} {}", test.title) }
 }
 
 /// Whether a value stands in the table of a run with several tests.

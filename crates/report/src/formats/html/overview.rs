@@ -89,13 +89,13 @@ fn finding(run: &Run, finding: &Finding) -> Markup {
             (evidence(finding))
             p.explains {
                 @if let Some(share) = finding.explains {
-                    "Explains " b { (percent(share)) } " of the distance to the limit"
-                    @if !finding.tests.is_empty() { " of " }
+                    "Explains " b { (percent(share)) } " of what is lacking"
+                    @if !finding.tests.is_empty() { " in " }
                 } @else if !finding.tests.is_empty() { "Concerns " }
                 @for (index, name) in finding.tests.iter().enumerate() {
                     @if index > 0 { ", " }
                     @match run.tests.iter().find(|test| test.name == *name) {
-                        Some(test) => a href={ "#" (anchor(name)) } { (test.layer.name()) " " (test.title) },
+                        Some(test) => a href={ "#" (anchor(name)) } { (view::named(test)) },
                         None => (name),
                     }
                 }

@@ -30,7 +30,7 @@ pub(super) fn write(screen: &mut Screen, run: &Run, test: &TestRun) {
         screen.line(&[(Plain, "  "), (Warn, MISSING), (Plain, "  "), (Warn, reason)]);
         return;
     }
-    screen.line(&[(Strong, &format!("  {} {}", test.layer.name(), test.title))]);
+    screen.line(&[(Strong, &format!("  {}", view::named(test)))]);
     screen.gap();
     values(screen, run, test);
     percentiles(screen, test);
@@ -125,7 +125,9 @@ fn value(test: &TestRun, summary: &Summary) -> (Vec<String>, Tone) {
         Mark::Broken => Bad,
         Mark::Open | Mark::Missing => Warn,
     };
-    (vec![row.label, row.result, row.interval, row.limit, row.used], tone)
+    // Why there is no value stands among the notes, where there is room for it.
+    let result = if summary.value.is_some() { row.result } else { MISSING.to_owned() };
+    (vec![row.label, result, row.interval, row.limit, row.used], tone)
 }
 
 fn percentiles(screen: &mut Screen, test: &TestRun) {

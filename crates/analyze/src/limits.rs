@@ -114,8 +114,8 @@ pub(crate) fn limits(run: &Run, test: &TestRun, context: &Context) -> Vec<Limit>
     for (name, written) in &test.expect {
         if let Ok((summary, promise)) = promised(test, name, written) {
             let of_promise = limit(LimitKind::Promise, summary, promise.bound, "");
-            let text = format!("{} {}", promise.relation.sign(), summary.metric.show(promise.bound));
-            limits.push(Limit { text, ..of_promise });
+            let words = format!("{} {}", promise.relation.sign(), summary.metric.show(promise.bound));
+            limits.push(Limit { text: words, ..of_promise });
         }
     }
     let nearness = |limit: &Limit| limit.used.unwrap_or(-1.0);

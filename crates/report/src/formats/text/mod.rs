@@ -66,9 +66,9 @@ fn headline(screen: &mut Screen, run: &Run) {
         screen.line(&[(Strong, &command)]);
         let fits = hosts.chars().count() + 2 <= screen.width();
         if fits {
-            screen.line(&[(Plain, "  "), (Faint, &hosts)])
+            screen.line(&[(Plain, "  "), (Faint, &hosts)]);
         } else {
-            screen.wrapped((Plain, "  "), (Faint, &hosts))
+            screen.wrapped((Plain, "  "), (Faint, &hosts));
         }
     }
     screen.gap();

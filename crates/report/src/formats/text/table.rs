@@ -31,7 +31,9 @@ pub(super) fn write(screen: &mut Screen, run: &Run) {
         lines.push((cells(row, begins), row.mark));
     }
     if widths(&lines, screen.width())[1] < lines.iter().map(|(cells, _)| n_chars(&cells[1])).max().unwrap_or(0) {
-        lines.iter_mut().for_each(|(cells, _)| cells[1] = shorter(&cells[1]));
+        for (cells, _) in &mut lines {
+            cells[1] = shorter(&cells[1]);
+        }
     }
     let widths = widths(&lines, screen.width());
     let header = TITLES.map(str::to_owned);

@@ -56,6 +56,8 @@ pub mod host {
     pub const TCP_OUT_RESETS: &str = "tcp_out_resets";
     /// Retransmission time-outs (`TcpExt: TCPTimeouts`).
     pub const TCP_TIMEOUTS: &str = "tcp_timeouts";
+    /// Segments that the receiver had already, as its D-SACKs told (`TcpExt: TCPDSACKRecvSegs`).
+    pub const TCP_DSACK_SEGMENTS: &str = "tcp_dsack_segments";
     /// Connections refused because an accept queue was full (`TcpExt: ListenOverflows`).
     pub const TCP_LISTEN_OVERFLOWS: &str = "tcp_listen_overflows";
     /// Connections dropped by listening sockets for any reason (`TcpExt: ListenDrops`).

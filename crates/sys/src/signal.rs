@@ -1,7 +1,8 @@
 //! SIGINT, SIGTERM and SIGHUP as a flag.
 //!
-//! The first signal is noted, so that a run can end in order and print what it measured. The handler is used once per signal:
-//! a second ctrl-C finds the default action in place and kills, whatever the program is stuck in.
+//! The first signal is noted, so that a run can end in order and print what it measured. One that comes a second or more
+//! later finds the default action in place and kills, whatever the program is stuck in. Not any second one: timeout(1)
+//! signals its child and then its whole group, so that one wish arrives twice.
 
 use crate::{Error, Result, clock};
 use fathom_model::units::Nanos;
@@ -14,11 +15,15 @@ use std::{
     mem::MaybeUninit,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     ptr,
-    sync::atomic::{AtomicI32, Ordering},
+    sync::atomic::{AtomicI32, AtomicU64, Ordering},
 };
 
 /// The first signal that arrived, 0 for none. A handler can reach nothing but statics.
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
+/// When the first signal arrived, on the monotonic clock.
+static RECEIVED_AT: AtomicU64 = AtomicU64::new(0);
+/// A signal this long after the first is a second wish.
+const PATIENCE: Nanos = Nanos::from_secs(1);
 /// The descriptor that the handler makes readable, -1 when nobody watches.
 static WAKE: AtomicI32 = AtomicI32::new(-1);
 
@@ -139,9 +144,17 @@ pub(crate) fn poll_readable(descriptors: &[BorrowedFd<'_>], patience: Nanos) -> 
     }
 }
 
-/// Only what signal-safety(7) allows: atomics and `write`.
+/// Only what signal-safety(7) allows: atomics, `clock_gettime`, `signal`, `raise` and `write`.
 extern "C" fn note(number: libc::c_int) {
-    let _ = RECEIVED.compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst);
+    let now = clock::now();
+    if RECEIVED.compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+        RECEIVED_AT.store(now.0, Ordering::SeqCst);
+    } else if now - Nanos(RECEIVED_AT.load(Ordering::SeqCst)) >= PATIENCE {
+        // SAFETY: SIG_DFL is a valid action for the signal that is being handled.
+        unsafe { libc::signal(number, libc::SIG_DFL) };
+        // SAFETY: raises a valid signal; it is delivered when this handler returns.
+        unsafe { libc::raise(number) };
+    }
     let wake = WAKE.load(Ordering::SeqCst);
     let one = 1_u64;
     // SAFETY: errno is a thread-local of libc; its address is valid for the life of the thread.
@@ -154,12 +167,11 @@ extern "C" fn note(number: libc::c_int) {
     unsafe { *errno = saved };
 }
 
-/// The action that notes a signal once and leaves the default for the next of its kind.
+/// The action that notes a signal.
 fn noting() -> libc::sigaction {
     // SAFETY: sigaction is plain old data, for which zeros are valid (no flags, an empty mask).
     let mut noting: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     noting.sa_sigaction = note as *const () as libc::sighandler_t;
-    noting.sa_flags = libc::SA_RESETHAND;
     noting
 }
 
@@ -181,7 +193,7 @@ mod tests {
 
     // One test, because the actions of signals belong to the whole process.
     #[test]
-    fn the_first_signal_is_noted_and_the_second_finds_the_default_action() {
+    fn a_wish_that_arrives_twice_is_noted_once_and_kills_nobody() {
         let watch = watch().unwrap();
         assert!(super::watch().is_err(), "a second watch is refused");
         assert_eq!(watch.received(), None);
@@ -191,7 +203,9 @@ mod tests {
         let noted = watch.wait_until(clock::now() + Nanos::from_secs(10)).unwrap();
         assert_eq!(noted, Some(Signal::Hangup));
         assert_eq!(noted.unwrap().exit_code(), 129);
-        assert_eq!(action(Signal::Hangup, None).unwrap().sa_sigaction, libc::SIG_DFL);
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM).unwrap();
+        assert_eq!(watch.received(), Some(Signal::Hangup), "the first one stays");
         assert_ne!(action(Signal::Interrupt, None).unwrap().sa_sigaction, libc::SIG_DFL);
 
         drop(watch);

@@ -3,8 +3,8 @@
 use fathom_model::{
     Finding, Layer, NextStep, Severity,
     names::host::{
-        DEV_RX_DROPPED, DEV_TX_DROPPED, SOFTNET_DROPPED, TCP_IN_ERRORS, TCP_OUT_SEGMENTS, TCP_RETRANS_SEGMENTS,
-        TCP_TIMEOUTS,
+        DEV_RX_DROPPED, DEV_TX_DROPPED, SOFTNET_DROPPED, TCP_DSACK_SEGMENTS, TCP_IN_ERRORS, TCP_OUT_SEGMENTS,
+        TCP_RETRANS_SEGMENTS, TCP_TIMEOUTS,
     },
     units::{approximate, grouped, percent, ratio},
 };
@@ -15,8 +15,6 @@ use super::{Cause, Evidenced, counted};
 const HOLDS_BACK: f64 = 1e-3;
 /// Fewer segments than this are too few for a share.
 const SEGMENTS_MIN: u64 = 1000;
-/// Segments that the receiver says it had already (`TcpExt: TCPDSACKRecvSegs`).
-const TCP_DSACK_SEGMENTS: &str = "tcp_dsack_segments";
 /// From this share of repeats that had arrived before on, order was lost and not segments.
 const NEEDLESS: f64 = 0.5;
 /// Every place of a host that may drop a segment and counts it.

@@ -76,7 +76,7 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
         };
         let mut plan = Plan {
             schema: SCHEMA.to_owned(),
-            title: "own ceilings".to_owned(),
+            title: "Own ceilings".to_owned(),
             rounds: 3,
             seed: 1,
             tests: ceilings.iter().map(test).collect(),

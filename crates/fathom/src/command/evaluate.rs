@@ -58,8 +58,8 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let mut tests = tests(&ends, &pace, matches)?;
     measuring::promise(&mut tests, matches)?;
     let title = match matches.get_one::<String>("target") {
-        Some(target) => format!("evaluation of {target}"),
-        None => "evaluation of this machine, between two hosts of a lab".to_owned(),
+        Some(target) => format!("Evaluation of {target}"),
+        None => "Evaluation of this machine, between two hosts of a lab".to_owned(),
     };
     let plan = measuring::plan((title, pace.rounds), ends, tests, matches);
     if !matches.get_flag("plan") {

@@ -14,6 +14,8 @@ use crate::{
 pub(super) struct LayerCommand {
     name: &'static str,
     pub(super) about: &'static str,
+    /// How titles of runs begin.
+    title: &'static str,
     /// What stands behind the command.
     target: (&'static str, &'static str),
     /// The words of `--test` and their kinds; the first is the default.
@@ -23,6 +25,7 @@ pub(super) struct LayerCommand {
 
 pub(super) const HTTP: LayerCommand = LayerCommand {
     name: "http",
+    title: "HTTP",
     about: "Request load: N connections, each waits for its answer (closed model)",
     target: ("URL", "any http:// URL; without it, the responder of a --lab"),
     tests: &[("closed", "http_closed")],
@@ -35,6 +38,7 @@ Examples:
 
 pub(super) const TCP: LayerCommand = LayerCommand {
     name: "tcp",
+    title: "TCP",
     about: "TCP: stream, request/response, connect/request/response",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
     tests: &[("stream", "tcp_stream"), ("rr", "tcp_rr"), ("crr", "tcp_crr")],
@@ -47,6 +51,7 @@ Examples:
 
 pub(super) const UDP: LayerCommand = LayerCommand {
     name: "udp",
+    title: "UDP",
     about: "UDP: loss, reordering, duplicates and jitter of a stream at a rate",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
     tests: &[("stream", "udp_stream")],
@@ -58,6 +63,7 @@ Examples:
 
 pub(super) const PACKET: LayerCommand = LayerCommand {
     name: "packet",
+    title: "Frames:",
     about: "Frames per second: generate, count at both ends, say where the rest was lost",
     target: ("TARGET", "a host that runs `fathom serve` on the same link; without it, the second host of a --lab"),
     tests: &[("frames", "frames")],
@@ -110,7 +116,7 @@ impl LayerCommand {
             expect: std::collections::BTreeMap::new(),
         }];
         measuring::promise(&mut tests, matches)?;
-        let title = format!("{} {}", self.name, url.as_deref().unwrap_or(word));
+        let title = format!("{} {}", self.title, url.as_deref().unwrap_or(word));
         measuring::carry_out(measuring::plan((title, 5), ends, tests, matches), matches, Keep::WhenAsked)
     }
 

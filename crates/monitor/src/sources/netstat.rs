@@ -8,7 +8,8 @@ use super::{
 };
 use crate::procfs::ProcFile;
 
-const WANTED: [Wanted; 4] = [
+const WANTED: [Wanted; 5] = [
+    (host::TCP_DSACK_SEGMENTS, ("TcpExt:", "TCPDSACKRecvSegs")),
     (host::TCP_TIMEOUTS, ("TcpExt:", "TCPTimeouts")),
     (host::TCP_LISTEN_OVERFLOWS, ("TcpExt:", "ListenOverflows")),
     (host::TCP_LISTEN_DROPS, ("TcpExt:", "ListenDrops")),

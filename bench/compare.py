@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import Callable, Optional
 
 import tools
-from hosts import CORES, GENERATOR, TARGET, Failed, Lab, busy_of_cores, fathom_program, share_busy
+from hosts import CORES, GENERATOR, TARGET, Failed, Finished, Lab, busy_of_cores, fathom_program, share_busy
 from tools import Tool, Work
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 PLACEHOLDER = "–"
+# A peer that gives up more often in one row is not compared.
+GIVEN_UP_MAX = 10
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,12 @@ ROWS = [
         *("UDP 1400 bytes at 500 Mbit/s", "datagram", 1, tools.FATHOM_UDP),
         tools.iperf3("-u", "-b", str(tools.UDP_BITS_PER_S), "-l", str(tools.DATAGRAM_BYTES)),
         tools.serve_iperf3,
-        "each to its own server; fathom paces single datagrams, iperf3 bursts each millisecond",
+        "each to its own server; fathom spins to keep equal distances, iperf3 sleeps and sends what is due each millisecond",
         is_paced=True,
     ),
     Row(
         *("Ethernet frames, 64 bytes, flat out", "frame", 1, tools.FATHOM_FRAMES, tools.TRAFGEN_FRAMES),
-        remark="the same sink in XDP; fathom numbers every frame, trafgen repeats one of them",
+        remark="the same sink in XDP, attached by fathom for both; fathom numbers every frame, trafgen repeats one of them",
         is_counted_at_interface=True,
     ),
 ]
@@ -79,7 +81,6 @@ class Sample:
 
     work: Work
     cpu_s: float
-    wall_s: float
     per_s: float
     # Busy share of the cores while it ran, by anyone.
     busy: dict[str, float]
@@ -96,6 +97,8 @@ class Outcome:
     theirs: list[Sample] = field(default_factory=list)
     calls: dict[str, Optional[float]] = field(default_factory=dict)
     skipped: str = ""
+    # Runs that the peer ended by itself.
+    n_given_up: int = 0
 
 
 class InterfaceRate(threading.Thread):
@@ -116,34 +119,51 @@ class InterfaceRate(threading.Thread):
         self.per_s = (late.rx_frames - early.rx_frames) / (late.at_s - early.at_s)
 
 
-def once(lab: Lab, row: Row, tool: Tool, seconds: float) -> Sample:
+def once(lab: Lab, outcome: Outcome, tool: Tool, seconds: float) -> Sample:
     """One timed run of a tool."""
-    with surroundings(lab, tool, seconds):
-        watch = InterfaceRate(lab, seconds)
-        if row.is_counted_at_interface:
-            watch.start()
-        before = busy_of_cores()
-        finished = lab.run(GENERATOR, tool.words(lab, seconds))
-        after = busy_of_cores()
-        if row.is_counted_at_interface:
-            watch.join()
+    row = outcome.row
+    with surroundings(lab, tool):
+        while True:
+            watch = InterfaceRate(lab, seconds)
+            if row.is_counted_at_interface:
+                watch.start()
+            before = busy_of_cores()
+            finished = attempt(lab, outcome, tool, tool.words(lab, seconds))
+            after = busy_of_cores()
+            if row.is_counted_at_interface:
+                watch.join()
+            if finished:
+                break
     work = tool.work(finished)
     busy = {host: share_busy(before, after, core) for host, core in CORES.items()}
     per_s = watch.per_s if row.is_counted_at_interface else work.per_s
-    return Sample(work, finished.cpu_s, finished.wall_s, per_s, busy)
+    return Sample(work, finished.cpu_s, per_s, busy)
 
 
-def surroundings(lab: Lab, tool: Tool, seconds: float):
-    return tools.Sink(lab, seconds + 10) if tool.name == tools.TRAFGEN else contextlib.nullcontext()
+def attempt(lab: Lab, outcome: Outcome, tool: Tool, words: list[str]) -> Optional[Finished]:
+    """Runs a tool, or counts that it gave up, which it may do now and then."""
+    try:
+        return lab.run(GENERATOR, words)
+    except Failed as failure:
+        if tool.gives_up is None or tool.gives_up not in str(failure) or outcome.n_given_up >= GIVEN_UP_MAX:
+            raise
+        outcome.n_given_up += 1
+        return None
 
 
-def calls_per_unit(lab: Lab, tool: Tool) -> float:
+def surroundings(lab: Lab, tool: Tool):
+    return tools.Sink(lab) if tool.name == tools.TRAFGEN else contextlib.nullcontext()
+
+
+def calls_per_unit(lab: Lab, outcome: Outcome, tool: Tool) -> float:
     """System calls per unit of work, from the difference of a short and a longer run: what starts and ends a tool is in both."""
     counts = []
+    trace = lab.folder / "calls"
     for seconds in (1.0, 3.0):
-        trace = lab.folder / "calls"
-        with surroundings(lab, tool, seconds):
-            finished = lab.run(GENERATOR, ["strace", "-c", "-f", "-o", str(trace), *tool.words(lab, seconds)])
+        with surroundings(lab, tool):
+            words = ["strace", "-c", "-f", "-o", str(trace), *tool.words(lab, seconds)]
+            while not (finished := attempt(lab, outcome, tool, words)):
+                pass
         total = re.search(r"^\s*100\.00\s+\S+\s+(?:\S+\s+)?(\d+)\s+(?:\d+\s+)?total", trace.read_text(), re.MULTILINE)
         if total is None:
             raise Failed("strace told no total")
@@ -164,7 +184,8 @@ def compare(lab: Lab, row: Row, n_pairs: int, seconds: float) -> Outcome:
             if row.target:
                 row.target(lab)
             run_pairs(lab, outcome, n_pairs, seconds)
-            outcome.calls = {"ours": calls_per_unit(lab, row.ours), "theirs": calls_per_unit(lab, row.theirs)}
+            for name, tool in (("ours", row.ours), ("theirs", row.theirs)):
+                outcome.calls[name] = calls_per_unit(lab, outcome, tool)
     except Failed as failure:
         outcome.skipped = str(failure)
     return outcome
@@ -174,11 +195,11 @@ def run_pairs(lab: Lab, outcome: Outcome, n_pairs: int, seconds: float):
     """Pairs A B, B A, … after one pair that warms up."""
     row = outcome.row
     for tool in (row.ours, row.theirs):
-        once(lab, row, tool, min(seconds, 2.0))
+        once(lab, outcome, tool, min(seconds, 2.0))
     for pair in range(n_pairs):
         order = [(row.ours, outcome.ours), (row.theirs, outcome.theirs)]
         for tool, samples in order if pair % 2 == 0 else reversed(order):
-            samples.append(once(lab, row, tool, seconds))
+            samples.append(once(lab, outcome, tool, seconds))
         ours, theirs = outcome.ours[-1], outcome.theirs[-1]
         told(f"  {pair + 1}/{n_pairs}: cost {ours.cost_s / theirs.cost_s:.2f}, rate {ours.per_s / theirs.per_s:.2f}")
 
@@ -234,7 +255,7 @@ def calls(outcome: Outcome, name: str) -> str:
 
 def limited(samples: list[Sample]) -> str:
     """How busy the tool kept its core, and how busy all that ran kept both."""
-    own = median(samples, lambda sample: sample.cpu_s / sample.wall_s)
+    own = median(samples, lambda sample: sample.cost_s * sample.per_s)
     cores = [median(samples, lambda sample: sample.busy[host]) for host in (GENERATOR, TARGET)]
     return f"{own:.0%} of its core; cores {cores[0]:.0%}, {cores[1]:.0%}"
 
@@ -244,27 +265,36 @@ def outside_engine(samples: list[Sample]) -> str:
     return si(median(samples, lambda sample: sample.cpu_s - sample.work.engine_s), "s")
 
 
-def lines(outcomes: list[Outcome]) -> list[str]:
-    heads = [
-        *("work", "peer", "CPU per unit: ours", "theirs", "ratio (min–max)", "", "rate: ours", "theirs", "ratio (min–max)", ""),
-        *("calls per unit: ours", "theirs", "outside the engine", "ours: generator", "theirs: generator", "ours is limited by"),
-    ]
-    table = [row_of(heads), row_of(["---"] * len(heads))]
-    for outcome in outcomes:
-        row = outcome.row
-        if outcome.skipped:
-            table.append(row_of([row.name, row.theirs.name, f"not compared: {outcome.skipped}"] + [""] * (len(heads) - 3)))
-            continue
-        by_cost = ratios(outcome, lambda sample: sample.cost_s)
-        by_rate = ratios(outcome, lambda sample: sample.per_s)
-        limit = outcome.ours[-1].work.limit or ("the rate that was asked" if row.is_paced else "no finding")
-        cells = [f"{row.name} (per {row.unit})" + (f"; {row.remark}" if row.remark else ""), row.theirs.name]
-        cells += [cost(row, outcome.ours), cost(row, outcome.theirs), span(by_cost), judged(by_cost, True)]
-        cells += [rate(row, outcome.ours), rate(row, outcome.theirs), span(by_rate)]
-        cells += ["paced" if row.is_paced else judged(by_rate, False), calls(outcome, "ours"), calls(outcome, "theirs")]
-        cells += [outside_engine(outcome.ours), limited(outcome.ours), limited(outcome.theirs), limit]
-        table.append(row_of(cells))
-    return table
+def tables(outcomes: list[Outcome]) -> list[str]:
+    """What was reached first, then what explains it."""
+    numbered = list(enumerate(outcomes, 1))
+    reached = ["", "work", "peer", "CPU per unit: ours", "theirs", "ratio (min–max)", ""]
+    reached += ["rate: ours", "theirs", "ratio (min–max)", ""]
+    explained = ["", "system calls per unit: ours", "theirs", "ours outside the engine, per run", "generator: ours", "theirs"]
+    explained += ["ours was limited by (its own finding)", "not equal"]
+    lines = [row_of(reached), row_of(["---"] * len(reached)), *(row_of(reached_by(*one)) for one in numbered), ""]
+    lines += [row_of(explained), row_of(["---"] * len(explained))]
+    return lines + [row_of(explanation(*one)) for one in numbered if not one[1].skipped]
+
+
+def reached_by(number: int, outcome: Outcome) -> list[str]:
+    row = outcome.row
+    cells = [str(number), f"{row.name}, per {row.unit}", row.theirs.name]
+    if outcome.skipped:
+        return [*cells, f"not compared: {outcome.skipped}", *[""] * 7]
+    by_cost = ratios(outcome, lambda sample: sample.cost_s)
+    by_rate = ratios(outcome, lambda sample: sample.per_s)
+    cells += [cost(row, outcome.ours), cost(row, outcome.theirs), span(by_cost), judged(by_cost, True)]
+    cells += [rate(row, outcome.ours), rate(row, outcome.theirs), span(by_rate)]
+    return [*cells, "paced" if row.is_paced else judged(by_rate, False)]
+
+
+def explanation(number: int, outcome: Outcome) -> list[str]:
+    row = outcome.row
+    cells = [str(number), calls(outcome, "ours"), calls(outcome, "theirs"), outside_engine(outcome.ours)]
+    cells += [limited(outcome.ours), limited(outcome.theirs), outcome.ours[-1].work.limit or "no finding"]
+    gave_up = f"{row.theirs.name} gave up {outcome.n_given_up} times" if outcome.n_given_up else ""
+    return [*cells, "; ".join(filter(None, (row.remark, gave_up)))]
 
 
 def row_of(cells: list[str]) -> str:
@@ -333,7 +363,7 @@ def main() -> int:
             outcomes.append(compare(lab, row, given.pairs, given.seconds))
             if outcomes[-1].skipped:
                 told(f"  {outcomes[-1].skipped}")
-    text = "\n".join(["# Ours against the peers", "", *head, "", *lines(outcomes), ""])
+    text = "\n".join(["# Ours against the peers", "", *head, "", *tables(outcomes), ""])
     print(text)
     if given.write and not given.only:
         RESULTS.write_text(text)

@@ -2,7 +2,6 @@
 
 use std::{fs, path::PathBuf};
 
-use anyhow::Context as _;
 use clap::{Arg, ArgMatches, Command};
 
 use super::measuring::{self, Keep};
@@ -22,7 +21,9 @@ pub(super) fn shape(command: Command) -> Command {
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let path = matches.get_one::<PathBuf>("file").expect("clap requires the file");
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = fs::read_to_string(path).map_err(|error| {
+        Screen::new(Exit::Usage, format!("cannot read {}", path.display())).line("why", error.to_string())
+    })?;
     let mut plan = execute::read_plan(&text).map_err(|error| {
         let lines = error.to_string();
         let mut lines = lines.lines();

@@ -6,7 +6,7 @@ use fathom_lab::{Lab, StateFolder};
 use fathom_model::{
     Metric, Run, Side, TestRun,
     names::host::{DEV_RX_BYTES, DEV_RX_FRAMES},
-    units::{Nanos, PerSec, approximate},
+    units::{PerSec, approximate},
 };
 use fathom_packet::xdp::{Gate, Matching, PolicerLimit, dropper, policer};
 use fathom_sys::{
@@ -25,14 +25,13 @@ fn value(test: &TestRun, metric: &str) -> f64 {
     summary.value.unwrap()
 }
 
-/// What came in at the receiver's interface, by a counter, per second of the measured spans.
+/// What came in at the receiver's interface, by a counter, per second that was sent in.
 fn counted(test: &TestRun, counter: &str) -> f64 {
     let rates = test.trials.iter().map(|trial| {
         let growth = trial.hosts["b"].growth(counter, "eth0").unwrap();
         let sender = trial.records.values().find(|record| record.side == Side::Initiator).unwrap();
-        let (from, to) = sender.measured_ns;
-        assert_eq!(from, Nanos::ZERO, "without a warm-up all is measured");
-        approximate(growth) / (to - from).as_secs_f64()
+        // Without a warm-up it began at zero, and it sends until its measured time is over.
+        approximate(growth) / sender.measured_ns.1.as_secs_f64()
     });
     rates.sum::<f64>() / approximate(u64::try_from(test.trials.len()).unwrap())
 }
@@ -60,15 +59,20 @@ fn reported_rates_agree_with_the_counters_of_the_interface() {
     let payload = counted(&run.tests[0], DEV_RX_BYTES) * 1000.0 / 1042.0 * 8.0;
     within_one_percent(value(&run.tests[0], "throughput_bps"), payload);
     let run = measure(&["tcp"]);
-    // A segment of up to 64 KiB crosses a veth in one piece, with 66 bytes of headers.
-    within_one_percent(value(&run.tests[0], "throughput_bps"), counted(&run.tests[0], DEV_RX_BYTES) * 8.0);
+    // What is sent as fast as possible is not sent evenly, so it is all of it that must agree. A segment of up to 64 KiB crosses
+    // a veth in one piece, with 66 bytes of headers.
+    for trial in &run.tests[0].trials {
+        let received = trial.records["b"].timeline.counters["bytes_received"].iter().sum::<u64>();
+        within_one_percent(approximate(received), approximate(trial.hosts["b"].growth(DEV_RX_BYTES, "eth0").unwrap()));
+    }
 }
 
 /// A gate in front of host b, as long as the link lives.
 fn in_front_of_b(stage: &Stage, lab: &LabUp<'_>, gate: &Gate) -> XdpLink {
     let state = StateFolder::open(&stage.state()).unwrap();
     let lab = Lab::find(&state, &lab.name.parse().unwrap()).unwrap();
-    let attach = || gate.attach(Netlink::open()?.link("eth0")?.index, XdpMode::Native);
+    // In native mode a veth hands frames over in a ring that a burst can overflow: a loss that nobody planted.
+    let attach = || gate.attach(Netlink::open()?.link("eth0")?.index, XdpMode::Generic);
     lab.host("b").unwrap().enter_with(attach).unwrap().unwrap()
 }
 
@@ -78,8 +82,8 @@ fn loss_behind(gate: &Gate) -> (TestRun, f64) {
     let lab = stage.lab("lossy");
     let _link = in_front_of_b(&stage, &lab, gate);
     let port = PORT.to_string();
-    let words = ["udp", "--lab", "lossy", "--port", &port, "--size", "200", "--rate", "32M", "--json"];
-    let spans = ["--warmup", "0s", "--duration", "1s", "--rounds", "2"];
+    let words = ["udp", "--lab", "lossy", "--port", &port, "--size", "200", "--rate", "8M", "--json"];
+    let spans = ["--warmup", "0s", "--duration", "2s", "--rounds", "2"];
     let run = stage.fathom([&words[..], &spans].concat()).succeeded().run();
     let fate = gate.fate().unwrap();
     let planted = approximate(fate.dropped.0) / approximate(fate.passed.0 + fate.dropped.0);
@@ -87,17 +91,18 @@ fn loss_behind(gate: &Gate) -> (TestRun, f64) {
 }
 
 /// Checks that the loss is reported as large as it was planted, and put down to nobody who did not do it.
+///
+/// A receiver that was kept from its core loses datagrams too; that is reported beside the planted loss, and under its own name.
 #[track_caller]
 fn is_reported(test: &TestRun, planted: f64) {
-    let reported = value(test, "loss_ratio");
-    assert!((reported - planted).abs() < 0.001, "{reported} is reported, {planted} was planted");
     let balance = test.conservation.as_ref().unwrap();
+    let share = |n: u64| approximate(n) / approximate(balance.n_sent);
+    let elsewhere = balance.drops.iter().filter(|drops| drops.place != "receiver's device");
+    let elsewhere: u64 = elsewhere.map(|drops| drops.n_dropped).sum();
     let lost = balance.n_sent - balance.n_received;
-    let (named, unexplained) = (balance.drops.iter().map(|drops| drops.n_dropped).sum::<u64>(), balance.n_unexplained);
-    assert_eq!(i64::try_from(lost).unwrap(), i64::try_from(named).unwrap() + unexplained, "{balance:?}");
-    for drops in balance.drops.iter().filter(|drops| drops.n_dropped > 0) {
-        assert_eq!(drops.place, "receiver's device", "only there was something dropped: {balance:?}");
-    }
+    assert!((share(lost - elsewhere) - planted).abs() < 0.001, "{planted} was planted: {balance:?}");
+    let reported = value(test, "loss_ratio");
+    assert!((reported - share(lost)).abs() < 0.001, "{reported} is reported: {balance:?}");
 }
 
 #[test]
@@ -116,8 +121,8 @@ fn what_a_policer_drops_is_reported_as_loss() {
     if lacks_root() {
         return;
     }
-    // 32 Mbit/s of 200 bytes are 20,000 datagrams per second, of which a tenth is too much.
-    let limit = PolicerLimit { rate: PerSec::new(18_000.0).unwrap(), burst: 64 };
+    // 8 Mbit/s of 200 bytes are 5,000 datagrams per second, of which a tenth is too much.
+    let limit = PolicerLimit { rate: PerSec::new(4_500.0).unwrap(), burst: 64 };
     let gate = policer(Matching::UdpPort(PORT), limit).unwrap();
     let (test, planted) = loss_behind(&gate);
     assert!(planted > 0.01, "the policer dropped {planted}");

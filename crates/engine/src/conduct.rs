@@ -257,6 +257,7 @@ fn employ<'a, W>(
         affinity::pin_thread(core)
             .map_err(|cause| Error::System { what: format!("pin a worker to core {core}"), cause })?;
     }
+    clock::sleep_finely();
     let start = worker.start;
     while clock::sleep_until(start) < start && !worker.is_over() {}
     let late = clock::now() - start;

@@ -38,6 +38,14 @@ pub fn process_cpu() -> Nanos {
     nanos(clock_gettime(ClockId::ProcessCPUTime))
 }
 
+/// Lets sleeps of the calling thread end as soon as the processor allows (`PR_SET_TIMERSLACK`, prctl(2)).
+///
+/// The kernel may otherwise let them end 50 µs late, to wake several threads at once.
+pub fn sleep_finely() {
+    // The only refusal is for real-time threads, which have no slack to begin with.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+}
+
 /// Sleeps until the monotonic clock shows `deadline`, or until a signal; the time at which it woke.
 #[expect(clippy::must_use_candidate, reason = "most callers want the sleep, not the time")]
 pub fn sleep_until(deadline: Nanos) -> Nanos {

@@ -288,8 +288,8 @@ struct SenderTally {
     causes: Causes,
 }
 
-/// A wait shorter than this is spun away: the kernel's timers may be 50 µs late (`PR_SET_TIMERSLACK`).
-const SPIN_MAX: Nanos = Nanos::from_micros(100);
+/// A wait shorter than this is spun away: to sleep and to wake takes as long.
+const SPIN_MAX: Nanos = Nanos::from_micros(5);
 /// How often the end is marked, because a mark may be lost as well.
 const END_MARKS: u32 = 10;
 /// The distance of two end marks.

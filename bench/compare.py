@@ -325,7 +325,7 @@ def machine(n_pairs: int, seconds: float) -> list[str]:
     }
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return [
-        f"- Linux {platform.release()}, {model[1] if model else platform.machine()}, {os.cpu_count()} cores; load before: {load}",
+        f"- Linux {platform.release()}, {model[1] if model else platform.machine()}, {os.cpu_count()} cores; load before (1, 5, 15 min): {load}",
         f"- generator on host {GENERATOR}, core {CORES[GENERATOR]}; target on host {TARGET}, core {CORES[TARGET]}; a veth between",
         f"- {n_pairs} pairs A B B A … of {seconds:g} s after one that warms up; medians, ratios ours / theirs within a pair",
         "- CPU: user and system time of the generator's process tree (wait4), start and end included",

@@ -103,8 +103,10 @@ class Lab:
             self._servers.append(process)
             limit = threading.Timer(longest_s, os.killpg, (process.pid, signal.SIGKILL))
             limit.start()
-            _, status, usage = os.wait4(process.pid, 0)
-            limit.cancel()
+            try:
+                _, status, usage = os.wait4(process.pid, 0)
+            finally:
+                limit.cancel()
             wall_s = time.monotonic() - began
             process.returncode = os.waitstatus_to_exitcode(status)
             self._servers.remove(process)

@@ -143,12 +143,16 @@ def once(lab: Lab, outcome: Outcome, tool: Tool, seconds: float) -> Sample:
 def attempt(lab: Lab, outcome: Outcome, tool: Tool, words: list[str]) -> Optional[Finished]:
     """Runs a tool, or counts that it gave up, which it may do now and then."""
     try:
-        return lab.run(GENERATOR, words)
+        finished = lab.run(GENERATOR, words)
+        said = finished.output + finished.errors
     except Failed as failure:
-        if tool.gives_up is None or tool.gives_up not in str(failure) or outcome.n_given_up >= GIVEN_UP_MAX:
-            raise
-        outcome.n_given_up += 1
-        return None
+        finished, said = None, str(failure)
+    if finished and not (tool.gives_up and tool.gives_up in said):
+        return finished
+    if tool.gives_up is None or tool.gives_up not in said or outcome.n_given_up >= GIVEN_UP_MAX:
+        raise Failed(said)
+    outcome.n_given_up += 1
+    return None
 
 
 def surroundings(lab: Lab, tool: Tool):

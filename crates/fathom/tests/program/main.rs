@@ -2,7 +2,7 @@
 //!
 //! Traffic stays on loopback and in labs that a test has built for itself.
 
-#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "functions shared by tests are tests too")]
+#![expect(clippy::unwrap_used, reason = "functions shared by tests are tests too")]
 
 mod stage;
 mod traces;

@@ -89,7 +89,7 @@ impl Hosts {
         let journal = Journal::begin(&state, &name).map_err(|error| lab_screen(&error))?;
         let mut hosts = Self { fleet: Fleet::new(wire_up::TOOL), places: BTreeMap::new(), labs: Vec::new(), journal };
         let own_lab = plan.lab.as_ref().map(build_lab).transpose()?;
-        let mut otherlabs = BTreeMap::new();
+        let mut other_labs = BTreeMap::new();
         for (name, reach) in &plan.hosts {
             let (link, place) = match reach {
                 Reach::This => here(plan)?,
@@ -98,19 +98,19 @@ impl Hosts {
                     in_lab(lab, host, plan.lab.as_ref().map_or("", |lab| &lab.preset))?
                 }
                 Reach::LabUp(lab_name, host) => {
-                    if !otherlabs.contains_key(lab_name) {
+                    if !other_labs.contains_key(lab_name) {
                         let parsed: Name = lab_name.parse().map_err(|error| lab_screen(&error))?;
                         let lab = Lab::find(&state, &parsed).map_err(|error| lab_screen(&error))?;
-                        otherlabs.insert(lab_name.clone(), lab);
+                        other_labs.insert(lab_name.clone(), lab);
                     }
-                    in_lab(&otherlabs[lab_name], host, lab_name)?
+                    in_lab(&other_labs[lab_name], host, lab_name)?
                 }
                 Reach::Tls { address, key } => served(address, key.as_deref())?,
             };
             hosts.add(name, link, place)?;
         }
         hosts.labs.extend(own_lab);
-        hosts.labs.extend(otherlabs.into_values());
+        hosts.labs.extend(other_labs.into_values());
         Ok(hosts)
     }
 
@@ -139,16 +139,20 @@ impl Hosts {
         Ok(environment)
     }
 
-    /// The cores for the two sides of a test: halves of this machine when both are on it, all otherwise.
+    /// The cores for the two sides of a test: halves of this machine when both are on it, all of it when one is.
+    ///
+    /// None named leaves the choice to the scheduler of a host whose cores are not ours to give.
     pub(crate) fn cores(&self, from: &str, to: Option<&str>) -> (Vec<usize>, Vec<usize>) {
         let all = affinity::allowed_cores().unwrap_or_default();
         let is_here = |name: &str| self.places.get(name).is_some_and(|place| place.is_here);
-        let Some(to) = to.filter(|to| is_here(from) && is_here(to)) else {
-            return (if is_here(from) { all } else { Vec::new() }, Vec::new());
-        };
-        debug_assert!(self.places.contains_key(to));
+        if !is_here(from) {
+            return (Vec::new(), Vec::new());
+        }
+        if !to.is_some_and(is_here) {
+            return (all, Vec::new());
+        }
         match all.split_at(all.len() / 2) {
-            ([], responder) => (responder.to_vec(), responder.to_vec()),
+            ([], only) => (only.to_vec(), only.to_vec()),
             (initiator, responder) => (initiator.to_vec(), responder.to_vec()),
         }
     }
@@ -205,6 +209,7 @@ fn address_towards(target: &str) -> anyhow::Result<IpAddr> {
     routed.map(|address| address.ip()).map_err(|error| {
         Screen::new(Exit::Preflight, format!("there is no route to {}", target.ip()))
             .line("why", error.to_string())
+            .line("try", format!("ip route get {}", target.ip()))
             .into()
     })
 }

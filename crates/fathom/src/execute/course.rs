@@ -17,7 +17,7 @@ use fathom_sys::{
 };
 use jiff::Zoned;
 
-use super::{Executed, Surroundings};
+use super::{Executed, Surroundings, plan::without_keys};
 use crate::{
     exit::{Exit, Screen, engine_screen},
     hosts::{Hosts, fleet_screen},
@@ -96,12 +96,6 @@ fn blank(plan: &Plan, surroundings: &Surroundings, now: &Zoned) -> anyhow::Resul
             unavailable: None,
         })
     });
-    let mut shown = plan.clone();
-    for reach in shown.hosts.values_mut() {
-        if let fathom_model::plan::Reach::Tls { key, .. } = reach {
-            *key = None;
-        }
-    }
     Ok(Run {
         schema: SCHEMA.to_owned(),
         id: store::run_id(now, fathom_sys::clock::wall().0),
@@ -109,7 +103,7 @@ fn blank(plan: &Plan, surroundings: &Surroundings, now: &Zoned) -> anyhow::Resul
         command: surroundings.command.clone(),
         started: now.timestamp().to_string(),
         took_ns: Nanos::ZERO,
-        plan: shown,
+        plan: without_keys(plan),
         hosts: BTreeMap::new(),
         tests: tests.collect::<anyhow::Result<_>>()?,
         findings: Vec::new(),

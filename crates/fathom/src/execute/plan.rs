@@ -1,6 +1,10 @@
 //! What can be wrong with a plan, found before anything is touched.
 
-use fathom_model::{Plan, TestPlan, plan::SCHEMA, units::Nanos};
+use fathom_model::{
+    Plan, TestPlan,
+    plan::{Reach, SCHEMA},
+    units::Nanos,
+};
 
 use crate::{
     exit::{Exit, Screen},
@@ -17,13 +21,18 @@ pub(crate) fn read_plan(text: &str) -> Result<Plan, toml::de::Error> {
 
 /// A plan as a file that can be run; keys are left out.
 pub(crate) fn text(plan: &Plan) -> anyhow::Result<String> {
+    Ok(toml::to_string_pretty(&without_keys(plan))?)
+}
+
+/// A plan as others may see it: a key is a secret.
+pub(crate) fn without_keys(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     for reach in plan.hosts.values_mut() {
-        if let fathom_model::plan::Reach::Tls { key, .. } = reach {
+        if let Reach::Tls { key, .. } = reach {
             *key = None;
         }
     }
-    Ok(toml::to_string_pretty(&plan)?)
+    plan
 }
 
 fn wrong(what: impl Into<String>) -> Screen {

@@ -148,7 +148,8 @@ def trafgen(lab: Lab, seconds: float) -> list[str]:
     # One process, its ring past the queueing discipline, which is its default; nothing of the machine is tuned.
     options = ["--cpus", "1", "--no-sock-mem", "--notouch-irq", "--no-cpu-stats"]
     device = ["--dev", lab.interface(GENERATOR), "--conf", str(lab.folder / "frame.cfg")]
-    return ["timeout", "--foreground", "--signal", "INT", str(seconds), "trafgen", *device, *options]
+    # Its worker is a process of its own: both are to hear the signal, so timeout keeps them in a group, which ends by itself.
+    return ["timeout", "--signal", "INT", str(seconds), "trafgen", *device, *options]
 
 
 def trafgen_work(finished: Finished) -> Work:

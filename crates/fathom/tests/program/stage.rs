@@ -107,8 +107,9 @@ impl Stage {
 
     /// Starts fathom.
     pub(crate) fn start<S: AsRef<std::ffi::OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Running {
-        let mut command = self.command(&self.program);
-        command.args(words);
+        // A shell starts its background jobs with SIGINT ignored, and what is ignored is inherited; a user's ctrl-C is not.
+        let mut command = self.command("env");
+        command.arg("--default-signal=INT").arg(&self.program).args(words);
         self.spawn(command)
     }
 

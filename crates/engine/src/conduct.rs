@@ -197,7 +197,7 @@ impl<T: Send> Crew<'_, T> {
         assert!(self.counters.len() <= COUNTERS_MAX, "{} counters do not fit", self.counters.len());
         let slots: Vec<Slot> = self.states.iter().map(|_| Slot::default()).collect();
         let shared = Shared {
-            phase: AtomicU8::new(first_phase(self.until) as u8),
+            phase: AtomicU8::new(first_phase(session, self.until) as u8),
             running: AtomicUsize::new(self.states.len()),
         };
         let mut course = Course::new(session, self.counters, self.until, &slots);
@@ -220,10 +220,11 @@ impl<T: Send> Crew<'_, T> {
     }
 }
 
-const fn first_phase(until: Until) -> Phase {
+/// A responder does not know when its initiator is warm; an initiator that is given no time to warm up has no warm-up.
+fn first_phase(session: &Session, until: Until) -> Phase {
     match until {
-        Until::PhasesOver => Phase::WarmUp,
-        Until::Told => Phase::Measure,
+        Until::PhasesOver if session.phases.warmup_max_ns > Nanos::ZERO => Phase::WarmUp,
+        Until::PhasesOver | Until::Told => Phase::Measure,
     }
 }
 
@@ -285,6 +286,7 @@ struct Course<'a> {
 
 impl<'a> Course<'a> {
     fn new(session: &'a Session, counters: &'static [&'static str], until: Until, slots: &'a [Slot]) -> Self {
+        let warms_up = first_phase(session, until) == Phase::WarmUp;
         Self {
             session,
             counters,
@@ -293,8 +295,8 @@ impl<'a> Course<'a> {
             timeline: Timeline::of(counters),
             seen: vec![0; counters.len()],
             steadiness: Steadiness::default(),
-            steady: until == Until::Told,
-            measure_from: (until == Until::Told).then_some(Nanos::ZERO),
+            steady: !warms_up,
+            measure_from: (!warms_up).then_some(Nanos::ZERO),
             measure_to: Nanos::ZERO,
             complete: false,
             elapsed: Nanos::ZERO,
@@ -436,6 +438,16 @@ mod tests {
         assert_eq!(record.timeline.counters["steps"].iter().sum::<u64>(), record.totals["steps"]);
         let (from, to) = record.measured_ns;
         assert!(record.complete && to - from >= Nanos::from_millis(60), "{from} to {to}");
+    }
+
+    #[test]
+    fn without_a_warm_up_everything_is_measured() {
+        let mut session = session();
+        session.phases.warmup_max_ns = Nanos::ZERO;
+        let conducted =
+            crew(1, Until::PhasesOver).conduct(&session, &mut (), |worker, ()| Ok(count_until_over(&worker))).unwrap();
+        let record = conducted.record(Side::Initiator);
+        assert_eq!((record.measured_ns.0, record.steady, record.notes), (Nanos::ZERO, true, Vec::new()));
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub use findings::{CAUSES, Cause, Evidenced};
 pub struct Context {
     /// What each kind of test measures, the most important first.
     pub metrics: BTreeMap<String, Vec<Metric>>,
-    /// What the tool itself reaches on this machine: by kind, then by metric.
+    /// What the tool itself reaches on this machine in a test like this: by the test's name, then by metric.
     pub ceilings: BTreeMap<String, BTreeMap<String, f64>>,
 }
 

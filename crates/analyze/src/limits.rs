@@ -126,7 +126,7 @@ pub(crate) fn limits(run: &Run, test: &TestRun, context: &Context) -> Vec<Limit>
 /// What the tool reached at best on this machine; what exceeds it is not limited by it.
 fn own_ceiling(test: &TestRun, context: &Context) -> Option<Limit> {
     let main = main_rate(test)?;
-    let most = context.ceilings.get(&test.kind)?.get(main.metric.name.as_ref())?;
+    let most = context.ceilings.get(&test.name)?.get(main.metric.name.as_ref())?;
     Some(limit(LimitKind::OwnCeiling, main, *most, "ceiling")).filter(|limit| limit.used.is_none_or(|used| used <= 1.0))
 }
 

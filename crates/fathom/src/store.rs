@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use fathom_model::Run;
+use fathom_model::{Run, Settings, TestRun};
 use jiff::{Timestamp, Zoned};
 use serde::{Deserialize, Serialize};
 
@@ -54,8 +54,22 @@ pub(crate) struct Calibration {
     pub(crate) machine: String,
     /// When it was made, RFC 3339.
     pub(crate) made: String,
-    /// The ceilings: kind, then metric.
-    pub(crate) ceilings: BTreeMap<String, BTreeMap<String, f64>>,
+    /// The ceilings by kind.
+    pub(crate) ceilings: BTreeMap<String, Ceiling>,
+}
+
+/// What one kind reached against its own ideal responder.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Ceiling {
+    /// How many connections or flows it took.
+    pub(crate) concurrency: u64,
+    /// What was reached, by metric.
+    pub(crate) reached: BTreeMap<String, f64>,
+}
+
+/// How many exchanges a test has under way at the same time.
+pub(crate) fn concurrency(options: &Settings) -> u64 {
+    options.count("connections").or_else(|| options.count("flows")).unwrap_or(1)
 }
 
 /// What identifies this machine and this build: a calibration of another one says nothing.
@@ -80,6 +94,18 @@ fn calibration_path() -> PathBuf {
 }
 
 impl Calibration {
+    /// The ceilings of a run's tests, by their names, as far as they can be compared.
+    ///
+    /// A test with fewer than half the connections waits more than it works: it is not held back by the tool.
+    pub(crate) fn of_tests(self, tests: &[TestRun]) -> BTreeMap<String, BTreeMap<String, f64>> {
+        let of_test = |test: &TestRun| {
+            let ceiling = self.ceilings.get(&test.kind)?;
+            let is_alike = concurrency(&test.options) * 2 >= ceiling.concurrency;
+            is_alike.then(|| (test.name.clone(), ceiling.reached.clone()))
+        };
+        tests.iter().filter_map(of_test).collect()
+    }
+
     /// A new one for this machine.
     pub(crate) fn new() -> Self {
         Self { machine: machine(), made: Timestamp::now().to_string(), ceilings: BTreeMap::new() }

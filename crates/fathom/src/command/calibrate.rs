@@ -9,7 +9,7 @@ use super::measuring;
 use crate::{
     execute::{self, Surroundings},
     exit::Exit,
-    store::Calibration,
+    store::{self, Calibration, Ceiling},
     target::Allowed,
     wire_up,
 };
@@ -91,7 +91,10 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
             command: "fathom calibrate".to_owned(),
         };
         let run = execute::execute(&plan, &surroundings)?.run;
-        calibration.ceilings.extend(run.tests.iter().map(|test| (test.kind.clone(), best(test))));
+        calibration.ceilings.extend(run.tests.iter().map(|test| {
+            let concurrency = store::concurrency(&test.options);
+            (test.kind.clone(), Ceiling { concurrency, reached: best(test) })
+        }));
     }
     Ok(calibration)
 }
@@ -109,11 +112,11 @@ fn best(test: &fathom_model::TestRun) -> BTreeMap<String, f64> {
 fn text(calibration: &Calibration) -> String {
     let metrics = wire_up::metrics();
     let mut text = format!("own ceilings of {}\n\n", calibration.machine);
-    for (kind, ceilings) in &calibration.ceilings {
+    for (kind, ceiling) in &calibration.ceilings {
         for metric in metrics.get(kind).into_iter().flatten() {
-            if let Some(ceiling) = ceilings.get(metric.name.as_ref()) {
+            if let Some(most) = ceiling.reached.get(metric.name.as_ref()) {
                 // Writing to a String cannot fail.
-                let _ = writeln!(text, "  {kind:<14} {:<28} {}", metric.title, metric.show(*ceiling));
+                let _ = writeln!(text, "  {kind:<14} {:<28} {}", metric.title, metric.show(*most));
             }
         }
     }

@@ -39,9 +39,9 @@ Examples:
 pub(super) const TCP: LayerCommand = LayerCommand {
     name: "tcp",
     title: "TCP",
-    about: "TCP: stream, request/response, connect/request/response",
+    about: "TCP: stream up and down, request/response, connect/request/response",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
-    tests: &[("stream", "tcp_stream"), ("rr", "tcp_rr"), ("crr", "tcp_crr")],
+    tests: &[("stream", "tcp_stream"), ("down", "tcp_stream_down"), ("rr", "tcp_rr"), ("crr", "tcp_crr")],
     examples: "\
 Examples:
   fathom tcp 10.0.0.2 --key KEY --flows 4

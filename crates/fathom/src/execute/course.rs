@@ -52,7 +52,7 @@ pub(crate) fn execute(plan: &Plan, surroundings: &Surroundings) -> anyhow::Resul
     hosts.close()?;
     ending?;
     run.took_ns = clock::now() - began;
-    let ceilings = Calibration::kept().map(|kept| kept.ceilings).unwrap_or_default();
+    let ceilings = Calibration::kept().map(|kept| kept.of_tests(&run.tests)).unwrap_or_default();
     fathom_analyze::analyze(&mut run, &fathom_analyze::Context { metrics: wire_up::metrics(), ceilings });
     Ok(Executed { run, signal: signals.received() })
 }

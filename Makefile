@@ -21,6 +21,8 @@ lint:
 
 bench:
 	bench/run.sh
+	bench/accuracy
+	bench/repeatability
 
 # The JSON Schema of a run, from the types of the model; a test fails when it is out of date.
 schema:

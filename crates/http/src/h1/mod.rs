@@ -12,4 +12,4 @@ mod response;
 pub use field::Persistence;
 pub use head::{Head, HeadReader, Malformed};
 pub use request::{Method, Request, RequestError};
-pub use response::{Answer, Progress, ResponseReader, fuzz_response};
+pub use response::{Answer, Progress, ResponseReader};

@@ -265,7 +265,7 @@ impl Epoll {
         }
         self.buffer_is_out = true;
         let length = u32::try_from(received).expect("a receive is bounded by the buffer");
-        Ok(Some(Event::Received(Piece { length })))
+        Ok(Some(Event::Received(Piece { buffer: 0, start: 0, length })))
     }
 
     fn accept(&mut self, turn: Turn) -> Result<Option<Event>> {

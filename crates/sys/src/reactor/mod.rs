@@ -2,15 +2,16 @@
 //!
 //! A [`Reactor`] owns the sockets of one thread. It is told what to do with a [`Token`] and answers with [`Completion`]s.
 //! It knows nothing of the bytes that flow, of time-outs and of when to connect again. Two ways fill the seam: [`Epoll`],
-//! which every kernel has. The engine is generic over it, so no call is dispatched at run time.
+//! which every kernel has, and [`Uring`], which is cheaper. The engine is generic over them, so no call is dispatched at run time.
 
 mod epoll;
 #[cfg(test)]
 mod suite;
+pub mod uring;
 
 use fathom_model::units::Nanos;
 
-pub use self::epoll::Epoll;
+pub use self::{epoll::Epoll, uring::Uring};
 use crate::{
     Error, Result,
     socket::{SockAddr, Socket},
@@ -40,6 +41,8 @@ impl Fixed {
 #[derive(Debug)]
 #[must_use = "a piece that is not released is lost to the reactor"]
 pub struct Piece {
+    buffer: u32,
+    start: u32,
     length: u32,
 }
 
@@ -162,6 +165,7 @@ pub trait Reactor: Sized {
 
     /// Closes the socket; no completion of it comes any more, and the token may be used again at once.
     ///
+    /// The peer learns of it with the next [`Reactor::wait`] at the latest.
     /// A token that is not in use is left as it is. What has not been sent is lost.
     fn close(&mut self, token: Token);
 

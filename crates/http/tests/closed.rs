@@ -278,8 +278,8 @@ fn what_cannot_be_asked_is_refused_before_the_start() {
         outcome.err().map(|error| (error.to_string(), error.hint().map(str::to_owned))).unwrap()
     };
     let (text, hint) = refused(&[("url", "https://a")]);
-    assert_eq!(text, "`https://a` asks for TLS, which is not there yet");
-    assert_eq!(hint.as_deref(), Some("use http://; TLS comes later"));
+    assert_eq!(text, "this kind speaks no TLS");
+    assert_eq!(hint.as_deref(), Some("use http://"));
     let (text, hint) = refused(&[("url", "http://a:b")]);
     assert!(text.contains("has a port that is not a number") && hint.is_some(), "{text}");
     let to = ("url", "http://127.0.0.1");

@@ -22,10 +22,10 @@ use fathom_model::{
 };
 
 use crate::{
-    h1::{Method, Request, RequestError},
+    h1::{Field, KeepAlive, Method, Request, RequestError, Version},
     names,
     responder::{Attendant, Responder, ResponderOptions, Served, Tally},
-    url::{Url, UrlError},
+    url::{Scheme, Url, UrlError},
 };
 
 /// The key under which a responder tells where it listens.
@@ -165,8 +165,8 @@ impl Asking {
         let (address, host, target) = destination(role)?;
         let method = if settings.text("method").as_deref() == Some("HEAD") { Method::Head } else { Method::Get };
         let fields = settings.text("header").unwrap_or_default();
-        let request = Request { method, target: &target, host: &host, fields: &fields };
-        let request = request.bytes().map_err(refused_request)?;
+        let request = request(&settings.text("method").unwrap_or_default(), &target, (&host, &fields));
+        let request = request.map_err(refused_request)?;
         let target = Arc::new(Target {
             address,
             source: role.address.filter(|own| reaches(*own, address.ip())),
@@ -198,6 +198,10 @@ fn destination(role: &Role) -> Result<(SocketAddr, String, String), Error> {
     let path = role.settings.text("path").unwrap_or_else(|| "/".to_owned());
     if let Some(url) = role.settings.text("url") {
         let url: Url = url.parse().map_err(refused_url)?;
+        if url.scheme == Scheme::Https {
+            let hint = Some("use http://".to_owned());
+            return Err(Error::Unsupported { what: "this kind speaks no TLS".to_owned(), hint });
+        }
         let target = if url.target == "/" { path } else { url.target.clone() };
         return Ok((url.resolve().map_err(refused_url)?, url.host_field(), target));
     }
@@ -206,23 +210,31 @@ fn destination(role: &Role) -> Result<(SocketAddr, String, String), Error> {
     Ok((address, address.to_string(), path))
 }
 
+/// The bytes of a request with the usual fields and those of the user.
+fn request(method: &str, target: &str, (host, lines): (&str, &str)) -> Result<Vec<u8>, RequestError> {
+    let usual = [Field::new("Host", host)?, Field::new("User-Agent", "fathom")?];
+    let fields: Vec<Field> =
+        lines.lines().filter(|line| !line.trim().is_empty()).map(str::parse).collect::<Result<_, _>>()?;
+    let (version, keep_alive) = (Version::Http11, KeepAlive::On);
+    Request { method, target, version, keep_alive, usual: &usual, fields: &fields, body: &[] }.bytes()
+}
+
 fn refused_url(error: UrlError) -> Error {
-    let hint = match error {
-        UrlError::Resolve { host, cause } => {
-            let cause = fathom_sys::Error::new("getaddrinfo", cause);
-            return Error::System { what: format!("find the address of `{host}`"), cause };
-        }
-        UrlError::Tls(_) => "use http://; TLS comes later",
-        _ => "write it as http://host:port/path",
-    };
+    let hint = error.hint();
+    if let UrlError::Resolve { host, cause } = error {
+        let cause = fathom_sys::Error::new("getaddrinfo", cause);
+        return Error::System { what: format!("find the address of `{host}`"), cause };
+    }
     Error::Unsupported { what: error.to_string(), hint: Some(hint.to_owned()) }
 }
 
 fn refused_request(error: RequestError) -> Error {
     let (name, expected, given) = match error {
         RequestError::Field(line) => ("header", "lines of the form Name: value", line),
-        RequestError::Body(line) => ("header", "no field that announces a body", line),
+        RequestError::Body(line, _) => ("header", "no field that announces a body", line),
         RequestError::Target(target) => ("path", "visible ASCII characters that begin with /", target),
+        RequestError::Method(method) | RequestError::Tunnel(method) => ("method", "GET or HEAD", method),
+        RequestError::User => ("user", "name:password", String::new()),
     };
     Error::Setting(SettingError::NotAllowed { name: name.to_owned(), expected: expected.to_owned(), given })
 }

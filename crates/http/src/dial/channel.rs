@@ -8,9 +8,9 @@ use std::{fmt, sync::Arc};
 use fathom_model::units::Nanos;
 use rustls::{
     ClientConfig, HandshakeKind, ProtocolVersion,
-    client::UnbufferedClientConnection,
+    client::{ClientConnectionData, UnbufferedClientConnection},
     pki_types::ServerName,
-    unbuffered::{ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus},
+    unbuffered::{ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus, WriteTraffic},
 };
 
 use super::{
@@ -108,11 +108,11 @@ struct Layers {
 impl Layers {
     fn decrypt(&mut self, received: &[u8], now: Nanos, desk: &mut Desk) -> Result<Step, Fault> {
         let Some(session) = &mut self.tls else { return Ok(Step::Data) };
-        let was_ready = session.is_ready;
+        let was_ready = session.standing == Standing::Ready;
         Ok(match session.take(received, desk)? {
             Heard::Ended => Step::Ended,
+            Heard::Waiting | Heard::Open if was_ready => Step::Data,
             Heard::Waiting => Step::Opening,
-            Heard::Open if was_ready => Step::Data,
             Heard::Open => {
                 let resumed = session.connection.handshake_kind() == Some(HandshakeKind::Resumed);
                 Step::Ready(Opened { proxied_at: self.proxied_at, secured_at: Some(now), resumed })
@@ -203,14 +203,16 @@ impl Channel {
         let layers = self.0.as_ref()?;
         match &layers.tls {
             _ if layers.tunnel.is_some() => Some(ProxyFault::Closed.into()),
-            Some(session) if !session.is_ready => Some(TlsFault::Closed.into()),
+            Some(session) if session.standing == Standing::Shaking => Some(TlsFault::Closed.into()),
             _ => None,
         }
     }
 
     /// Says good-bye in `desk.out`, so that the server can tell an end from a cut (RFC 8446 section 6.1).
     pub fn farewell(&mut self, desk: &mut Desk) {
-        if let Some(session) = self.0.as_mut().and_then(|layers| layers.tls.as_mut()).filter(|tls| tls.is_ready) {
+        if let Some(session) =
+            self.0.as_mut().and_then(|layers| layers.tls.as_mut()).filter(|tls| tls.standing == Standing::Ready)
+        {
             session.farewell(&mut desk.out);
         }
     }
@@ -218,7 +220,7 @@ impl Channel {
     /// What TLS agreed on, once ready.
     #[must_use]
     pub fn security(&self) -> Option<Security> {
-        let session = self.0.as_ref()?.tls.as_ref().filter(|tls| tls.is_ready)?;
+        let session = self.0.as_ref()?.tls.as_ref().filter(|tls| tls.standing == Standing::Ready)?;
         let version = match session.connection.protocol_version()? {
             ProtocolVersion::TLSv1_2 => "TLSv1.2",
             ProtocolVersion::TLSv1_3 => "TLSv1.3",
@@ -234,12 +236,23 @@ struct Session {
     connection: UnbufferedClientConnection,
     /// The beginning of a record that has not come whole.
     partial: Vec<u8>,
-    is_ready: bool,
+    standing: Standing,
+}
+
+/// How far TLS has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// Keys are not agreed on yet.
+    Shaking,
+    /// Requests may be sent.
+    Ready,
+    /// Something was wrong; the library wants to hear no more then.
+    Broken,
 }
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("is_ready", &self.is_ready).finish_non_exhaustive()
+        f.debug_struct("Session").field("standing", &self.standing).finish_non_exhaustive()
     }
 }
 
@@ -257,28 +270,40 @@ impl Session {
     fn new(config: &Arc<ClientConfig>, name: &ServerName<'static>) -> Result<Self, TlsFault> {
         let connection = UnbufferedClientConnection::new(Arc::clone(config), name.clone());
         let connection = connection.map_err(|error| TlsFault::from(&error))?;
-        Ok(Self { connection, partial: Vec::new(), is_ready: false })
+        Ok(Self { connection, partial: Vec::new(), standing: Standing::Shaking })
     }
 
     fn take(&mut self, received: &[u8], desk: &mut Desk) -> Result<Heard, TlsFault> {
+        if self.standing == Standing::Broken {
+            return Err(TlsFault::Closed);
+        }
         desk.scratch.clear();
         desk.scratch.extend_from_slice(&self.partial);
         desk.scratch.extend_from_slice(received);
         let (n_used, heard) = self.hear(desk);
         self.partial.clear();
         self.partial.extend_from_slice(&desk.scratch[n_used..]);
-        match heard.map_err(|error| TlsFault::from(&error))? {
-            Heard::Ended if !self.is_ready => Err(TlsFault::Closed),
-            Heard::Open if !self.is_ready => {
-                self.is_ready = true;
+        let heard = heard.map_err(|error| TlsFault::from(&error)).and_then(|heard| self.advance(heard));
+        if heard.is_err() {
+            self.standing = Standing::Broken;
+        }
+        heard
+    }
+
+    fn advance(&mut self, heard: Heard) -> Result<Heard, TlsFault> {
+        match (self.standing, heard) {
+            (Standing::Shaking, Heard::Ended) => Err(TlsFault::Closed),
+            (Standing::Shaking, Heard::Open) => {
+                self.standing = Standing::Ready;
                 // The certificates of the handshake may have made it large, and there are many connections.
                 self.partial.shrink_to_fit();
-                match self.connection.alpn_protocol() {
-                    Some(chosen) if !chosen.starts_with(b"http/1.") => Err(TlsFault::OtherProtocol),
-                    _ => Ok(Heard::Open),
+                let is_other = |chosen: &[u8]| !chosen.starts_with(b"http/1.");
+                if self.connection.alpn_protocol().is_some_and(is_other) {
+                    return Err(TlsFault::OtherProtocol);
                 }
+                Ok(Heard::Open)
             }
-            heard => Ok(heard),
+            (_, heard) => Ok(heard),
         }
     }
 
@@ -312,7 +337,13 @@ impl Session {
             match heard {
                 None => {}
                 Some(Err(error)) => {
-                    self.flush(&mut desk.out);
+                    // The alert that says why, if there is one.
+                    while self.connection.wants_write()
+                        && let Ok(ConnectionState::EncodeTlsData(mut data)) =
+                            self.connection.process_tls_records(&mut desk.scratch[n_used..]).state
+                    {
+                        append(&mut desk.out, RECORD_MORE, |room| data.encode(room));
+                    }
                     return (n_used, Err(error));
                 }
                 Some(heard) => return (n_used, heard),
@@ -320,35 +351,45 @@ impl Session {
         }
     }
 
-    /// Appends what TLS itself still has to say, such as an alert.
-    fn flush(&mut self, out: &mut Vec<u8>) {
-        loop {
-            match self.connection.process_tls_records(&mut []).state {
+    /// Lets `write` write once all that TLS itself has to say is in `out`.
+    fn speak(
+        &mut self,
+        out: &mut Vec<u8>,
+        write: impl FnOnce(&mut WriteTraffic<'_, ClientConnectionData>, &mut Vec<u8>) -> Result<(), EncryptError>,
+    ) -> Result<(), TlsFault> {
+        if self.standing == Standing::Broken {
+            return Err(TlsFault::Closed);
+        }
+        let mut n_used = 0;
+        let spoken = loop {
+            // What has not come whole is shown again, as a message within it may be known already.
+            let status = self.connection.process_tls_records(&mut self.partial[n_used..]);
+            n_used += status.discard;
+            match status.state {
                 Ok(ConnectionState::EncodeTlsData(mut data)) => append(out, RECORD_MORE, |room| data.encode(room)),
                 Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
-                _ => return,
+                Ok(ConnectionState::WriteTraffic(mut traffic)) => {
+                    break write(&mut traffic, out).map_err(|_| TlsFault::Other);
+                }
+                Ok(_) => break Err(TlsFault::Closed),
+                Err(error) => break Err(TlsFault::from(&error)),
             }
+        };
+        self.partial.drain(..n_used);
+        if spoken.is_err() {
+            self.standing = Standing::Broken;
         }
+        spoken
     }
 
     fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsFault> {
-        self.flush(out);
-        match self.connection.process_tls_records(&mut []).state {
-            Ok(ConnectionState::WriteTraffic(mut traffic)) => {
-                let room = plain.len() + RECORD_MORE;
-                try_append(out, room, |room| traffic.encrypt(plain, room)).map_err(|_| TlsFault::Other)
-            }
-            Ok(_) => Err(TlsFault::Closed),
-            Err(error) => Err(TlsFault::from(&error)),
-        }
+        let room = plain.len() + RECORD_MORE;
+        self.speak(out, |traffic, out| try_append(out, room, |room| traffic.encrypt(plain, room)))
     }
 
     fn farewell(&mut self, out: &mut Vec<u8>) {
-        self.flush(out);
-        if let Ok(ConnectionState::WriteTraffic(mut traffic)) = self.connection.process_tls_records(&mut []).state {
-            // Without room for the word there is no word; the connection ends either way.
-            let _ = try_append(out, RECORD_MORE, |room| traffic.queue_close_notify(room));
-        }
+        // Without the word the connection ends all the same.
+        let _ = self.speak(out, |traffic, out| try_append(out, RECORD_MORE, |room| traffic.queue_close_notify(room)));
     }
 }
 

@@ -68,7 +68,9 @@ impl Fault {
         Some(match self {
             Self::Unresolved => "check the name, or give an address by the option connect-to",
             Self::Proxy(ProxyFault::Refused(407)) => "give its user: http://name:password@proxy:port",
-            Self::Tls(TlsFault::UnknownIssuer) => "give the issuer's certificate by the option ca, or set insecure",
+            Self::Tls(TlsFault::UnknownIssuer | TlsFault::Forged) => {
+                "give the issuer's certificate by the option ca, or set insecure"
+            }
             Self::Tls(TlsFault::Expired | TlsFault::NotYetValid) => "renew it, check the clock, or set insecure",
             Self::Tls(TlsFault::WrongName) => "give the name that it has by the option sni, or set insecure",
             Self::Tls(TlsFault::NotTls) => "write http:// if the server speaks no TLS on this port",
@@ -106,6 +108,9 @@ pub enum TlsFault {
     /// Nobody who is trusted vouches for the certificate.
     #[error("the certificate comes from an unknown issuer")]
     UnknownIssuer,
+    /// The issuer that the certificate names did not sign it.
+    #[error("the certificate is not signed by the issuer that it names")]
+    Forged,
     /// The certificate is another host's.
     #[error("the certificate is for another name")]
     WrongName,
@@ -115,7 +120,7 @@ pub enum TlsFault {
     /// The certificate was taken back.
     #[error("the certificate is revoked")]
     Revoked,
-    /// The certificate or a signature is not what it must be.
+    /// The certificate is not what it must be.
     #[error("the certificate is not valid")]
     BadCertificate,
     /// The other side gave up and said why.
@@ -164,6 +169,7 @@ impl From<&rustls::Error> for TlsFault {
             E::InvalidCertificate(C::Expired | C::ExpiredContext { .. }) => Self::Expired,
             E::InvalidCertificate(C::NotValidYet | C::NotValidYetContext { .. }) => Self::NotYetValid,
             E::InvalidCertificate(C::UnknownIssuer) => Self::UnknownIssuer,
+            E::InvalidCertificate(C::BadSignature) => Self::Forged,
             E::InvalidCertificate(C::NotValidForName | C::NotValidForNameContext { .. }) => Self::WrongName,
             E::InvalidCertificate(C::InvalidPurpose | C::InvalidPurposeContext { .. }) => Self::WrongPurpose,
             E::InvalidCertificate(C::Revoked) => Self::Revoked,

@@ -14,6 +14,7 @@ mod lookups;
 pub mod options;
 mod prelude;
 mod rota;
+mod sessions;
 mod sources;
 mod targets;
 mod tls;

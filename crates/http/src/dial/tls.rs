@@ -14,10 +14,7 @@ use rustls::{
     version::{TLS12, TLS13},
 };
 
-use super::{DialError, dressing::read};
-
-/// Servers of which a worker remembers sessions: more than a list of URLs has as a rule.
-const SERVERS_REMEMBERED: usize = 256;
+use super::{DialError, dressing::read, sessions::Sessions};
 
 /// Takes any certificate, if the server only proves to have its private key.
 #[derive(Debug)]
@@ -109,10 +106,10 @@ impl Tls {
         Ok(Self { config, name, resuming })
     }
 
-    /// One worker's own: sessions are remembered within it, so that workers share nothing.
+    /// One worker's own for one route: sessions are remembered within it, so that workers share nothing.
     pub(super) fn of_worker(&self) -> Arc<ClientConfig> {
         let resumption = match self.resuming {
-            Resuming::On => Resumption::in_memory_sessions(SERVERS_REMEMBERED),
+            Resuming::On => Resumption::store(Arc::new(Sessions::default())),
             Resuming::Off => Resumption::disabled(),
         };
         let mut config = self.config.clone();

@@ -4,6 +4,7 @@
 //! It knows nothing of the bytes that flow, of time-outs and of when to connect again. Two ways fill the seam: [`Epoll`],
 //! which every kernel has, and [`Uring`], which is cheaper. The engine is generic over them, so no call is dispatched at run time.
 
+mod batch;
 mod epoll;
 #[cfg(test)]
 mod suite;
@@ -11,7 +12,7 @@ pub mod uring;
 
 use fathom_model::units::Nanos;
 
-pub use self::{epoll::Epoll, uring::Uring};
+pub use self::{batch::Adaptive, epoll::Epoll, uring::Uring};
 use crate::{
     Error, Result,
     socket::{SockAddr, Socket},
@@ -88,7 +89,7 @@ pub struct Patience {
 /// How many completions are worth waiting for, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batch {
-    /// So many completions end the wait.
+    /// So many completions end the wait (with epoll: if they are there when the first is).
     pub n: u32,
     /// After this span from the beginning of the wait one completion is enough.
     pub within: Nanos,
@@ -128,7 +129,7 @@ pub trait Reactor: Sized {
     /// When the kernel lacks or forbids what is needed, or descriptors or memory have run out.
     fn new(n_connections: u32) -> Result<Self>;
 
-    /// Whether [`Patience::batch`] is obeyed; otherwise every wait returns with the first completion.
+    /// Whether [`Patience::batch`] is obeyed (`io_uring`: Linux 6.12); otherwise a wait ends with the first completion.
     fn batches(&self) -> bool;
 
     /// Keeps bytes that will be sent often; there is no way to give them back.

@@ -11,6 +11,7 @@ pub mod datagram;
 pub mod epoll;
 mod error;
 pub mod ethtool;
+pub mod limits;
 pub mod namespace;
 pub mod netlink;
 pub mod packet_socket;

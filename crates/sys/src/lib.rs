@@ -7,6 +7,7 @@
 pub mod affinity;
 pub mod bpf;
 pub mod clock;
+mod control;
 pub mod datagram;
 pub mod epoll;
 mod error;
@@ -20,5 +21,6 @@ pub mod reactor;
 pub mod signal;
 pub mod socket;
 pub mod tcp_info;
+pub mod wire_time;
 
 pub use error::{Error, Result};

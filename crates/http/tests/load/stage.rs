@@ -38,10 +38,10 @@ pub(crate) fn over(reactor: &'static str, test: fn()) {
 macro_rules! over_both {
     ($($test:ident)*) => {
         mod over_epoll {
-            $(#[test] fn $test() { super::stage::over("epoll", super::$test) })*
+            $(#[test] fn $test() { crate::stage::over("epoll", super::$test) })*
         }
         mod over_io_uring {
-            $(#[test] fn $test() { super::stage::over("io_uring", super::$test) })*
+            $(#[test] fn $test() { crate::stage::over("io_uring", super::$test) })*
         }
     };
 }

@@ -1,7 +1,4 @@
 //! The kind `http_closed` over loopback, against our responder and against servers that behave badly.
-#![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
-
-mod stage;
 
 use std::{
     io::Write,
@@ -9,6 +6,7 @@ use std::{
     thread,
 };
 
+use crate::stage::{self, PHASES, over_both, read_request, role, server, server_of};
 use fathom_engine::{Error, TestKind};
 use fathom_http::{Closed, names};
 use fathom_model::{
@@ -17,7 +15,6 @@ use fathom_model::{
     units::Nanos,
 };
 use fathom_sys::clock;
-use stage::{PHASES, over_both, read_request, role, server, server_of};
 
 fn both(options: &[(&str, &str)]) -> (Record, Record) {
     stage::both(&Closed, options)

@@ -1,7 +1,4 @@
 //! The kind `http_open` over loopback: what comes by a schedule, and what becomes of it when the server does not keep up.
-#![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
-
-mod stage;
 
 use std::{
     io::Write,
@@ -12,6 +9,7 @@ use std::{
     },
 };
 
+use crate::stage::{self, PHASES, over_both, role, server, server_of};
 use fathom_engine::TestKind;
 use fathom_http::{Closed, Open, names};
 use fathom_model::{
@@ -20,7 +18,6 @@ use fathom_model::{
     units::Nanos,
 };
 use fathom_sys::clock;
-use stage::{PHASES, over_both, role, server, server_of};
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Callable, Optional
 
@@ -41,16 +41,65 @@ class Row:
     target: Optional[Callable[[Lab], None]] = None
     # What is not equal in spite of all.
     remark: str = ""
+    # The ratio of costs that we are out for.
+    aim: Optional[float] = None
     # The rate is asked for, so more of it is not better.
     is_paced: bool = False
     # The rate is read from the receiver's interface, for tools that do not tell it alike.
     is_counted_at_interface: bool = False
 
 
+NGINX = tools.Page(tools.NGINX_PORT)
+OWN = tools.Page(tools.RESPONDER_PORT)
 HTTP = f"HTTP keep-alive, {tools.CONNECTIONS} connections, 1 thread, {tools.FILE_BYTES} bytes"
+CLOSES = "connection per request"
+LIKE_AB = tools.fathom_http(NGINX, "--per-connection", "1")
+
+
+def by_bytes(size: int, name: str) -> Row:
+    """Bodies, told per GiB."""
+    page = tools.Page(tools.NGINX_PORT, size)
+    ours = tools.fathom_http(page, unit="bytes_received", rate="received_bps")
+    remark = "fathom lets the kernel discard bodies whose length it knows, wrk copies and reads them"
+    row = Row(f"HTTP keep-alive, bodies of {name}, nginx", "GiB", 2**30, ours, tools.wrk(page, is_by_bytes=True))
+    return replace(row, target=tools.serve_nginx, remark=remark, aim=1.0)
+
+
+HTTP_ROWS = [
+    Row(f"{HTTP}, nginx", "request", 1, tools.fathom_http(NGINX), tools.wrk(NGINX), tools.serve_nginx, aim=0.60),
+    Row(
+        *(f"{HTTP}, nginx, batches of 32", "request", 1, tools.fathom_http(NGINX, "--batch", "32"), tools.wrk(NGINX)),
+        *(tools.serve_nginx, "an answer may wait for 31 others, at most 100 µs"),
+        aim=0.55,
+    ),
+    Row(
+        *(f"{HTTP}, nginx, epoll", "request", 1, tools.fathom_http(NGINX, "--reactor", "epoll"), tools.wrk(NGINX)),
+        tools.serve_nginx,
+        aim=0.80,
+    ),
+    Row(f"{HTTP}, fathom serve", "request", 1, tools.fathom_http(OWN), tools.wrk(OWN), aim=1 / 1.6),
+    Row(f"{HTTP}, fathom serve", "request", 1, tools.fathom_http(OWN), tools.h2load(OWN), aim=1 / 2),
+    Row(f"{HTTP}, fathom serve", "request", 1, tools.fathom_http(OWN), tools.hey(OWN), aim=1 / 3),
+    Row(f"{HTTP}, fathom serve", "request", 1, tools.fathom_http(OWN), tools.ab(OWN, "-k"), aim=1 / 1.5),
+    by_bytes(64 * 2**10, "64 KiB"),
+    by_bytes(2**20, "1 MiB"),
+    Row(f"HTTP, {CLOSES}, nginx", "request", 1, LIKE_AB, tools.ab(NGINX), tools.serve_nginx, aim=1.0),
+    Row(
+        *("HTTPS keep-alive, nginx", "request", 1),
+        tools.fathom_http(tools.Page(tools.TLS_PORT, scheme="https"), "--insecure"),
+        tools.wrk(tools.Page(tools.TLS_PORT, scheme="https")),
+        tools.serve_nginx,
+        aim=1.0,
+    ),
+    Row(
+        *("HTTP open model, 50,000/s, fathom serve", "request", 1, tools.fathom_http(OWN, "--rate", "50k"), tools.wrk(OWN)),
+        remark="fathom keeps a rate, wrk is in its closed model",
+        is_paced=True,
+        aim=1.0,
+    ),
+]
 ROWS = [
-    Row(f"{HTTP}, nginx", "request", 1, tools.fathom_http(tools.NGINX_PORT), tools.wrk(tools.NGINX_PORT), tools.serve_nginx),
-    Row(f"{HTTP}, fathom serve", "request", 1, tools.fathom_http(tools.RESPONDER_PORT), tools.wrk(tools.RESPONDER_PORT)),
+    *HTTP_ROWS,
     Row("TCP stream, 1 flow", "GiB", 2**30, tools.FATHOM_STREAM, tools.iperf3(), tools.serve_iperf3, "each to its own server"),
     Row(
         *("TCP request/response, 1 flow, 1 byte", "transaction", 1, tools.FATHOM_RR, tools.netperf("TCP_RR")),
@@ -272,7 +321,7 @@ def outside_engine(samples: list[Sample]) -> str:
 def tables(outcomes: list[Outcome]) -> list[str]:
     """What was reached first, then what explains it."""
     numbered = list(enumerate(outcomes, 1))
-    reached = ["", "work", "peer", "CPU per unit: ours", "theirs", "ratio (min–max)", ""]
+    reached = ["", "work", "peer", "CPU per unit: ours", "theirs", "ratio (min–max)", "aim", ""]
     reached += ["rate: ours", "theirs", "ratio (min–max)", ""]
     explained = ["", "system calls per unit: ours", "theirs", "ours outside the engine, per run", "generator: ours", "theirs"]
     explained += ["ours was limited by (its own finding)", "not equal"]
@@ -285,10 +334,11 @@ def reached_by(number: int, outcome: Outcome) -> list[str]:
     row = outcome.row
     cells = [str(number), f"{row.name}, per {row.unit}", row.theirs.name]
     if outcome.skipped:
-        return [*cells, f"not compared: {outcome.skipped}", *[""] * 7]
+        return [*cells, f"not compared: {outcome.skipped}", *[""] * 8]
     by_cost = ratios(outcome, lambda sample: sample.cost_s)
     by_rate = ratios(outcome, lambda sample: sample.per_s)
-    cells += [cost(row, outcome.ours), cost(row, outcome.theirs), span(by_cost), judged(by_cost, True)]
+    cells += [cost(row, outcome.ours), cost(row, outcome.theirs), span(by_cost)]
+    cells += [f"≤ {row.aim:.2f}" if row.aim else PLACEHOLDER, judged(by_cost, True)]
     cells += [rate(row, outcome.ours), rate(row, outcome.theirs), span(by_rate)]
     return [*cells, "paced" if row.is_paced else judged(by_rate, False)]
 
@@ -322,6 +372,9 @@ def machine(n_pairs: int, seconds: float) -> list[str]:
     versions = {
         "fathom": first_line(fathom_program(), "--version"),
         "wrk": first_line("wrk", "--version"),
+        "ab": first_line("ab", "-V"),
+        "h2load": first_line("h2load", "--version"),
+        "hey": "hey of Debian" if shutil.which("hey") else "not installed",
         "nginx": first_line("nginx", "-v"),
         "iperf3": first_line("iperf3", "--version"),
         "netperf": first_line("netperf", "-V"),

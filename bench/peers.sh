@@ -4,7 +4,8 @@
 set -eu
 
 apt-get update
-apt-get install --yes --no-install-recommends iperf3 netsniff-ng nginx-light strace wrk
+apt-get install --yes --no-install-recommends \
+    apache2-utils hey iperf3 netsniff-ng nghttp2-client nginx-light openssl strace wrk
 
 command -v netperf >/dev/null && exit 0
 copy=$(mktemp --directory)

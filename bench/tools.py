@@ -19,6 +19,7 @@ IPERF_PORT = 5201
 NETPERF_PORT = 12865
 CONNECTIONS = 100
 FILE_BYTES = 612
+TLS_PORT = 8443
 DATAGRAM_BYTES = 1400
 UDP_BITS_PER_S = 500_000_000
 TRAFGEN = "trafgen"
@@ -77,15 +78,25 @@ def served(command: str, *words: str) -> Callable[[Lab], list[str]]:
     return lambda lab: [command, lab.address[TARGET], "--key", lab.key, *words]
 
 
-def fathom_http(port: int) -> Tool:
-    def words(lab: Lab) -> list[str]:
-        address = lab.address[TARGET]
-        return [
-            *("http", f"http://{address}:{port}/{FILE_BYTES}", "--allow", address),
-            *("--connections", str(CONNECTIONS), "--threads", "1"),
-        ]
+@dataclass(frozen=True)
+class Page:
+    """What is asked of an HTTP server on the target, by how many connections."""
 
-    return fathom(words, "requests", "requests_per_sec")
+    port: int
+    size: int = FILE_BYTES
+    scheme: str = "http"
+    connections: int = CONNECTIONS
+
+    def url(self, lab: Lab) -> str:
+        return f"{self.scheme}://{lab.address[TARGET]}:{self.port}/{self.size}"
+
+
+def fathom_http(page: Page, *options: str, unit: str = "requests", rate: str = "requests_per_sec") -> Tool:
+    def words(lab: Lab) -> list[str]:
+        common = ["--allow", lab.address[TARGET], "--connections", str(page.connections), "--threads", "1"]
+        return ["http", page.url(lab), *common, *options]
+
+    return fathom(words, unit, rate)
 
 
 FATHOM_STREAM = fathom(served("tcp"), "bytes_sent", "throughput_bps")
@@ -99,25 +110,72 @@ FATHOM_FRAMES = fathom(served("packet", "--size", "64"), "sent", "received_per_s
 # --- its peers ------------------------------------------------------------------------------------------------------------
 
 
-def wrk(port: int) -> Tool:
+def whole(seconds: float) -> int:
+    """For tools that take no other."""
+    return max(1, round(seconds))
+
+
+def wrk(page: Page, is_by_bytes: bool = False) -> Tool:
     def words(lab: Lab, seconds: float) -> list[str]:
-        url = f"http://{lab.address[TARGET]}:{port}/{FILE_BYTES}"
-        # It takes whole seconds.
-        return ["wrk", "-t", "1", "-c", str(CONNECTIONS), "-d", f"{max(1, round(seconds))}s", url]
+        return ["wrk", "-t", "1", "-c", str(page.connections), "-d", f"{whole(seconds)}s", page.url(lab)]
 
     def work(finished: Finished) -> Work:
         if told := re.search(r"Socket errors.*|Non-2xx.*", finished.output):
             raise Failed(f"wrk: {told[0]}")
-        return Work(
-            units=float(found(r"(\d+) requests in", finished)), per_s=float(found(r"Requests/sec:\s+([\d.]+)", finished))
-        )
+        scale = page.size if is_by_bytes else 1
+        n_requests, per_s = found(r"(\d+) requests in", finished), found(r"Requests/sec:\s+([\d.]+)", finished)
+        return Work(units=float(n_requests) * scale, per_s=float(per_s) * scale)
 
     return Tool("wrk", words, work)
 
 
+def ab(page: Page, *options: str) -> Tool:
+    """One thread. It ends after its time or its number of requests, whichever comes first."""
+
+    def words(lab: Lab, seconds: float) -> list[str]:
+        return ["ab", "-q", *options, "-c", str(page.connections), "-t", str(whole(seconds)), "-n", "100000000", page.url(lab)]
+
+    def work(finished: Finished) -> Work:
+        if found(r"Failed requests:\s+(\d+)", finished) != "0" or "Non-2xx" in finished.output:
+            raise Failed("ab counted requests that failed")
+        n_requests, per_s = found(r"Complete requests:\s+(\d+)", finished), found(r"Requests per second:\s+([\d.]+)", finished)
+        return Work(units=float(n_requests), per_s=float(per_s))
+
+    return Tool("ab", words, work)
+
+
+def h2load(page: Page) -> Tool:
+    def words(lab: Lab, seconds: float) -> list[str]:
+        return ["h2load", "--h1", "-t", "1", "-c", str(page.connections), "-D", str(whole(seconds)), page.url(lab)]
+
+    def work(finished: Finished) -> Work:
+        per_s = float(found(r"finished in [\d.]+\w+, ([\d.]+) req/s", finished))
+        n_done, n_failed = found(r"(\d+) done", finished), found(r"(\d+) failed", finished)
+        if n_failed != "0":
+            raise Failed(f"h2load counted {n_failed} requests that failed")
+        return Work(units=float(n_done), per_s=per_s)
+
+    return Tool("h2load", words, work)
+
+
+def hey(page: Page) -> Tool:
+    def words(lab: Lab, seconds: float) -> list[str]:
+        return ["hey", "-cpus", "1", "-c", str(page.connections), "-z", f"{whole(seconds)}s", page.url(lab)]
+
+    def work(finished: Finished) -> Work:
+        answers = re.findall(r"\[(\d+)\]\s+(\d+) responses", finished.output)
+        if [status for status, _ in answers] != ["200"]:
+            raise Failed(f"hey saw {answers}")
+        per_s = float(found(r"Requests/sec:\s+([\d.]+)", finished))
+        # It keeps no more than a million results, so the number is told by the rate and the time.
+        return Work(units=per_s * float(found(r"Total:\s+([\d.]+) secs", finished)), per_s=per_s)
+
+    return Tool("hey", words, work)
+
+
 def iperf3(*options: str) -> Tool:
     def words(lab: Lab, seconds: float) -> list[str]:
-        return ["iperf3", "-c", lab.address[TARGET], "-p", str(IPERF_PORT), "-t", str(max(1, round(seconds))), "-J", *options]
+        return ["iperf3", "-c", lab.address[TARGET], "-p", str(IPERF_PORT), "-t", str(whole(seconds)), "-J", *options]
 
     def work(finished: Finished) -> Work:
         end = json.loads(finished.output)["end"]
@@ -134,7 +192,7 @@ def netperf(test: str) -> Tool:
     def words(lab: Lab, seconds: float) -> list[str]:
         return [
             *("netperf", "-H", lab.address[TARGET], "-p", str(NETPERF_PORT), "-t", test, "-P", "0"),
-            *("-l", str(max(1, round(seconds))), "--", "-r", "1,1", "-k", "THROUGHPUT,ELAPSED_TIME"),
+            *("-l", str(whole(seconds)), "--", "-r", "1,1", "-k", "THROUGHPUT,ELAPSED_TIME"),
         ]
 
     def work(finished: Finished) -> Work:
@@ -170,11 +228,18 @@ def found(pattern: str, finished: Finished) -> str:
 # --- targets --------------------------------------------------------------------------------------------------------------
 
 
+SIZES = (FILE_BYTES, 64 * 2**10, 2**20)
+
+
 def serve_nginx(lab: Lab):
-    """The lightest honest target: one worker, one small file, nothing logged, connections that stay."""
+    """The lightest honest target: one worker, small files, nothing logged, connections that stay."""
     prefix = lab.folder / "nginx"
     (prefix / "html").mkdir(parents=True, exist_ok=True)
-    (prefix / "html" / str(FILE_BYTES)).write_bytes(b"x" * FILE_BYTES)
+    for size in SIZES:
+        (prefix / "html" / str(size)).write_bytes(b"x" * size)
+    certificate = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    files = ["-keyout", str(prefix / "key.pem"), "-out", str(prefix / "certificate.pem")]
+    lab.run(TARGET, [*certificate, *files, "-days", "2", "-subj", "/CN=bench"])
     # The worker runs as the user who started it, who may read the folder.
     (prefix / "nginx.conf").write_text(
         f"""
@@ -184,7 +249,8 @@ def serve_nginx(lab: Lab):
             access_log off; sendfile on; tcp_nopush on; keepalive_requests 1000000000; keepalive_timeout 300s;
             client_body_temp_path {prefix}/1; proxy_temp_path {prefix}/2; fastcgi_temp_path {prefix}/3;
             uwsgi_temp_path {prefix}/4; scgi_temp_path {prefix}/5;
-            server {{ listen {NGINX_PORT} backlog=1024; root {prefix}/html; }}
+            ssl_certificate {prefix}/certificate.pem; ssl_certificate_key {prefix}/key.pem;
+            server {{ listen {NGINX_PORT} backlog=1024; listen {TLS_PORT} ssl backlog=1024; root {prefix}/html; }}
         }}
         """
     )

@@ -165,28 +165,31 @@ class Lab:
 
     def listens(self, port: int, longest_s: float = 10):
         """Waits until someone listens on a TCP port of the target."""
+        self.listens_on(TARGET, port, longest_s)
+
+    def listens_on(self, host: str, port: int, longest_s: float = 10):
         state = f":{port:04X} "
 
         def listening():
-            sockets = self.run(TARGET, ["cat", "/proc/net/tcp", "/proc/net/tcp6"]).output.splitlines()
+            sockets = self.run(host, ["cat", "/proc/net/tcp", "/proc/net/tcp6"]).output.splitlines()
             return any(state in line and line.split()[3] == "0A" for line in sockets) or None
 
         wait_for(listening, longest_s, f"port {port}")
 
     def counters(self, host: str) -> Counters:
         """The counters of a host's interface on the wire between the two, read without starting anything."""
-        text = Path(f"/proc/{self._witness(host)}/net/dev").read_text()
+        text = Path(f"/proc/{self.witness(host)}/net/dev").read_text()
         at_s = time.monotonic()
         _, values = next(line.split(":", 1) for line in text.splitlines()[2:] if not line.strip().startswith("lo:"))
         n = [int(value) for value in values.split()]
         return Counters(at_s, n[0], n[1], n[3], n[8], n[9], n[11])
 
     def interface(self, host: str) -> str:
-        text = Path(f"/proc/{self._witness(host)}/net/dev").read_text()
+        text = Path(f"/proc/{self.witness(host)}/net/dev").read_text()
         names = [line.split(":", 1)[0].strip() for line in text.splitlines()[2:]]
         return next(name for name in names if name != "lo")
 
-    def _witness(self, host: str) -> int:
+    def witness(self, host: str) -> int:
         """A process that sleeps on the host, so that its counters can be read from here."""
         if host not in self._witnesses:
             self.start(host, ["sh", "-c", f"echo witness $$; exec sleep {LIFETIME_S}"])

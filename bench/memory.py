@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""What connections and requests cost fathom in memory: user space of the process that asks, in one host of a lab.
+
+Many connections need many source addresses, so they stay on the loopback of the host. What is told is anonymous memory
+(RssAnon of /proc/PID/status); what the kernel holds for a socket is not the tool's.
+"""
+
+import argparse
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from hosts import GENERATOR, Failed, Lab, wait_for
+
+PORT = 8080
+SOURCES = "127.0.0.0/27"
+FEW, MANY = 1_000, 60_000
+BYTES_MAX = 2048
+GROWTH_MAX = 0.02
+
+
+def anonymous_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise Failed(f"process {pid} has ended")
+
+
+def agent_of(controller: int) -> int:
+    """The child that measures, found by what it was started as."""
+
+    def child():
+        for task in Path(f"/proc/{controller}/task").glob("*/children"):
+            for pid in task.read_text().split():
+                if b"agent" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                    return int(pid)
+        return None
+
+    return wait_for(child, 10, "the agent")
+
+
+def asking(lab: Lab, n_connections: int, seconds: int) -> subprocess.Popen:
+    words = ["http", f"http://127.0.0.1:{PORT}/", "--source", SOURCES, "--connections", str(n_connections), "--threads", "1"]
+    times = ["--warmup", "0s", "--duration", f"{seconds}s", "--rounds", "1", "--quiet", "--json"]
+    return lab.start(GENERATOR, [lab.fathom, *words, *times])
+
+
+def established(lab: Lab) -> int:
+    """Connections of the host, both of whose ends are on it."""
+    text = Path(f"/proc/{lab.witness(GENERATOR)}/net/sockstat").read_text()
+    return int(text.split("TCP: inuse ")[1].split()[0]) // 2
+
+
+def per_connection(lab: Lab) -> float:
+    """The memory of many connections less that of few, per connection."""
+    sizes = []
+    for n_connections in (FEW, MANY):
+        controller = asking(lab, n_connections, 30)
+        agent = agent_of(controller_of(controller))
+        wait_for(lambda: True if established(lab) >= n_connections else None, 25, f"{n_connections} connections")
+        time.sleep(2)
+        sizes.append(anonymous_bytes(agent))
+        print(f"{n_connections} connections: {sizes[-1] / 2**20:.1f} MiB", file=sys.stderr)
+        lab.stop(controller, signal.SIGINT)
+        wait_for(lambda: True if established(lab) < FEW // 10 else None, 20, "the end of the connections")
+    return (sizes[1] - sizes[0]) / (MANY - FEW)
+
+
+def controller_of(started: subprocess.Popen) -> int:
+    """`timeout` and `lab exec` come before the program itself."""
+
+    def program():
+        pids = [started.pid]
+        while pids:
+            pid = pids.pop()
+            if b"http" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2]:
+                return pid
+            for task in Path(f"/proc/{pid}/task").glob("*/children"):
+                pids += [int(child) for child in task.read_text().split()]
+        return None
+
+    return wait_for(program, 10, "fathom http")
+
+
+def growth(lab: Lab, seconds: int) -> tuple[int, int]:
+    """The memory in the first tenth of a long run, and at its end."""
+    controller = asking(lab, 100, seconds)
+    agent = agent_of(controller_of(controller))
+    time.sleep(seconds / 10)
+    early = anonymous_bytes(agent)
+    time.sleep(seconds * 0.85)
+    late = anonymous_bytes(agent)
+    lab.stop(controller, signal.SIGINT)
+    return early, late
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=int, default=120, help="length of the long run (default: 120, some ten million requests)")
+    given = parser.parse_args()
+    with Lab("bench-memory") as lab:
+        lab.run(GENERATOR, ["ip", "link", "set", "lo", "up"])
+        threads = ["--http-threads", "8"]
+        lab.start(GENERATOR, [lab.fathom, "serve", "--only", "http", "--listen", "127.0.0.1", *threads])
+        lab.listens_on(GENERATOR, PORT)
+        each = per_connection(lab)
+        early, late = growth(lab, given.seconds)
+    print(f"memory per connection: {each:.0f} bytes, aim ≤ {BYTES_MAX}: {'kept' if each <= BYTES_MAX else '**MISSED**'}")
+    share = late / early - 1
+    print(f"memory over {given.seconds} s of requests: {early} to {late} bytes ({share:+.1%}): {'flat' if share <= GROWTH_MAX else '**GROWS**'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -14,3 +14,4 @@ mod refusals;
 mod served;
 mod truth;
 mod users;
+mod wire;

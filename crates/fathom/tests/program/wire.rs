@@ -1,0 +1,99 @@
+//! Latency as it is reported against the times of the same packets in a capture.
+
+use std::{collections::HashMap, fs};
+
+use fathom_model::{Histogram, Side, names::distribution, units::Nanos};
+use fathom_sys::{process::Pidfd, signal::Signal};
+use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
+
+use crate::stage::{LabUp, Stage, lacks_root, skip, until};
+
+/// The most that a quantile may differ from that of the capture, in nanoseconds.
+const DIFFERENCE_MAX: u64 = 5_000;
+/// Ethernet, IPv4 and TCP with the most options, and nothing of what they carry.
+const SNAP: &str = "114";
+
+/// The time from each request to the end of its answer in a capture of host a's interface.
+fn service_times(capture: &[u8]) -> Histogram {
+    let mut reader = create_reader(1 << 16, capture).unwrap();
+    let (mut asked, mut times) = (HashMap::new(), Histogram::new());
+    loop {
+        match reader.next() {
+            Ok((length, block)) => {
+                if let PcapBlockOwned::Legacy(packet) = block {
+                    // With nanosecond precision the field of microseconds holds nanoseconds (pcap-savefile(5)).
+                    let at = u64::from(packet.ts_sec) * 1_000_000_000 + u64::from(packet.ts_usec);
+                    follow(packet.data, at, &mut asked, &mut times);
+                }
+                reader.consume(length);
+            }
+            Err(PcapError::Incomplete(_)) => reader.refill().unwrap(),
+            Err(PcapError::Eof) => return times,
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+}
+
+/// Host a has the first address of the network, and asks; requests and answers of this test are one packet each.
+fn follow(frame: &[u8], at: u64, asked: &mut HashMap<[u8; 2], u64>, times: &mut Histogram) {
+    let packet = &frame[14..];
+    let head = usize::from(packet[0] & 0xf) * 4;
+    let total = usize::from(u16::from_be_bytes([packet[2], packet[3]]));
+    let segment = &packet[head..];
+    let payload = total - head - usize::from(segment[12] >> 4) * 4;
+    let (is_from_a, source, destination) = (packet[15] == 1, [segment[0], segment[1]], [segment[2], segment[3]]);
+    if payload == 0 {
+        return;
+    }
+    if is_from_a {
+        asked.insert(source, at);
+    } else if let Some(since) = asked.remove(&destination) {
+        times.record(at - since);
+    }
+}
+
+/// Runs fathom in the lab while its packets are captured: what it recorded, and what the capture holds.
+fn measured(stage: &Stage, lab: &LabUp<'_>, words: &[&str]) -> (Histogram, Histogram) {
+    let file = stage.path("capture");
+    let file_name = file.to_str().unwrap();
+    // The process that enters the host is not the one that captures.
+    let named = ["sh", "-c", "echo pid $$; exec \"$@\"", "sh"];
+    let tcpdump = ["tcpdump", "-Z", "root", "-i", "eth0", "-s", SNAP, "-B", "65536", "-w", file_name];
+    let options = ["-U", "--immediate-mode", "--time-stamp-precision=nano", "tcp"];
+    let capture = stage.start([&["lab", "exec", lab.name, "a", "--"], &named[..], &tcpdump, &options].concat());
+    let tcpdump: u32 = capture.says("pid ").trim_start_matches("pid ").trim().parse().unwrap();
+    // It writes the head of the file when it listens.
+    until(|| fs::metadata(&file).is_ok_and(|file| file.len() > 0).then_some(()));
+    let common = ["http", "--lab", lab.name, "--test", "open", "--rate", "10k", "--connections", "64"];
+    let spans = ["--warmup", "0s", "--duration", "2s", "--rounds", "1", "--json"];
+    let run = stage.fathom([&common[..], &spans, words].concat()).succeeded().run();
+    Pidfd::open(tcpdump).unwrap().send(Signal::Interrupt).unwrap();
+    let said = capture.ends().stderr;
+    assert!(said.contains("0 packets dropped by kernel"), "{said}");
+    let mut records = run.tests[0].trials[0].records.values();
+    let record = records.find(|record| record.side == Side::Initiator).unwrap();
+    (record.distributions[distribution::SERVICE_TIME].clone(), service_times(&fs::read(file).unwrap()))
+}
+
+#[test]
+fn latency_by_the_kernels_stamps_is_that_of_a_capture() {
+    if lacks_root() {
+        return;
+    }
+    if !std::path::Path::new("/usr/bin/tcpdump").exists() {
+        return skip("needs tcpdump");
+    }
+    let stage = Stage::new();
+    let lab = stage.lab("captured");
+    let (reported, captured) = measured(&stage, &lab, &["--timestamps", "kernel"]);
+    assert!(
+        reported.count() > 19_000 && captured.count() >= reported.count(),
+        "{} {}",
+        reported.count(),
+        captured.count()
+    );
+    for q in [0.5, 0.99] {
+        let (said, was) = (reported.quantile(q).unwrap(), captured.quantile(q).unwrap());
+        assert!(said.abs_diff(was) <= DIFFERENCE_MAX, "q {q}: {} against {}", Nanos(said), Nanos(was));
+    }
+}

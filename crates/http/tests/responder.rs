@@ -1,22 +1,39 @@
 //! The responder over loopback, asked by hand.
+#![expect(clippy::print_stderr, reason = "a test that was skipped says so")]
 #![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
 
 use std::{
+    fs,
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpStream},
+    os::unix::net::UnixStream,
+    path::Path,
+    sync::Arc,
     thread,
 };
 
 use fathom_engine::StopFlag;
 use fathom_http::{
     Responder, ResponderCounts, ResponderOptions,
-    responder::{Delay, KeepAlive},
+    responder::{Certificate, Delay, KeepAlive},
 };
 use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::clock;
+use rustls::{
+    ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, SupportedProtocolVersion,
+    pki_types::{CertificateDer, pem::PemObject},
+    version::{TLS12, TLS13},
+};
 
 /// Runs `ask` against a responder; what the responder counted.
 fn asked(options: ResponderOptions, ask: impl FnOnce(SocketAddr)) -> ResponderCounts {
+    let responder = Responder::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
+    let address = responder.address();
+    during(responder, || ask(address))
+}
+
+/// Does something while a responder answers; what the responder counted.
+fn during(responder: Responder, ask: impl FnOnce()) -> ResponderCounts {
     /// Ends the responder also when an assertion fails.
     struct Ending(StopFlag);
     impl Drop for Ending {
@@ -24,12 +41,11 @@ fn asked(options: ResponderOptions, ask: impl FnOnce(SocketAddr)) -> ResponderCo
             self.0.finish();
         }
     }
-    let responder = Responder::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
-    let (address, stop) = (responder.address(), StopFlag::default());
+    let stop = StopFlag::default();
     thread::scope(|scope| {
         let ending = Ending(stop.clone());
         let running = scope.spawn(|| responder.run(&stop).unwrap());
-        ask(address);
+        ask();
         drop(ending);
         running.join().unwrap()
     })
@@ -340,4 +356,158 @@ fn no_worker_answers_while_all_stall() {
         }
         assert!(n_within > 0, "this machine was too slow to ask anything within a stall");
     });
+}
+
+/// A certificate for `localhost` in files of a folder.
+fn certificate(folder: &Path) -> Certificate {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (chain, key) = (folder.join("certificate.pem"), folder.join("key.pem"));
+    fs::write(&chain, made.cert.pem()).unwrap();
+    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    Certificate::Files { chain, key }
+}
+
+/// A client that trusts the certificate in a folder and nothing else.
+fn client(folder: &Path, version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(folder.join("certificate.pem")).unwrap()).unwrap();
+    let mut client = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_protocol_versions(&[version])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    client.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Arc::new(client)
+}
+
+fn secured(address: SocketAddr, client: &Arc<ClientConfig>) -> StreamOwned<ClientConnection, TcpStream> {
+    let session = ClientConnection::new(Arc::clone(client), "localhost".try_into().unwrap()).unwrap();
+    StreamOwned::new(session, TcpStream::connect(address).unwrap())
+}
+
+#[test]
+fn tls_is_spoken_in_both_versions_and_sessions_are_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = ResponderOptions { certificate: Some(certificate(folder.path())), ..small() };
+    let counts = asked(options, |address| {
+        for version in [&TLS12, &TLS13] {
+            let client = client(folder.path(), version);
+            for kind in [HandshakeKind::Full, HandshakeKind::Resumed] {
+                let mut stream = secured(address, &client);
+                stream.write_all(format!("{GET}{GET}{LAST}").as_bytes()).unwrap();
+                let mut answer = String::new();
+                // It would fail without a word of closure: the end could be an attacker's.
+                stream.read_to_string(&mut answer).unwrap();
+                assert_eq!(answer.matches("HTTP/1.1 200 OK\r\n").count(), 3, "{answer}");
+                assert_eq!(stream.conn.alpn_protocol(), Some(b"http/1.1".as_slice()));
+                assert_eq!(stream.conn.handshake_kind(), Some(kind), "{version:?}");
+            }
+        }
+    });
+    assert_eq!((counts.requests, counts.connections), (12, 4));
+}
+
+#[test]
+fn what_is_large_or_slow_or_late_is_so_behind_tls_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = ResponderOptions {
+        certificate: Some(certificate(folder.path())),
+        size: Bytes(4 << 20),
+        delay: Some(Delay::constant(Nanos::from_millis(2))),
+        ..ResponderOptions::default()
+    };
+    asked(options, |address| {
+        let mut stream = secured(address, &client(folder.path(), &TLS13));
+        let begin = clock::now();
+        let body = "y".repeat(1 << 20);
+        let post = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(format!("{post}{LAST}").as_bytes()).unwrap();
+        let (mut total, mut piece) = (0, vec![0; 64 * 1024]);
+        loop {
+            match stream.read(&mut piece).unwrap() {
+                0 => break,
+                n => total += n,
+            }
+            thread::yield_now();
+        }
+        assert!(total > 2 * (4 << 20), "{total}");
+        assert!(clock::now() - begin >= Nanos::from_millis(4));
+    });
+}
+
+#[test]
+fn who_does_not_speak_tls_is_hung_up_on() {
+    let options = ResponderOptions { certificate: Some(Certificate::SelfMade), ..small() };
+    let counts = asked(options, |address| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(GET.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        // An alert and the end, or a reset that overtakes it.
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.len() < 100, "{answer:?}");
+    });
+    assert_eq!((counts.requests, counts.connections), (0, 1));
+}
+
+#[test]
+fn a_certificate_that_cannot_be_used_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let Certificate::Files { chain, key } = certificate(folder.path()) else { unreachable!("it is in files") };
+    let cases = [
+        (folder.path().join("nothing"), key.clone(), "cannot read the certificate in "),
+        (chain.clone(), chain.clone(), "cannot read the private key in "),
+        (key.clone(), key, "cannot use the certificate: "),
+    ];
+    for (chain, key, said) in cases {
+        let certificate = Some(Certificate::Files { chain, key });
+        let options = ResponderOptions { certificate, ..small() };
+        let error = Responder::bind("127.0.0.1:0".parse().unwrap(), options).unwrap_err();
+        assert!(error.to_string().starts_with(said) && error.hint().is_some(), "{error}");
+    }
+}
+
+#[test]
+fn a_path_is_listened_at_and_removed_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let responder = Responder::bind_unix(&path, ResponderOptions { workers: 2, ..small() }).unwrap();
+    let counts = during(responder, || {
+        for _ in 0..10 {
+            let mut stream = UnixStream::connect(&path).unwrap();
+            stream.write_all(format!("{GET}{LAST}").as_bytes()).unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert_eq!(answer.matches("HTTP/1.1 200 OK\r\n").count(), 2);
+        }
+        let error = Responder::bind_unix(&path, small()).unwrap_err();
+        assert!(error.to_string().ends_with("another process listens there"), "{error}");
+    });
+    // The second responder's look at the path may have been a connection too.
+    assert_eq!(counts.requests, 20);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_stale_socket_is_replaced_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(path.exists(), "a listener leaves its name behind");
+    drop(Responder::bind_unix(&path, small()).unwrap());
+    assert!(!path.exists());
+    fs::write(&path, "precious").unwrap();
+    let error = Responder::bind_unix(&path, small()).unwrap_err();
+    assert!(error.to_string().ends_with("there is something that is no socket"), "{error}");
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+}
+
+#[test]
+fn version_6_of_ip_is_answered_too() {
+    let Ok(responder) = Responder::bind("[::1]:0".parse().unwrap(), small()) else {
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "in CI nothing is skipped");
+        return eprintln!("SKIPPED: needs IPv6 on the loopback");
+    };
+    let address = responder.address();
+    let counts = during(responder, || assert!(exchange(address, LAST).starts_with("HTTP/1.1 200 OK\r\n")));
+    assert_eq!(counts.requests, 1);
 }

@@ -29,6 +29,10 @@ pub(super) fn config(certificate: &Certificate, address: Option<SocketAddr>) -> 
             (certificates, own)
         }
     };
+    agreed(chain, key)
+}
+
+fn agreed(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Arc<ServerConfig>, Error> {
     let wrong = |cause: rustls::Error| {
         unusable(
             format!("cannot use the certificate: {cause}"),
@@ -58,4 +62,56 @@ fn self_made(address: Option<SocketAddr>) -> Result<Shown, Error> {
 
 fn unusable(what: String, hint: &str) -> Error {
     Error::Unsupported { what, hint: Some(hint.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConnection};
+
+    use super::*;
+
+    /// Whether a client that trusts what is shown believes to talk to `name`.
+    fn convinces(certificate: &CertificateDer<'static>, server: &Arc<ServerConfig>, name: &'static str) -> bool {
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate.clone()).unwrap();
+        let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let mut client = ClientConnection::new(Arc::new(client), name.try_into().unwrap()).unwrap();
+        let mut server = ServerConnection::new(Arc::clone(server)).unwrap();
+        for _ in 0..4 {
+            let (mut there, mut back) = (Vec::new(), Vec::new());
+            while client.wants_write() {
+                client.write_tls(&mut there).unwrap();
+            }
+            let mut there = there.as_slice();
+            while !there.is_empty() {
+                server.read_tls(&mut there).unwrap();
+                server.process_new_packets().unwrap();
+            }
+            while server.wants_write() {
+                server.write_tls(&mut back).unwrap();
+            }
+            let mut back = back.as_slice();
+            while !back.is_empty() {
+                client.read_tls(&mut back).unwrap();
+                if client.process_new_packets().is_err() {
+                    return false;
+                }
+            }
+        }
+        !client.is_handshaking()
+    }
+
+    #[test]
+    fn a_self_made_certificate_is_for_the_own_addresses() {
+        let (chain, key) = self_made("192.0.2.7:443".parse().ok()).unwrap();
+        let server = agreed(chain.clone(), key).unwrap();
+        for name in ["localhost", "127.0.0.1", "::1", "192.0.2.7"] {
+            assert!(convinces(&chain[0], &server, name), "{name}");
+        }
+        assert!(!convinces(&chain[0], &server, "192.0.2.8"));
+    }
 }

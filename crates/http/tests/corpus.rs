@@ -1,5 +1,4 @@
 //! The seeds of the fuzz targets, and what fuzzing found worth keeping.
-#![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
 
 use std::{fs, path::Path};
 

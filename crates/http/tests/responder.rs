@@ -1,5 +1,4 @@
 //! The responder over loopback, asked by hand.
-#![expect(clippy::print_stderr, reason = "a test that was skipped says so")]
 #![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
 
 use std::{

@@ -252,6 +252,8 @@ impl Attendant {
         let course = match connection.course {
             _ if event.failed => Course::Over,
             Course::Reading => self.receive(&mut connection, tally),
+            // Nothing is asked for after the end, so this is a hang-up: the answer would reach nobody.
+            Course::Waiting if event.readable && connection.has_ended => Course::Over,
             Course::Waiting if event.readable => self.receive(&mut connection, tally),
             Course::Sending if event.writable => self.resume(&mut connection, tally),
             course => course,

@@ -3,6 +3,8 @@
 
 use std::{fs, path::Path};
 
+use fathom_http::responder::fuzz_request;
+
 #[path = "../../../fuzz/checks/chunked.rs"]
 mod chunked;
 #[path = "../../../fuzz/checks/response.rs"]
@@ -48,4 +50,9 @@ fn every_seed_of_chunked_bodies_ends_where_a_decoder_of_lines_ends_it() {
 #[test]
 fn every_seed_of_tunnels_is_understood_the_same_whole_and_byte_by_byte() {
     check_all("tunnel", tunnel::tunnel);
+}
+
+#[test]
+fn every_seed_of_requests_is_read_the_same_wherever_it_is_cut() {
+    check_all("request", fuzz_request);
 }

@@ -32,6 +32,9 @@ impl Interest {
     /// Level-triggered, for writing.
     pub const WRITE: Self = Self { read: false, write: true, edge: false };
 
+    /// Nothing but a hang-up or an error.
+    pub const NONE: Self = Self { read: false, write: false, edge: false };
+
     fn flags(self) -> epoll::EventFlags {
         let mut flags = epoll::EventFlags::empty();
         flags.set(epoll::EventFlags::IN | epoll::EventFlags::RDHUP, self.read);

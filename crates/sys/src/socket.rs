@@ -15,7 +15,7 @@ use std::{
 use fathom_model::units::{BitsPerSec, Bytes, Nanos, approximate, rounded};
 use rustix::{
     io::Errno,
-    net::{RecvFlags, SendFlags},
+    net::{RecvFlags, SendFlags, SocketFlags},
 };
 pub use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
@@ -104,6 +104,20 @@ pub fn accept(listener: &Socket) -> Result<Option<(Socket, SocketAddr)>> {
                 io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
                 _ => return Err(Error::new("accept4", error)),
             },
+        }
+    }
+}
+
+/// The same for listeners of every family (TCP, `AF_UNIX`), without asking for the peer's address.
+///
+/// # Errors
+/// As [`accept`].
+pub fn accept_unnamed(listener: &Socket) -> Result<Option<Socket>> {
+    loop {
+        match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => return Ok(Some(socket.into())),
+            Err(Errno::CONNABORTED | Errno::INTR) => {}
+            Err(error) => return not_now(Err(error), "accept4"),
         }
     }
 }
@@ -421,6 +435,7 @@ mod tests {
         let second = listen(local_address(&first).unwrap(), 8).unwrap();
         assert_eq!(local_address(&first).unwrap(), local_address(&second).unwrap());
         assert!(accept(&first).unwrap().is_none());
+        assert!(accept_unnamed(&first).unwrap().is_none());
     }
 
     #[test]

@@ -1,8 +1,15 @@
 //! The other commands, and what can be done again with what they print.
 
-use std::{fs, net::TcpListener, path::PathBuf};
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    os::unix::net::UnixStream,
+    path::PathBuf,
+};
 
 use fathom_model::Run;
+use fathom_sys::signal::Signal;
 
 use crate::stage::{BRIEF, Stage, lacks_root, skip, tree, until};
 
@@ -84,6 +91,38 @@ fn a_promise_decides_the_exit_code() {
     };
     tcp("1kbit", &[]).succeeded();
     tcp("100Tbit", &[]).code(10);
+}
+
+#[test]
+fn the_responder_alone_answers_as_it_was_told() {
+    let stage = Stage::new();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let path = stage.path("socket");
+    let words = ["serve", "--only", "http", "--listen", "127.0.0.1", "--http-port", &port];
+    let how = ["--http-delay", "1ms", "--http-keep-alive", "1", "--http-statuses", "503", "--http-seed", "7"];
+    let server = stage.start([&words[..], &how, &["--http-unix", path.to_str().unwrap()]].concat());
+    let said = server.says("seed");
+    assert_eq!(said, format!("http    127.0.0.1:{port}\nhttp    unix:{}\nseed    7\n", path.display()));
+    let mut answers = [String::new(), String::new()];
+    let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut tcp = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+    tcp.write_all(request).unwrap();
+    tcp.read_to_string(&mut answers[0]).unwrap();
+    let mut unix = UnixStream::connect(&path).unwrap();
+    unix.write_all(request).unwrap();
+    unix.read_to_string(&mut answers[1]).unwrap();
+    for answer in answers {
+        assert!(answer.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{answer}");
+        assert!(answer.contains("\r\nConnection: close\r\n"), "{answer}");
+    }
+    server.handle().send(Signal::Interrupt).unwrap();
+    server.ends().code(130);
+    assert!(!path.exists(), "the socket's name is gone");
+
+    let refused = |words: &[&str], said: &[&str]| stage.fathom([&["serve"], words].concat()).refused(2, said);
+    refused(&["--http-stall", "1s"], &["--http-stall takes", "200ms/1s", "`1s`"]);
+    refused(&["--http-size", "many"], &["--http-size: "]);
+    refused(&["--only", "http", "--http-port", "0"], &["nothing is left to serve", "--http-unix"]);
 }
 
 #[test]

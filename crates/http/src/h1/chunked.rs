@@ -4,7 +4,7 @@ use super::Malformed;
 
 /// How far a chunked body has been followed: what the next byte belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Chunked {
+pub(crate) enum Chunked {
     /// The first digit of a chunk's size.
     SizeBegin,
     /// Further digits.
@@ -29,7 +29,7 @@ pub(super) enum Chunked {
 
 impl Chunked {
     /// Follows the body through `bytes`; how many of them belong to it once it has ended, or nothing while it goes on.
-    pub(super) fn follow(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+    pub(crate) fn follow(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
         let mut at = 0;
         while at < bytes.len() {
             if let Self::Content(left) = *self {

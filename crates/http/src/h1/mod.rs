@@ -3,7 +3,7 @@
 //! Requests are made once and sent again and again; responses are followed to their end, wherever the network cuts them.
 //! Knows no socket and no clock, and looks at no body: bodies are skipped by count.
 
-mod chunked;
+pub(crate) mod chunked;
 pub(crate) mod field;
 mod head;
 mod request;

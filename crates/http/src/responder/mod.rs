@@ -1,64 +1,48 @@
-//! A server that answers every GET and HEAD with a body of one size, as cheaply as sockets allow.
+//! A server that answers every request with a body of one size, as cheaply as sockets allow.
 //!
 //! It is the other side of two-sided tests, what `fathom serve` answers HTTP with, and the ideal target that calibration
-//! measures against. It knows no files, no TLS, and no request bodies: a request that announces one is refused.
+//! measures against: how long answers wait, what their statuses are and when nothing is answered at all is chosen. It knows
+//! no files, and looks at no request body: it is skipped.
 
+mod agenda;
 mod attendant;
 mod date;
+mod delay;
+mod line;
+mod options;
 mod reply;
 mod request;
+mod share;
+mod stall;
+mod statuses;
+mod tls;
+mod unix;
 
-use std::{net::SocketAddr, thread};
+use std::{net::SocketAddr, path::Path, sync::Arc, thread};
 
+use attendant::Common;
 pub(crate) use attendant::{Attendant, Served, Tally};
+pub use delay::Delay;
 use fathom_engine::{Error, Slot, Stop, StopFlag};
-use fathom_model::units::{Bytes, Nanos};
+use fathom_model::units::Bytes;
 use fathom_sys::{
-    affinity,
+    affinity, clock,
     socket::{self, Socket},
 };
+pub use options::{
+    Certificate, DELAY, KEEP_ALIVE, KeepAlive, OPTIONS, ResponderOptions, SCHEME, SIZE, STALL, STATUSES, Unreadable,
+};
 pub use request::fuzz_request;
+pub use stall::Stall;
+pub use statuses::Statuses;
 
 /// The kernel bounds it by net.core.somaxconn, whose default is the same.
 const BACKLOG: u16 = 4096;
-/// Each worker holds the whole answer, so a machine with many cores must still have room.
-const SIZE_MAX: Bytes = Bytes(16 << 20);
-
-/// How a responder answers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ResponderOptions {
-    /// The size of the body; at most 16 MiB.
-    pub size: Bytes,
-    /// The number of worker threads, each with a listener of its own; at least one.
-    pub workers: usize,
-    /// The cores to pin the workers to, in turn; empty for no pinning.
-    pub cores: Vec<usize>,
-    /// How long a request may take to arrive and an answer to be taken.
-    pub patience: Nanos,
-    /// How long a connection may be idle between requests.
-    pub idle: Nanos,
-    /// The most connections per worker; further ones wait in the kernel's queue.
-    pub connections_max: usize,
-}
-
-impl Default for ResponderOptions {
-    fn default() -> Self {
-        Self {
-            // The welcome page of nginx, against which most figures of this field were made, has this size.
-            size: Bytes(612),
-            workers: 1,
-            cores: Vec::new(),
-            patience: Nanos::from_secs(10),
-            idle: Nanos::from_secs(60),
-            connections_max: 10_000,
-        }
-    }
-}
 
 /// What a responder did until it was stopped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResponderCounts {
-    /// Requests answered with 200.
+    /// Requests answered with a status of the mix.
     pub requests: u64,
     /// Bytes handed to the kernel.
     pub bytes_sent: Bytes,
@@ -70,12 +54,12 @@ pub struct ResponderCounts {
     pub timed_out: u64,
 }
 
-/// Listening sockets with the kernel spreading connections over them (`SO_REUSEPORT`).
+/// Listening sockets, ready for the workers that will answer.
 #[derive(Debug)]
 pub struct Responder {
     listeners: Vec<Socket>,
-    address: SocketAddr,
-    options: ResponderOptions,
+    address: Option<SocketAddr>,
+    common: Common,
 }
 
 /// Makes sure that nobody listens at an address.
@@ -92,15 +76,12 @@ fn claim(address: SocketAddr) -> Result<(), Error> {
 impl Responder {
     /// Listens; port 0 lets the kernel choose one. Connections wait until [`Responder::run`].
     ///
+    /// The kernel spreads connections over the workers (`SO_REUSEPORT`).
+    ///
     /// # Errors
-    /// The address is in use or not of this host, or the body is too large.
+    /// The address is in use or not of this host, the body is too large, or the certificate cannot be used.
     pub fn bind(address: SocketAddr, options: ResponderOptions) -> Result<Self, Error> {
-        if options.size > SIZE_MAX {
-            return Err(Error::Unsupported {
-                what: format!("a body of {} is more than the responder holds", options.size),
-                hint: Some(format!("ask for at most {SIZE_MAX}")),
-            });
-        }
+        options.check()?;
         let listen = |address| {
             socket::listen(address, BACKLOG)
                 .map_err(|cause| Error::system(format!("listen on {address}"), "CAP_NET_BIND_SERVICE", cause))
@@ -111,19 +92,41 @@ impl Responder {
             .map_err(|cause| Error::System { what: format!("ask for the port of {address}"), cause })?;
         let others = (1..options.workers).map(|_| listen(address));
         let listeners = [Ok(first)].into_iter().chain(others).collect::<Result<_, _>>()?;
-        Ok(Self { listeners, address, options })
+        Ok(Self { listeners, address: Some(address), common: Common::new(options, Some(address))? })
+    }
+
+    /// Listens at a path, which is removed with the last worker; the workers share one queue of connections.
+    ///
+    /// # Errors
+    /// There is something at the path that is no stale socket, and as for [`Responder::bind`].
+    pub fn bind_unix(path: &Path, options: ResponderOptions) -> Result<Self, Error> {
+        options.check()?;
+        let mut common = Common::new(options, None)?;
+        let (first, name) = unix::listen(path)?;
+        common.name = Some(Arc::new(name));
+        let share = |_| {
+            let cause = |error| fathom_sys::Error::new("fcntl(F_DUPFD_CLOEXEC)", error);
+            let shared = first.try_clone().map_err(cause);
+            shared.map_err(|cause| Error::System { what: format!("listen at {}", path.display()), cause })
+        };
+        let others = (1..common.options.workers).map(share).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self { listeners: [first].into_iter().chain(others).collect(), address: None, common })
     }
 
     /// The address that it listens on, with its port.
+    ///
+    /// # Panics
+    /// If it listens at a path.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.address.expect("only one that was bound to an address is asked for it")
     }
 
-    /// One attendant per listener, for whoever brings the threads.
+    /// One attendant per listener, for whoever brings the threads; stalls are counted from now.
     pub(crate) fn attendants(self) -> Result<Vec<Attendant>, Error> {
-        let options = self.options;
-        self.listeners.into_iter().map(|listener| Attendant::new(listener, &options)).collect()
+        let common = Common { start: clock::now(), ..self.common };
+        let attend = |(worker, listener)| Attendant::new(listener, worker, common.clone());
+        self.listeners.into_iter().enumerate().map(attend).collect()
     }
 
     /// Answers requests until it is told to stop, which it notices within 50 ms.
@@ -134,7 +137,7 @@ impl Responder {
     /// # Panics
     /// If a worker panicked.
     pub fn run(self, stop: &StopFlag) -> Result<ResponderCounts, Error> {
-        let cores = self.options.cores.clone();
+        let cores = self.common.options.cores.clone();
         let attendants = self.attendants()?;
         let slots: Vec<Slot> = attendants.iter().map(|_| Slot::default()).collect();
         thread::scope(|scope| {
@@ -157,6 +160,13 @@ impl Responder {
             rejected: total(Served::Rejected),
             timed_out: total(Served::TimedOut),
         })
+    }
+}
+
+impl Common {
+    fn new(options: ResponderOptions, address: Option<SocketAddr>) -> Result<Self, Error> {
+        let tls = options.certificate.as_ref().map(|certificate| tls::config(certificate, address)).transpose()?;
+        Ok(Self { options, tls, name: None, start: clock::now() })
     }
 }
 

@@ -1,27 +1,30 @@
 //! All answers of a responder, written before they are asked for.
 
 use fathom_model::units::{Bytes, Nanos};
+use http::StatusCode;
 
 use super::{
     date,
-    request::{Fate, Refusal, Wants},
+    request::{Fate, Part, Refusal},
+    statuses::{Statuses, has_body},
 };
-use crate::h1::Method;
 
 /// Requests that came together are answered together, at most so many at once …
 const COPIES_MAX: usize = 32;
 /// … and as long as the answers fit here: a share of a socket's default send buffer.
 const COPIES_BYTES_MAX: usize = 32 * 1024;
 
-/// The fields of a successful answer that say how the connection goes on.
+/// The fields of an answer that say how the connection goes on.
 const FATES: [(Fate, &str); 3] =
     [(Fate::Stays, ""), (Fate::StaysAsAsked, "Connection: keep-alive\r\n"), (Fate::Closes, "Connection: close\r\n")];
 
 /// Which answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// 200, with or without its body.
-    Ok(Wants),
+    /// One of the statuses of the mix, by its place there.
+    Chosen(usize, Part, Fate),
+    /// 100, before the body of the request.
+    GoOn,
     /// An error status, after which the connection is closed.
     Refused(Refusal),
 }
@@ -29,83 +32,106 @@ pub(super) enum Kind {
 impl Kind {
     /// Whether the connection is closed after it.
     pub(super) fn closes(self) -> bool {
-        !matches!(self, Self::Ok(Wants { fate: Fate::Stays | Fate::StaysAsAsked, .. }))
+        matches!(self, Self::Refused(_) | Self::Chosen(_, _, Fate::Closes))
     }
 }
 
 /// The answers, each with its body behind its head, so that one send is enough.
 #[derive(Debug)]
 pub(super) struct Replies {
-    size: usize,
-    heads: [Head; FATES.len()],
-    /// The usual answer as often as pipelining may ask for it.
-    copies: Vec<u8>,
+    /// For each status as many as there are fates.
+    replies: Vec<[Reply; FATES.len()]>,
+    /// The place of the status whose body the others share when it is large.
+    usual: usize,
 }
 
 #[derive(Debug)]
-struct Head {
+struct Reply {
+    /// The answer as often as pipelining may ask for it; its head alone if the body is lent by the usual answer.
     bytes: Vec<u8>,
+    n_copies: usize,
+    head: usize,
     date: usize,
+    /// The length of the lent body.
+    lent: usize,
 }
 
 impl Replies {
-    /// Answers with a body of this size.
-    pub(super) fn new(size: Bytes) -> Self {
-        let heads = FATES.map(|(_, field)| Head::new(size, field));
+    /// Answers of these statuses with a body of this size.
+    pub(super) fn new(size: Bytes, statuses: &Statuses) -> Self {
         let size = usize::try_from(size.0).expect("the size was checked when the responder was bound");
-        let length = heads[0].bytes.len() + size;
-        let one = [heads[0].bytes.as_slice(), &vec![b'x'; size]].concat();
-        Self { size, heads, copies: one.repeat((COPIES_BYTES_MAX / length).clamp(1, COPIES_MAX)) }
+        let usual = statuses.usual();
+        let of_status = |(idx, code): (usize, u16)| {
+            FATES.map(|(fate, field)| Reply::new((code, field), size, (idx, fate) == (usual, Fate::Stays)))
+        };
+        Self { replies: statuses.codes().enumerate().map(of_status).collect(), usual }
+    }
+
+    fn reply(&self, status: usize, fate: Fate) -> &Reply {
+        let fate = FATES.iter().position(|(other, _)| *other == fate);
+        &self.replies[status][fate.expect("every fate is in the table")]
     }
 
     /// How many answers of one kind can be sent at once.
     pub(super) fn copies_max(&self, kind: Kind) -> usize {
-        let usual = Kind::Ok(Wants { method: Method::Get, fate: Fate::Stays });
-        if kind == usual { self.copies.len() / self.length() } else { 1 }
-    }
-
-    /// The length of the usual answer.
-    fn length(&self) -> usize {
-        self.heads[0].bytes.len() + self.size
+        match kind {
+            Kind::Chosen(status, Part::Whole, fate) => self.reply(status, fate).n_copies,
+            _ => 1,
+        }
     }
 
     /// What is to be sent for some answers of one kind: first the one part, then the other.
     pub(super) fn parts(&self, kind: Kind, n_copies: usize) -> [&[u8]; 2] {
-        let wants = match kind {
+        let (status, part, fate) = match kind {
+            Kind::Chosen(status, part, fate) => (status, part, fate),
+            Kind::GoOn => return [b"HTTP/1.1 100 Continue\r\n\r\n", &[]],
             Kind::Refused(refusal) => return [refused(refusal).as_bytes(), &[]],
-            Kind::Ok(wants) => wants,
         };
-        let head = match wants.fate {
-            Fate::Stays => 0,
-            Fate::StaysAsAsked => 1,
-            Fate::Closes => 2,
-        };
-        let head = self.heads[head].bytes.as_slice();
-        match (wants.method, wants.fate) {
-            (Method::Head, _) => [head, &[]],
-            (Method::Get, Fate::Stays) => [&self.copies[..n_copies * self.length()], &[]],
-            (Method::Get, _) => [head, &self.copies[self.heads[0].bytes.len()..self.length()]],
+        let reply = self.reply(status, fate);
+        if part == Part::Head {
+            return [&reply.bytes[..reply.head], &[]];
         }
+        let lender = self.reply(self.usual, Fate::Stays);
+        let lent = &lender.bytes[lender.head..];
+        [&reply.bytes[..n_copies * reply.stride()], lent.get(..reply.lent).unwrap_or_default()]
     }
 
     /// Puts a new date into all answers; one that is being sent may get both halves of it, the length stays.
     pub(super) fn set_date(&mut self, wall: Nanos) {
-        let (text, length, at) = (date::text(wall), self.length(), self.heads[0].date);
-        for head in &mut self.heads {
-            head.bytes[head.date..head.date + date::LENGTH].copy_from_slice(text.as_bytes());
-        }
-        for copy in self.copies.chunks_exact_mut(length) {
-            copy[at..at + date::LENGTH].copy_from_slice(text.as_bytes());
+        let text = date::text(wall);
+        for reply in self.replies.iter_mut().flatten() {
+            let (at, stride) = (reply.date, reply.stride());
+            for copy in reply.bytes.chunks_exact_mut(stride) {
+                copy[at..at + date::LENGTH].copy_from_slice(text.as_bytes());
+            }
         }
     }
 }
 
-impl Head {
-    fn new(size: Bytes, field: &str) -> Self {
-        let begin = "HTTP/1.1 200 OK\r\nServer: fathom\r\nDate: ";
-        let (date, size) = (date::text(Nanos::ZERO), size.0);
-        let end = format!("\r\nContent-Type: text/plain\r\nContent-Length: {size}\r\n{field}\r\n");
-        Self { bytes: format!("{begin}{date}{end}").into_bytes(), date: begin.len() }
+impl Reply {
+    /// A reply with this status and field; a `lender` holds its body however large it is.
+    fn new((code, field): (u16, &str), size: usize, lender: bool) -> Self {
+        let status = StatusCode::from_u16(code).expect("a mix holds only codes of three digits");
+        // A code without a registered phrase has an empty one (RFC 9112 section 4), behind a space.
+        let phrase = status.canonical_reason().unwrap_or_default();
+        let begin = format!("HTTP/1.1 {code} {phrase}\r\nServer: fathom\r\nDate: ");
+        let date = date::text(Nanos::ZERO);
+        let content = match code {
+            204 | 304 => String::new(),
+            205 => "Content-Length: 0\r\n".to_owned(),
+            _ => format!("Content-Type: text/plain\r\nContent-Length: {size}\r\n"),
+        };
+        let head = format!("{begin}{date}\r\n{content}{field}\r\n").into_bytes();
+        let size = if has_body(code) { size } else { 0 };
+        let (own, lent) = if lender || size <= COPIES_BYTES_MAX { (size, 0) } else { (0, size) };
+        let one = [head.as_slice(), &vec![b'x'; own]].concat();
+        let n_copies = if lent > 0 { 1 } else { (COPIES_BYTES_MAX / one.len()).clamp(1, COPIES_MAX) };
+        Self { n_copies, head: head.len(), date: begin.len(), lent, bytes: one.repeat(n_copies) }
+    }
+
+    /// The length of one copy.
+    fn stride(&self) -> usize {
+        self.bytes.len() / self.n_copies
     }
 }
 
@@ -113,10 +139,53 @@ const fn refused(refusal: Refusal) -> &'static str {
     match refusal {
         Refusal::Malformed => "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
         Refusal::Method => {
-            "HTTP/1.1 405 Method Not Allowed\r\nAllow: GET, HEAD\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+            "HTTP/1.1 405 Method Not Allowed\r\nAllow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n\
+             Connection: close\r\nContent-Length: 0\r\n\r\n"
         }
         Refusal::TooLarge => {
             "HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_answer_is_whole_whoever_holds_its_body() {
+        for size in [0, 3, COPIES_BYTES_MAX + 1] {
+            let replies = Replies::new(Bytes(size as u64), &"404:40%,200:60%".parse().unwrap());
+            for (status, line) in [(0, "HTTP/1.1 404 Not Found\r\n"), (1, "HTTP/1.1 200 OK\r\n")] {
+                for (fate, field) in FATES {
+                    let kind = Kind::Chosen(status, Part::Whole, fate);
+                    let n = replies.copies_max(kind);
+                    let text = String::from_utf8(replies.parts(kind, n).concat()).unwrap();
+                    assert_eq!(text.matches(line).count(), n, "{text:.300}");
+                    assert_eq!(text.matches(&format!("\r\nContent-Length: {size}\r\n{field}\r\n")).count(), n);
+                    assert!(text.ends_with(&format!("\r\n\r\n{}", "x".repeat(size))));
+                    let head = replies.parts(Kind::Chosen(status, Part::Head, fate), 1).concat();
+                    assert!(head.ends_with(b"\r\n\r\n") && text.as_bytes().starts_with(&head));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_status_that_allows_no_body_has_none() {
+        let replies = Replies::new(Bytes(5), &"204:40%,304:30%,205:30%".parse().unwrap());
+        for (status, length) in [(0, None), (1, None), (2, Some("Content-Length: 0\r\n"))] {
+            let answer = replies.parts(Kind::Chosen(status, Part::Whole, Fate::Stays), 1).concat();
+            let answer = String::from_utf8(answer).unwrap();
+            assert!(answer.ends_with("\r\n\r\n"), "{answer}");
+            assert_eq!(
+                answer.contains("Content-Length"),
+                length.is_some_and(|length| answer.contains(length)),
+                "{answer}"
+            );
+        }
+        let large = Replies::new(Bytes(1 << 20), &"204:90%,200:10%".parse().unwrap());
+        let answer = large.parts(Kind::Chosen(1, Part::Whole, Fate::Closes), 1);
+        assert!(answer.concat().len() > 1 << 20);
     }
 }

@@ -2,12 +2,15 @@
 
 use std::mem::MaybeUninit;
 
-use crate::h1::{Method, Persistence, field};
+use crate::h1::{Malformed, Persistence, chunked::Chunked, field};
 
 /// The longest head of a request; beyond it the answer is 431.
 pub(super) const HEAD_MAX: usize = 16 * 1024;
 /// More fields than this are answered with 431, as by Apache httpd.
 const FIELDS_MAX: usize = 100;
+
+/// The methods that are answered, as `Allow` lists them.
+const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 
 /// How the connection goes on, and whether the other side must be told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,22 +23,119 @@ pub(super) enum Fate {
     Closes,
 }
 
-/// A request that can be answered.
+/// Which part of the answer is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Head and body.
+    Whole,
+    /// The head alone, as HEAD asks.
+    Head,
+}
+
+/// A request that can be answered, once its body has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wants {
-    pub(super) method: Method,
+    pub(super) part: Part,
     pub(super) fate: Fate,
+    pub(super) body: Body,
+    pub(super) encouragement: Encouragement,
+}
+
+/// Whether a client sends its body only after it was told to go on (RFC 9110 section 10.1.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encouragement {
+    Needless,
+    Expected,
+}
+
+/// What is left of a request's body; nobody looks at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Body {
+    None,
+    Length(u64),
+    Chunked(Chunked),
+}
+
+impl Body {
+    /// Follows the body through `bytes`; how many of them belong to it once it has ended, or nothing while it goes on.
+    fn follow(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+        match self {
+            Self::None => Ok(Some(0)),
+            Self::Chunked(chunked) => chunked.follow(bytes),
+            Self::Length(left) => match usize::try_from(*left) {
+                Ok(left) if left <= bytes.len() => Ok(Some(left)),
+                _ => {
+                    *left -= bytes.len() as u64;
+                    Ok(None)
+                }
+            },
+        }
+    }
 }
 
 /// Why a request is refused; the connection is closed then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// 400: it is malformed, or announces a body.
+    /// 400: it is malformed.
     Malformed,
-    /// 405: neither GET nor HEAD.
+    /// 405: a method that is not answered.
     Method,
     /// 431: its head is too long.
     TooLarge,
+}
+
+/// What a client wants to be sent now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// The answer to a request that has come whole.
+    Answer(Wants),
+    /// 100, so that it sends its body.
+    GoOn,
+    /// An error status.
+    Refused(Refusal),
+}
+
+/// One connection's requests, followed wherever the network cuts them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Inquiry(Option<Wants>);
+
+impl Inquiry {
+    /// Whether the head of a request has come and its body has not.
+    pub(super) fn is_in_body(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Reads on through `bytes`, the next ones of the connection: how many are done with, and what that asks for.
+    pub(super) fn read(&mut self, bytes: &[u8], heads: &mut RequestReader) -> (usize, Option<Asked>) {
+        let (mut wants, head) = match (self.0, heads) {
+            (Some(wants), _) => (wants, 0),
+            (None, heads) => match heads.read(bytes) {
+                Ok(Some(read)) => read,
+                Ok(None) => return (0, None),
+                Err(refusal) => return (bytes.len(), Some(Asked::Refused(refusal))),
+            },
+        };
+        let rest = &bytes[head..];
+        if wants.encouragement == Encouragement::Expected {
+            wants.encouragement = Encouragement::Needless;
+            // One that sends its body without waiting needs no word (RFC 9110 section 10.1.1).
+            if rest.is_empty() && wants.body != Body::None {
+                self.0 = Some(wants);
+                return (head, Some(Asked::GoOn));
+            }
+        }
+        match wants.body.follow(rest) {
+            Ok(Some(body)) => {
+                self.0 = None;
+                (head + body, Some(Asked::Answer(wants)))
+            }
+            Ok(None) => {
+                self.0 = Some(wants);
+                (bytes.len(), None)
+            }
+            Err(_) => (bytes.len(), Some(Asked::Refused(Refusal::Malformed))),
+        }
+    }
 }
 
 /// Reads requests and remembers the last one, as a load generator sends the same again and again.
@@ -65,15 +165,45 @@ impl RequestReader {
     }
 }
 
-/// Reads arbitrary bytes as requests.
+/// What a sequence of bytes asks for when it comes in pieces of this length.
+fn ask(bytes: &[u8], piece: usize) -> Vec<Asked> {
+    let (mut inquiry, mut heads, mut asked) = (Inquiry::default(), RequestReader::default(), Vec::new());
+    let mut input = Vec::new();
+    for piece in bytes.chunks(piece) {
+        input.extend_from_slice(piece);
+        while !input.is_empty() {
+            let (used, next) = inquiry.read(&input, &mut heads);
+            assert!(used <= input.len(), "{used} of {}", input.len());
+            input.drain(..used);
+            match next {
+                // What is left of the body says nothing of what was asked, and a word may be needless for a faster client.
+                Some(Asked::Answer(wants)) => asked.push(Asked::Answer(Wants { body: Body::None, ..wants })),
+                Some(Asked::GoOn) => {}
+                Some(Asked::Refused(_)) => {
+                    asked.extend(next);
+                    return asked;
+                }
+                None => break,
+            }
+        }
+        assert!(input.len() <= HEAD_MAX, "{} bytes are kept", input.len());
+    }
+    asked
+}
+
+/// Reads arbitrary bytes as requests, whole and in pieces.
 ///
 /// # Panics
-/// If a remembered request is read differently than a new one: that is what a fuzzer looks for.
+/// If it makes a difference where they are cut, or more is kept than a head: that is what a fuzzer looks for.
 pub fn fuzz_request(bytes: &[u8]) {
-    let mut reader = RequestReader::default();
+    let in_ones = ask(bytes, 1);
+    for piece in [7, 100, HEAD_MAX] {
+        assert_eq!(ask(bytes, piece), in_ones, "in pieces of {piece}");
+    }
+    let mut heads = RequestReader::default();
     let mut rest = bytes;
-    while let Ok(Some((wants, length))) = reader.read(rest) {
-        assert_eq!(reader.read(rest), RequestReader::default().read(rest), "after {wants:?}");
+    while let Ok(Some((wants, length))) = heads.read(rest) {
+        assert_eq!(heads.read(rest), RequestReader::default().read(rest), "after {wants:?}");
         rest = &rest[length..];
     }
 }
@@ -89,15 +219,14 @@ fn parse(bytes: &[u8]) -> Result<Option<(Wants, usize)>, Refusal> {
     };
     let fields = &*request.headers;
     let n_hosts = field::values(fields, "host").count();
-    let body = field::values(fields, "transfer-encoding").next().is_some()
-        || field::values(fields, "content-length").any(|length| length != b"0");
     // RFC 9112 section 3.2: one Host in HTTP/1.1, never two.
-    if n_hosts > 1 || (n_hosts == 0 && request.version == Some(1)) || body {
+    if n_hosts > 1 || (n_hosts == 0 && request.version == Some(1)) {
         return Err(Refusal::Malformed);
     }
-    let method = match request.method {
-        Some("GET") => Method::Get,
-        Some("HEAD") => Method::Head,
+    let body = body(fields, request.version)?;
+    let part = match request.method {
+        Some("HEAD") => Part::Head,
+        Some(method) if METHODS.contains(&method) => Part::Whole,
         _ => return Err(Refusal::Method),
     };
     let fate = match (field::persistence(fields, request.version), request.version) {
@@ -105,7 +234,31 @@ fn parse(bytes: &[u8]) -> Result<Option<(Wants, usize)>, Refusal> {
         (Persistence::Stays, Some(1)) => Fate::Stays,
         (Persistence::Stays, _) => Fate::StaysAsAsked,
     };
-    Ok(Some((Wants { method, fate }, length)))
+    let expects = field::values(fields, "expect").any(|value| value.eq_ignore_ascii_case(b"100-continue"));
+    let encouragement =
+        if expects && request.version == Some(1) { Encouragement::Expected } else { Encouragement::Needless };
+    Ok(Some((Wants { part, fate, body, encouragement }, length)))
+}
+
+/// How long the body is (RFC 9112 section 6.3); what two servers could read in two ways is refused.
+fn body(fields: &[httparse::Header<'_>], version: Option<u8>) -> Result<Body, Refusal> {
+    let mut codings = field::values(fields, "transfer-encoding");
+    let mut lengths = field::values(fields, "content-length");
+    match (codings.next(), lengths.next()) {
+        (None, None) => Ok(Body::None),
+        (Some(coding), None) => {
+            let is_chunked = coding.eq_ignore_ascii_case(b"chunked") && codings.next().is_none() && version == Some(1);
+            if is_chunked { Ok(Body::Chunked(Chunked::SizeBegin)) } else { Err(Refusal::Malformed) }
+        }
+        (None, Some(length)) if lengths.all(|other| other == length) && length.iter().all(u8::is_ascii_digit) => {
+            match std::str::from_utf8(length).ok().and_then(|length| length.parse().ok()) {
+                Some(0) => Ok(Body::None),
+                Some(length) => Ok(Body::Length(length)),
+                None => Err(Refusal::Malformed),
+            }
+        }
+        _ => Err(Refusal::Malformed),
+    }
 }
 
 #[cfg(test)]
@@ -119,13 +272,14 @@ mod tests {
     #[test]
     fn requests_are_answered_as_their_version_wants() {
         let cases = [
-            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", Method::Get, Fate::Stays),
-            ("HEAD /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", Method::Head, Fate::Closes),
-            ("GET / HTTP/1.0\r\n\r\n", Method::Get, Fate::Closes),
-            ("GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n", Method::Get, Fate::StaysAsAsked),
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", Part::Whole, Fate::Stays),
+            ("HEAD /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", Part::Head, Fate::Closes),
+            ("GET / HTTP/1.0\r\n\r\n", Part::Whole, Fate::Closes),
+            ("GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n", Part::Whole, Fate::StaysAsAsked),
         ];
-        for (text, method, fate) in cases {
-            assert_eq!(read(text), Ok(Some((Wants { method, fate }, text.len()))), "{text}");
+        for (text, part, fate) in cases {
+            let wants = Wants { part, fate, body: Body::None, encouragement: Encouragement::Needless };
+            assert_eq!(read(text), Ok(Some((wants, text.len()))), "{text}");
             assert_eq!(read(&text[..text.len() - 1]), Ok(None), "{text}");
         }
     }
@@ -135,10 +289,20 @@ mod tests {
         let cases = [
             ("GET / HTTP/1.1\r\n\r\n", Refusal::Malformed),
             ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", Refusal::Malformed),
-            ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n", Refusal::Malformed),
+            ("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n", Refusal::Malformed),
+            ("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: +5\r\n\r\n", Refusal::Malformed),
+            ("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\n", Refusal::Malformed),
+            ("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", Refusal::Malformed),
+            (
+                "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+                Refusal::Malformed,
+            ),
+            ("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", Refusal::Malformed),
+            ("PUT / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", Refusal::Malformed),
             ("GET / HTTP/2\r\n\r\n", Refusal::Malformed),
             ("\0", Refusal::Malformed),
-            ("POST / HTTP/1.1\r\nHost: a\r\n\r\n", Refusal::Method),
+            ("CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", Refusal::Method),
+            ("get / HTTP/1.1\r\nHost: a\r\n\r\n", Refusal::Method),
         ];
         for (text, refusal) in cases {
             assert_eq!(read(text), Err(refusal), "{text}");
@@ -148,8 +312,37 @@ mod tests {
     }
 
     #[test]
+    fn a_request_is_answered_when_its_body_has_come() {
+        let cases = [
+            ("Content-Length: 5\r\n\r\n", "hello"),
+            ("Content-Length: 5\r\nContent-Length: 5\r\n\r\n", "hello"),
+            ("Content-Length: 0\r\n\r\n", ""),
+            ("\r\n", ""),
+            ("Transfer-Encoding: Chunked\r\n\r\n", "5\r\nhello\r\n0\r\nA: b\r\n\r\n"),
+        ];
+        for (fields, body) in cases {
+            let text = format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}{body}");
+            assert_eq!(ask(text.as_bytes(), text.len()).len(), 1, "{text}");
+            assert_eq!(ask(&text.as_bytes()[..text.len() - 1], text.len()), [], "{text}");
+            fuzz_request(text.repeat(3).as_bytes());
+        }
+    }
+
+    #[test]
+    fn who_waits_for_a_word_before_the_body_gets_it_once() {
+        let head = b"PUT / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
+        let (mut inquiry, mut heads) = (Inquiry::default(), RequestReader::default());
+        assert_eq!(inquiry.read(head, &mut heads), (head.len(), Some(Asked::GoOn)));
+        assert_eq!(inquiry.read(b"h", &mut heads), (1, None));
+        assert!(matches!(inquiry.read(b"i", &mut heads), (1, Some(Asked::Answer(_)))));
+        let at_once = [head.as_slice(), b"hi"].concat();
+        assert!(matches!(inquiry.read(&at_once, &mut heads), (_, Some(Asked::Answer(_)))));
+    }
+
+    #[test]
     fn a_mutilated_request_is_read_the_same_again() {
-        let text = "GET / HTTP/1.1\r\nHost: a\r\n\r\nHEAD / HTTP/1.0\r\nConnection: x\r\n\r\n";
+        let text = "GET / HTTP/1.1\r\nHost: a\r\n\r\nHEAD / HTTP/1.0\r\nContent-Length: 1\r\n\r\nxPUT / HTTP/1.1\r\n\
+                    Host:\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
         for at in 0..text.len() {
             for byte in [0, b'\n', b'\r', b' ', b':', 0xff] {
                 let mut bytes = text.as_bytes().repeat(2);
@@ -166,7 +359,7 @@ mod tests {
         let head = "HEAD / HTTP/1.1\r\nHost: a\r\n\r\n";
         for text in [get, get, head, get] {
             let (wants, length) = reader.read(text.as_bytes()).unwrap().unwrap();
-            assert_eq!((wants.method == Method::Head, length), (text == head, text.len()));
+            assert_eq!((wants.part == Part::Head, length), (text == head, text.len()));
         }
     }
 }

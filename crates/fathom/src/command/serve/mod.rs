@@ -1,5 +1,7 @@
 //! `fathom serve`: be the target of others who know the key.
 
+mod http;
+
 use std::{
     fs, io,
     io::Write as _,
@@ -7,7 +9,6 @@ use std::{
     os::{fd::OwnedFd, unix::fs::OpenOptionsExt as _, unix::net::UnixStream},
     path::{Path, PathBuf},
     process::{Command as Program, Stdio},
-    thread,
 };
 
 use anyhow::Context as _;
@@ -17,7 +18,6 @@ use fathom_fleet::{
     Network,
     tls::{Identity, Limits, Server},
 };
-use fathom_http::responder::{Responder, ResponderOptions};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
@@ -25,9 +25,10 @@ use fathom_sys::{
     signal,
 };
 
+use self::http::{Answering, Http};
 use super::measuring::{self, AGENT_PORT};
 use crate::{
-    exit::{Exit, Screen, engine_screen},
+    exit::{Exit, Screen},
     hosts::{self, fleet_screen},
 };
 
@@ -35,7 +36,18 @@ const EXAMPLES: &str = "\
 Examples:
   fathom serve                                      until ctrl-C; prints a key
   fathom serve --key-file ~/.fathom-key --for 8h    the same key at every start
-  fathom serve --http-port 0                        no HTTP responder";
+  fathom serve --http-port 0                        no HTTP responder
+  fathom serve --only http                          an HTTP responder and nothing else
+  fathom serve --only http --http-delay 'exponential 2ms' --http-stall 200ms/1s
+  fathom serve --only http --http-statuses 200:95%,404:4%,503:1% --http-tls
+
+The delay of an answer begins when its request has been read whole; no answer leaves earlier.
+Statuses follow each other evenly, not at random: after every answer each has been given as often as its share says, \
+within one per thread.
+Stalls hold all threads at once; the first begins one period after the start.";
+
+/// How soon the end is noticed when only the responder runs.
+const TURN: Nanos = Nanos::from_millis(50);
 
 pub(super) fn shape(command: Command) -> Command {
     let text = |name: &'static str, value: &'static str, help: &'static str| {
@@ -48,11 +60,7 @@ pub(super) fn shape(command: Command) -> Command {
                 .value_parser(clap::value_parser!(IpAddr)),
         )
         .arg(text("port", "PORT", "port for controllers (TLS) [default: 7700]").value_parser(clap::value_parser!(u16)))
-        .arg(
-            text("http-port", "PORT", "port of the HTTP responder, 0 for none")
-                .default_value("8080")
-                .value_parser(clap::value_parser!(u16)),
-        )
+        .arg(text("only", "WHAT", "serve nothing else: agents, or http").value_parser(["agents", "http"]))
         .arg(
             text("key-file", "FILE", "keep the certificate and the token here")
                 .value_parser(clap::value_parser!(PathBuf)),
@@ -65,53 +73,96 @@ pub(super) fn shape(command: Command) -> Command {
         )
         .arg(text("longest", "TIME", "refuse trials that take longer").default_value("10min"))
         .arg(text("for", "TIME", "end by itself after this time [default: never]"))
+        .args(http::arguments())
         .after_help(EXAMPLES)
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let signals = signal::watch()?;
     let address = *matches.get_one::<IpAddr>("listen").expect("it has a default");
-    let port = matches.get_one::<u16>("port").copied().unwrap_or(AGENT_PORT);
-    let identity = identity(matches.get_one::<PathBuf>("key-file").map(PathBuf::as_path))?;
-    let limits = Limits {
-        controllers: matches.get_one::<u16>("controllers").copied().map_or(8, usize::from),
-        ..Limits::default()
-    };
-    let agents = Agents::of(matches)?;
-    let server = Server::new(&identity, limits).map_err(|error| fleet_screen(&error))?;
-    let listener =
-        TcpListener::bind((address, port)).map_err(|error| cannot_listen(SocketAddr::new(address, port), &error))?;
-    let bound = listener.local_addr().context("cannot tell the port that was bound")?;
-    let stop = StopFlag::default();
-    let responder =
-        responder(SocketAddr::new(address, *matches.get_one("http-port").expect("it has a default")), &stop)?;
-
-    let mut out = io::stdout().lock();
-    writeln!(out, "key     {}", identity.key())?;
-    writeln!(out, "agents  {bound}")?;
-    if let Some((address, _)) = &responder {
-        writeln!(out, "http    {address}")?;
-    }
-    out.flush()?;
-    drop(out);
-    eprintln!(
-        "on the other machine: fathom evaluate ADDRESS{} --key KEY",
-        if port == AGENT_PORT { String::new() } else { format!(":{port}") }
-    );
-
     let deadline = match matches.get_one::<String>("for") {
         Some(_) => clock::now() + measuring::span(matches, "for", Nanos::MAX)?,
         None => Nanos::MAX,
     };
-    let is_over = || signals.received().is_some() || clock::now() >= deadline;
-    let outcome = server.run(&listener, &is_over, move |peer, stream| agents.serve(peer, stream));
-    stop.finish();
-    if let Some((_, thread)) = responder {
-        // The responder's own error is told; a panic of it has told itself.
-        let _ = thread.join();
+    // What is wrong with an option is told before anything listens.
+    let options = http::options(matches)?;
+    let only = matches.get_one::<String>("only").map(String::as_str);
+    let agents = if only == Some("http") { None } else { Some(Desk::listen(matches, address)?) };
+    let http = if only == Some("agents") { None } else { Some(Http::listen(matches, address, options)?) };
+    if agents.is_none() && http.as_ref().is_none_or(Http::is_empty) {
+        return Err(Screen::new(Exit::Usage, "nothing is left to serve")
+            .line("fix", "give --http-port another port than 0, or --http-unix a path")
+            .into());
     }
-    outcome.map_err(|error| fleet_screen(&error))?;
+
+    let mut out = io::stdout().lock();
+    for line in agents.iter().flat_map(Desk::lines).chain(http.iter().flat_map(Http::lines)) {
+        writeln!(out, "{line}")?;
+    }
+    out.flush()?;
+    drop(out);
+
+    let stop = StopFlag::default();
+    let answering = http.map(|http| http.start(&stop));
+    let is_over = || {
+        signals.received().is_some()
+            || clock::now() >= deadline
+            || (only == Some("http") && answering.as_ref().is_some_and(Answering::has_failed))
+    };
+    let outcome = if let Some(desk) = agents {
+        desk.attend(&is_over)
+    } else {
+        while !is_over() {
+            clock::sleep_until(deadline.min(clock::now() + TURN));
+        }
+        Ok(())
+    };
+    stop.finish();
+    let answered = answering.map_or(Ok(()), Answering::conclude);
+    outcome.and(answered)?;
     Ok(signals.received().map_or(Exit::Pass, Exit::Signalled))
+}
+
+/// Where controllers are received, with a key that they must know.
+struct Desk {
+    server: Server,
+    listener: TcpListener,
+    identity: Identity,
+    agents: Agents,
+    bound: SocketAddr,
+}
+
+impl Desk {
+    fn listen(matches: &ArgMatches, address: IpAddr) -> anyhow::Result<Self> {
+        let port = matches.get_one::<u16>("port").copied().unwrap_or(AGENT_PORT);
+        let identity = identity(matches.get_one::<PathBuf>("key-file").map(PathBuf::as_path))?;
+        let limits = Limits {
+            controllers: matches.get_one::<u16>("controllers").copied().map_or(8, usize::from),
+            ..Limits::default()
+        };
+        let agents = Agents::of(matches)?;
+        let server = Server::new(&identity, limits).map_err(|error| fleet_screen(&error))?;
+        let listener = TcpListener::bind((address, port))
+            .map_err(|error| cannot_listen(SocketAddr::new(address, port), &error))?;
+        let bound = listener.local_addr().context("cannot tell the port that was bound")?;
+        Ok(Self { server, listener, identity, agents, bound })
+    }
+
+    fn lines(&self) -> [String; 2] {
+        [format!("key     {}", self.identity.key()), format!("agents  {}", self.bound)]
+    }
+
+    /// Receives controllers until it is over.
+    fn attend(self, is_over: &dyn Fn() -> bool) -> anyhow::Result<()> {
+        let port = self.bound.port();
+        eprintln!(
+            "on the other machine: fathom evaluate ADDRESS{} --key KEY",
+            if port == AGENT_PORT { String::new() } else { format!(":{port}") }
+        );
+        let agents = self.agents;
+        let outcome = self.server.run(&self.listener, is_over, move |peer, stream| agents.serve(peer, stream));
+        outcome.map_err(|error| fleet_screen(&error).into())
+    }
 }
 
 fn cannot_listen(address: SocketAddr, error: &io::Error) -> Screen {
@@ -123,24 +174,6 @@ fn cannot_listen(address: SocketAddr, error: &io::Error) -> Screen {
         io::ErrorKind::AddrNotAvailable => screen.line("fix", "--listen takes an address of this machine"),
         _ => screen,
     }
-}
-
-type Responding = (SocketAddr, thread::JoinHandle<()>);
-
-fn responder(address: SocketAddr, stop: &StopFlag) -> anyhow::Result<Option<Responding>> {
-    if address.port() == 0 {
-        return Ok(None);
-    }
-    let responder = Responder::bind(address, ResponderOptions::default())
-        .map_err(|error| engine_screen(&error).line("fix", "choose another port with --http-port, or 0 for none"))?;
-    let bound = responder.address();
-    let stop = stop.clone();
-    let thread = thread::spawn(move || {
-        if let Err(error) = responder.run(&stop) {
-            eprintln!("fathom serve: the HTTP responder ended: {error}");
-        }
-    });
-    Ok(Some((bound, thread)))
 }
 
 /// The certificate and the token: those of the file, new ones into the file, or new ones for this start only.

@@ -1,0 +1,174 @@
+//! The HTTP responder of `fathom serve`: its options, its listeners, its threads.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+    thread,
+};
+
+use clap::{Arg, ArgAction, ArgMatches, value_parser};
+use fathom_engine::{Error, StopFlag};
+use fathom_http::responder::{
+    Certificate, DELAY, KEEP_ALIVE, Responder, ResponderCounts, ResponderOptions, SIZE, STALL, STATUSES,
+};
+use fathom_model::{OptionDoc, Settings, settings::SettingError};
+use fathom_sys::clock;
+
+use crate::exit::{Exit, Screen, engine_screen};
+
+/// The options that the kinds of tests have as well, with what they take.
+const SHARED: [(&OptionDoc, &str, &str); 5] = [
+    (&SIZE, "http-size", "BYTES"),
+    (&DELAY, "http-delay", "TIMES"),
+    (&STALL, "http-stall", "SPAN/PERIOD"),
+    (&STATUSES, "http-statuses", "MIX"),
+    (&KEEP_ALIVE, "http-keep-alive", "N"),
+];
+
+/// The options of the responder, under a heading of their own.
+pub(super) fn arguments() -> Vec<Arg> {
+    let text = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value).help(help).help_heading("HTTP responder")
+    };
+    let file = |name, help| text(name, "FILE", help).value_parser(value_parser!(PathBuf));
+    let mut arguments = vec![
+        text("http-port", "PORT", "port of the HTTP responder, 0 for none")
+            .default_value("8080")
+            .value_parser(value_parser!(u16)),
+        file("http-unix", "listen at this path as well").value_name("PATH"),
+        text("http-threads", "N", "worker threads, among which the kernel spreads connections")
+            .default_value("1")
+            .value_parser(value_parser!(u16).range(1..=1024)),
+    ];
+    for (option, name, value) in SHARED {
+        let default = option.default.map(|default| format!(" [default: {default}]")).unwrap_or_default();
+        let help = format!("{}{default}", option.help.replace("our responder", "the responder"));
+        arguments.push(text(name, value, "").help(help));
+    }
+    arguments.extend([
+        text("http-seed", "N", "seed of random delays [default: from the clock]").value_parser(value_parser!(u64)),
+        text("http-tls", "", "speak https, with a certificate that is made at the start unless one is given")
+            .action(ArgAction::SetTrue),
+        file("http-cert", "PEM file of the certificate for --http-tls").requires("http-tls").requires("http-key"),
+        file("http-key", "PEM file of its private key").requires("http-cert"),
+    ]);
+    arguments
+}
+
+/// Responders that are listening, each with a thread of its own once started.
+pub(super) struct Http {
+    /// What each is called: where it listens, as a URL would begin.
+    places: Vec<String>,
+    /// The seed, where something is random.
+    seed: Option<u64>,
+    responders: Vec<Responder>,
+}
+
+/// Responders that answer.
+pub(super) struct Answering(Vec<thread::JoinHandle<Result<ResponderCounts, Error>>>);
+
+impl Http {
+    /// Listens where the options say; nothing is answered yet.
+    pub(super) fn listen(matches: &ArgMatches, address: IpAddr, options: ResponderOptions) -> Result<Self, Screen> {
+        let scheme = if options.certificate.is_some() { "https" } else { "http" };
+        let seed = options.delay.is_some().then_some(options.seed);
+        let mut http = Self { places: Vec::new(), seed, responders: Vec::new() };
+        let port = *matches.get_one::<u16>("http-port").expect("it has a default");
+        if port != 0 {
+            let responder = Responder::bind(SocketAddr::new(address, port), options.clone())
+                .map_err(|error| screen(&error, "choose another port with --http-port, or 0 for none"))?;
+            http.add(format!("{scheme:<7} {}", responder.address()), responder);
+        }
+        if let Some(path) = matches.get_one::<PathBuf>("http-unix") {
+            let responder = Responder::bind_unix(path, options)
+                .map_err(|error| screen(&error, "choose another path with --http-unix"))?;
+            http.add(format!("{scheme:<7} unix:{}", shown(path)), responder);
+        }
+        Ok(http)
+    }
+
+    fn add(&mut self, place: String, responder: Responder) {
+        self.places.push(place);
+        self.responders.push(responder);
+    }
+
+    /// Whether nobody would ever be answered.
+    pub(super) fn is_empty(&self) -> bool {
+        self.responders.is_empty()
+    }
+
+    /// One line for each place, and one for the seed.
+    pub(super) fn lines(&self) -> impl Iterator<Item = String> {
+        self.places.iter().cloned().chain(self.seed.map(|seed| format!("seed    {seed}")))
+    }
+
+    /// Answers until told to stop.
+    pub(super) fn start(self, stop: &StopFlag) -> Answering {
+        let start = |responder: Responder| {
+            let stop = stop.clone();
+            thread::spawn(move || responder.run(&stop))
+        };
+        Answering(self.responders.into_iter().map(start).collect())
+    }
+}
+
+impl Answering {
+    /// Whether one has ended by itself, which it does only when it fails.
+    pub(super) fn has_failed(&self) -> bool {
+        self.0.iter().any(thread::JoinHandle::is_finished)
+    }
+
+    /// Waits for all, and tells on stderr what they did.
+    pub(super) fn conclude(self) -> anyhow::Result<()> {
+        for thread in self.0 {
+            // A panic has told itself.
+            let Ok(outcome) = thread.join() else { continue };
+            let counts = outcome.map_err(|error| engine_screen(&error))?;
+            if counts.connections > 0 {
+                eprintln!(
+                    "http: {} requests answered on {} connections, {} refused, {} connections ended for slowness",
+                    counts.requests, counts.connections, counts.rejected, counts.timed_out
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// What cannot be listened to or used, with the way out unless the error knows a better one.
+fn screen(error: &Error, fix: &'static str) -> Screen {
+    let screen = engine_screen(error);
+    if error.hint().is_some() { screen } else { screen.line("fix", fix) }
+}
+
+/// How the command line wants requests to be answered.
+pub(super) fn options(matches: &ArgMatches) -> Result<ResponderOptions, Screen> {
+    let mut settings = Settings::default();
+    for (option, name, _) in SHARED {
+        if let Some(text) = matches.get_one::<String>(name) {
+            settings.set(option.name, text);
+        }
+    }
+    let seed = matches.get_one::<u64>("http-seed").copied().unwrap_or_else(|| clock::wall().0 & 0xffff_ffff);
+    let rows: Vec<OptionDoc> = SHARED.iter().map(|(option, ..)| **option).collect();
+    let options = settings.complete(&rows).and_then(|settings| ResponderOptions::read(&settings, seed));
+    let mut options = options.map_err(|error| Screen::new(Exit::Usage, usage(&error)))?;
+    options.workers = matches.get_one::<u16>("http-threads").copied().map_or(1, usize::from);
+    let files = matches.get_one::<PathBuf>("http-cert").zip(matches.get_one::<PathBuf>("http-key"));
+    let given = |(chain, key): (&PathBuf, &PathBuf)| Certificate::Files { chain: chain.clone(), key: key.clone() };
+    options.certificate = matches.get_flag("http-tls").then(|| files.map_or(Certificate::SelfMade, given));
+    Ok(options)
+}
+
+/// A wrong setting under the name that it has here.
+fn usage(error: &SettingError) -> String {
+    match error {
+        SettingError::Unknown { .. } => error.to_string(),
+        SettingError::Unit { name, cause } => format!("--http-{name}: {cause}"),
+        SettingError::NotAllowed { name, expected, given } => format!("--http-{name} takes {expected}, not `{given}`"),
+    }
+}

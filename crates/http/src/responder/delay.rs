@@ -1,0 +1,248 @@
+//! How long an answer waits, as a distribution.
+//!
+//! A delay is drawn by putting a uniform number into the inverse of the distribution function ([`Delay::at`]), so what is
+//! drawn can be checked without drawing. It knows no clock: whoever draws adds the time.
+
+use std::str::FromStr;
+
+use fathom_model::units::{Nanos, approximate, rounded};
+use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
+use statrs::distribution::{ContinuousCDF as _, Exp, Normal};
+
+use super::{
+    Unreadable,
+    share::{Share, make_a_whole},
+};
+
+/// No answer waits longer: clients have given up by then, and what an unbounded distribution draws beyond it is cut to it.
+const LONGEST: Nanos = Nanos::from_secs(60);
+
+/// The distribution of the time from a request to its answer.
+///
+/// As text: `5ms`, `uniform 1ms..5ms`, `exponential 2ms` (its mean), `normal 5ms 1ms` (mean and standard deviation, nothing
+/// below zero), or a mix of these: `90% 1ms, 10% exponential 20ms`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delay(Vec<(Share, Law)>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Law {
+    Constant(Nanos),
+    Uniform(Nanos, Nanos),
+    Exponential(Nanos),
+    Normal(Nanos, Nanos),
+}
+
+impl Delay {
+    /// Always the same.
+    #[must_use]
+    pub fn constant(span: Nanos) -> Self {
+        Self(vec![(Share(super::share::WHOLE), Law::Constant(span))])
+    }
+
+    /// Whether no answer ever waits.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.0.iter().all(|(_, law)| *law == Law::Constant(Nanos::ZERO))
+    }
+
+    /// The delay that belongs to a number from 0 to 1, of which equal parts are equally likely.
+    ///
+    /// Within each part of a mix it is the quantile of that number.
+    #[must_use]
+    pub fn at(&self, number: f64) -> Nanos {
+        let total: f64 = self.0.iter().map(|(share, _)| f64::from(share.0)).sum();
+        let mut left = number.clamp(0.0, 1.0) * total;
+        let last = self.0.len() - 1;
+        for (idx, (share, law)) in self.0.iter().enumerate() {
+            let share = f64::from(share.0);
+            if left < share || idx == last {
+                return law.quantile((left / share).min(1.0)).min(LONGEST);
+            }
+            left -= share;
+        }
+        Nanos::ZERO
+    }
+}
+
+impl Law {
+    fn quantile(self, p: f64) -> Nanos {
+        match self {
+            Self::Constant(span) => span,
+            Self::Uniform(low, high) => low + Nanos(rounded(p * approximate((high - low).0))),
+            Self::Exponential(mean) => {
+                Exp::new(1.0 / approximate(mean.0)).map_or(mean, |law| nanos(law.inverse_cdf(p)))
+            }
+            Self::Normal(mean, deviation) => {
+                // The part below zero is cut off: the numbers are spread over the rest.
+                Normal::new(approximate(mean.0), approximate(deviation.0)).map_or(mean, |law| {
+                    let below = law.cdf(0.0);
+                    nanos(law.inverse_cdf(below + p * (1.0 - below)))
+                })
+            }
+        }
+    }
+
+    /// The longest span among its numbers.
+    fn longest(self) -> Nanos {
+        match self {
+            Self::Constant(span) | Self::Uniform(_, span) | Self::Exponential(span) => span,
+            Self::Normal(mean, deviation) => mean.max(deviation),
+        }
+    }
+}
+
+fn nanos(ns: f64) -> Nanos {
+    // Infinity, the last quantile of an unbounded law, becomes the longest delay of all.
+    if ns < approximate(LONGEST.0) { Nanos(rounded(ns)) } else { LONGEST }
+}
+
+impl FromStr for Delay {
+    type Err = Unreadable;
+
+    fn from_str(text: &str) -> Result<Self, Unreadable> {
+        let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+        let parts: Vec<(Share, Law)> = match parts[..] {
+            [one] if !one.contains('%') => vec![(Share(super::share::WHOLE), one.parse()?)],
+            _ => parts
+                .into_iter()
+                .map(|part| {
+                    let (share, law) = part.split_once('%').ok_or(Unreadable)?;
+                    Ok((share.parse()?, law.parse()?))
+                })
+                .collect::<Result<_, Unreadable>>()?,
+        };
+        let is_sound = make_a_whole(parts.iter().map(|(share, _)| *share));
+        if is_sound { Ok(Self(parts)) } else { Err(Unreadable) }
+    }
+}
+
+impl FromStr for Law {
+    type Err = Unreadable;
+
+    fn from_str(text: &str) -> Result<Self, Unreadable> {
+        let span = |text: &str| text.trim().parse::<Nanos>().map_err(|_| Unreadable);
+        let (word, rest) = text.trim().split_once(char::is_whitespace).unwrap_or(("", text));
+        let law = match word {
+            "uniform" => {
+                let (low, high) = rest.split_once("..").ok_or(Unreadable)?;
+                Self::Uniform(span(low)?, span(high)?)
+            }
+            "exponential" => Self::Exponential(span(rest)?),
+            "normal" => {
+                let (mean, deviation) = rest.trim().split_once(char::is_whitespace).ok_or(Unreadable)?;
+                Self::Normal(span(mean)?, span(deviation)?)
+            }
+            _ => Self::Constant(span(text)?),
+        };
+        let is_sound = law.longest() <= LONGEST
+            && match law {
+                Self::Constant(_) => true,
+                Self::Uniform(low, high) => low <= high,
+                Self::Exponential(mean) => mean > Nanos::ZERO,
+                Self::Normal(_, deviation) => deviation > Nanos::ZERO,
+            };
+        if is_sound { Ok(law) } else { Err(Unreadable) }
+    }
+}
+
+/// Delays in the order in which they are drawn; equal seeds draw equal ones.
+#[derive(Debug)]
+pub(super) struct Draws {
+    delay: Delay,
+    numbers: SmallRng,
+}
+
+impl Draws {
+    pub(super) fn new(delay: Delay, seed: u64) -> Self {
+        Self { delay, numbers: SmallRng::seed_from_u64(seed) }
+    }
+
+    pub(super) fn next(&mut self) -> Nanos {
+        self.delay.at(self.numbers.random())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delay(text: &str) -> Delay {
+        text.parse().unwrap_or_else(|_| panic!("{text}"))
+    }
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn quantiles_are_those_of_the_distribution() {
+        // Exponential: -ln(1-p). Normal: the well-known 1.2816 deviations at 90 %.
+        let cases = [
+            ("5ms", 0.0, 5 * MS),
+            ("5ms", 1.0, 5 * MS),
+            ("uniform 1ms..5ms", 0.0, MS),
+            ("uniform 1ms..5ms", 0.25, 2 * MS),
+            ("uniform 1ms .. 5ms", 1.0, 5 * MS),
+            ("exponential 2ms", 0.5, 1_386_294),
+            ("exponential 2ms", 0.99, 9_210_340),
+            ("exponential 2ms", 1.0, LONGEST.0),
+            ("normal 50ms 1ms", 0.5, 50 * MS),
+            ("normal 50ms 1ms", 0.9, 51_281_552),
+            // Half of the whole law lies below zero, so the median of the rest is its 75 % quantile.
+            ("normal 0s 1ms", 0.5, 674_490),
+            ("90% 1ms, 10% 20ms", 0.89, MS),
+            ("90% 1ms, 10% 20ms", 0.91, 20 * MS),
+            ("50% uniform 0s..1ms,50% exponential 2ms", 0.75, 1_386_294),
+        ];
+        for (text, p, ns) in cases {
+            let chosen = delay(text).at(p).0;
+            assert!(chosen.abs_diff(ns) <= 1, "{text} at {p}: {chosen} for {ns}");
+        }
+    }
+
+    #[test]
+    fn what_is_drawn_spreads_like_the_distribution_and_follows_from_the_seed() {
+        let delay = delay("80% exponential 2ms, 20% normal 5ms 1ms");
+        let draw = |seed| {
+            let mut draws = Draws::new(delay.clone(), seed);
+            (0..10_000).map(|_| draws.next()).collect::<Vec<_>>()
+        };
+        let mut drawn = draw(7);
+        assert_eq!(drawn, draw(7));
+        assert_ne!(drawn, draw(8));
+        drawn.sort_unstable();
+        let mut exact: Vec<Nanos> = (0..10_000).map(|i| delay.at((f64::from(i) + 0.5) / 10_000.0)).collect();
+        exact.sort_unstable();
+        // Kolmogorov and Smirnov: one of ten thousand draws beyond 2 % of rank is rarer than one in a thousand, and this
+        // seed is not that one.
+        for rank in (200..9_800).step_by(100) {
+            assert!((exact[rank - 200]..=exact[rank + 200]).contains(&drawn[rank]), "rank {rank}: {}", drawn[rank]);
+        }
+    }
+
+    #[test]
+    fn no_delay_is_known_as_such() {
+        assert!(delay("0s").is_none());
+        assert!(!delay("1ns").is_none());
+    }
+
+    #[test]
+    fn what_is_no_distribution_is_refused() {
+        let cases = [
+            "",
+            "x",
+            "uniform 5ms",
+            "uniform 5ms..1ms",
+            "exponential 0s",
+            "exponential",
+            "normal 5ms",
+            "normal 5ms 0s",
+            "90% 1ms",
+            "90% 1ms, 20% 2ms",
+            "1ms, 2ms",
+            "2min",
+            "pareto 1ms",
+        ];
+        for text in cases {
+            assert_eq!(text.parse::<Delay>(), Err(Unreadable), "{text}");
+        }
+    }
+}

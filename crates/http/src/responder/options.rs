@@ -1,0 +1,261 @@
+//! How a responder answers, and the rows of the option tables that say it.
+
+use std::{fmt, path::PathBuf, str::FromStr};
+
+use fathom_engine::Error;
+use fathom_model::{
+    OptionDoc, Settings, ValueKind,
+    settings::SettingError,
+    units::{Bytes, Nanos},
+};
+
+use super::{Delay, Stall, Statuses};
+
+/// Each worker holds the whole answer, so a machine with many cores must still have room.
+const SIZE_MAX: Bytes = Bytes(16 << 20);
+
+/// The option `size`.
+pub const SIZE: OptionDoc = OptionDoc {
+    name: "size",
+    value: ValueKind::Size,
+    // The welcome page of nginx, against which most figures of this field were made, has this size.
+    default: Some("612"),
+    help: "size of the body that our responder answers with",
+};
+
+/// The option `delay`.
+pub const DELAY: OptionDoc = OptionDoc {
+    name: "delay",
+    value: ValueKind::Text,
+    default: None,
+    help: "how long our responder waits with each answer: 5ms, uniform 1ms..5ms, exponential 2ms, normal 5ms 1ms, \
+           90% 1ms,10% 20ms",
+};
+
+/// The option `stall`.
+pub const STALL: OptionDoc = OptionDoc {
+    name: "stall",
+    value: ValueKind::Text,
+    default: None,
+    help: "let no answer of our responder leave for a span once per period: 200ms/1s",
+};
+
+/// The option `statuses`.
+pub const STATUSES: OptionDoc = OptionDoc {
+    name: "statuses",
+    value: ValueKind::Text,
+    default: None,
+    help: "statuses of our responder's answers with their shares: 200:95%,404:4%,503:1%",
+};
+
+/// The option `keep-alive`.
+pub const KEEP_ALIVE: OptionDoc = OptionDoc {
+    name: "keep-alive",
+    value: ValueKind::Text,
+    default: None,
+    help: "answers of our responder per connection: on (as many as are asked for), off (one), or a number",
+};
+
+/// The option `scheme`.
+pub const SCHEME: OptionDoc = OptionDoc {
+    name: "scheme",
+    value: ValueKind::Choice(&["http", "https"]),
+    default: Some("http"),
+    help: "what our responder speaks; its certificate is self-made",
+};
+
+/// All options of the responding side.
+pub const OPTIONS: [OptionDoc; 6] = [SIZE, DELAY, STALL, STATUSES, KEEP_ALIVE, SCHEME];
+
+/// A text that is not what its type takes; whoever knows the option says what would be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unreadable;
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not understood")
+    }
+}
+
+impl std::error::Error for Unreadable {}
+
+/// How many answers a connection gets before the responder closes it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum KeepAlive {
+    /// As many as it asks for.
+    #[default]
+    On,
+    /// So many, at least one; the last one says that it is.
+    Answers(u64),
+}
+
+impl KeepAlive {
+    /// Whether the answer after so many is the last one.
+    pub(super) fn ends_after(self, n_answers: u64) -> bool {
+        matches!(self, Self::Answers(n) if n_answers + 1 >= n)
+    }
+}
+
+impl FromStr for KeepAlive {
+    type Err = Unreadable;
+
+    fn from_str(text: &str) -> Result<Self, Unreadable> {
+        match text.trim() {
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Answers(1)),
+            number => number.parse().ok().filter(|n| *n > 0).map(Self::Answers).ok_or(Unreadable),
+        }
+    }
+}
+
+/// Where the certificate of an https responder comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Certificate {
+    /// Made at the start, for the own addresses and `localhost`, and kept nowhere; clients must not verify it.
+    SelfMade,
+    /// PEM files.
+    Files {
+        /// The certificate, and those that lead to its root.
+        chain: PathBuf,
+        /// Its private key; it may be in the same file.
+        key: PathBuf,
+    },
+}
+
+/// How a responder answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResponderOptions {
+    /// The size of the body; at most 16 MiB.
+    pub size: Bytes,
+    /// How long each answer waits.
+    ///
+    /// A connection is served like by a process of its own: what is pipelined behind a request waits until that is answered.
+    pub delay: Option<Delay>,
+    /// When nothing is answered at all.
+    pub stall: Option<Stall>,
+    /// The statuses of the answers.
+    pub statuses: Statuses,
+    /// How many answers a connection gets.
+    pub keep_alive: KeepAlive,
+    /// What it shows for https; without one it speaks http.
+    pub certificate: Option<Certificate>,
+    /// What random delays follow from.
+    pub seed: u64,
+    /// The number of worker threads, each with a listener of its own; at least one.
+    pub workers: usize,
+    /// The cores to pin the workers to, in turn; empty for no pinning.
+    pub cores: Vec<usize>,
+    /// How long a request may take to arrive and an answer to be taken.
+    pub patience: Nanos,
+    /// How long a connection may be idle between requests.
+    pub idle: Nanos,
+    /// The most connections per worker; further ones wait in the kernel's queue.
+    pub connections_max: usize,
+}
+
+impl Default for ResponderOptions {
+    fn default() -> Self {
+        Self {
+            // As the default of the option.
+            size: Bytes(612),
+            delay: None,
+            stall: None,
+            statuses: Statuses::default(),
+            keep_alive: KeepAlive::On,
+            certificate: None,
+            seed: 0,
+            workers: 1,
+            cores: Vec::new(),
+            patience: Nanos::from_secs(10),
+            idle: Nanos::from_secs(60),
+            connections_max: 10_000,
+        }
+    }
+}
+
+impl ResponderOptions {
+    /// What the settings of [`OPTIONS`] say; those that are not there are as by default.
+    ///
+    /// # Errors
+    /// Names the first setting that is not understood.
+    pub fn read(settings: &Settings, seed: u64) -> Result<Self, SettingError> {
+        let default = Self::default();
+        let delay: Option<Delay> = one(
+            settings,
+            &DELAY,
+            "5ms, uniform 1ms..5ms, exponential 2ms, normal 5ms 1ms or a mix such as 90% 1ms,10% 20ms, at most 60s",
+        )?;
+        Ok(Self {
+            size: settings.size(SIZE.name).unwrap_or(default.size),
+            delay: delay.filter(|delay| !delay.is_none()),
+            stall: one(settings, &STALL, "a span per longer period, such as 200ms/1s")?,
+            statuses: one(
+                settings,
+                &STATUSES,
+                "statuses from 200 to 599 whose shares make 100%, such as 200:95%,404:5%",
+            )?
+            .unwrap_or(default.statuses),
+            keep_alive: one(settings, &KEEP_ALIVE, "on, off, or a number from 1")?.unwrap_or(default.keep_alive),
+            certificate: (settings.text(SCHEME.name).as_deref() == Some("https")).then_some(Certificate::SelfMade),
+            seed,
+            ..default
+        })
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if self.size > SIZE_MAX {
+            return Err(Error::Unsupported {
+                what: format!("a body of {} is more than the responder holds", self.size),
+                hint: Some(format!("ask for at most {SIZE_MAX}")),
+            });
+        }
+        Ok(())
+    }
+}
+
+fn one<T: FromStr>(settings: &Settings, option: &OptionDoc, expected: &str) -> Result<Option<T>, SettingError> {
+    let Some(given) = settings.text(option.name) else { return Ok(None) };
+    match given.parse() {
+        Ok(value) => Ok(Some(value)),
+        Err(_) => Err(SettingError::NotAllowed { name: option.name.to_owned(), expected: expected.to_owned(), given }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_say_how_a_responder_answers() {
+        let settings = Settings::default()
+            .with("size", "1KiB")
+            .with("delay", "exponential 2ms")
+            .with("stall", "200ms/1s")
+            .with("statuses", "503")
+            .with("keep-alive", "off")
+            .with("scheme", "https");
+        let options = ResponderOptions::read(&settings.complete(&OPTIONS).unwrap(), 7).unwrap();
+        let expected = ResponderOptions {
+            size: Bytes(1024),
+            delay: "exponential 2ms".parse().ok(),
+            stall: "200ms/1s".parse().ok(),
+            statuses: "503".parse().unwrap(),
+            keep_alive: KeepAlive::Answers(1),
+            certificate: Some(Certificate::SelfMade),
+            seed: 7,
+            ..ResponderOptions::default()
+        };
+        assert_eq!(options, expected);
+        let none = Settings::default().with("delay", "0s").complete(&OPTIONS).unwrap();
+        assert_eq!(ResponderOptions::read(&none, 0), Ok(ResponderOptions::default()));
+    }
+
+    #[test]
+    fn a_setting_that_is_not_understood_is_named_with_what_would_be() {
+        for (name, given) in [("delay", "pareto 1ms"), ("stall", "1s"), ("statuses", "200:1%"), ("keep-alive", "0")] {
+            let error = ResponderOptions::read(&Settings::default().with(name, given), 0).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("option `{name}` takes ")), "{error}");
+            assert!(error.ends_with(&format!("not `{given}`")), "{error}");
+        }
+    }
+}

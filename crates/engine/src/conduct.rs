@@ -541,7 +541,7 @@ mod tests {
             .unwrap();
         let rates = conducted.worker_rates();
         // A loaded machine may skip a tick, and a tenth of a second with it, never add one.
-        assert!(rates.count() % 2 == 0 && (2..=6).contains(&rates.count()), "{} rates", rates.count());
+        assert!(rates.count().is_multiple_of(2) && (2..=6).contains(&rates.count()), "{} rates", rates.count());
         // All was counted at once, so only the first of the rates can be other than zero, and only without a warm-up.
         assert_eq!(rates.quantile(0.5), Some(0));
     }

@@ -14,3 +14,5 @@ pub const STATUS: [&str; 5] = ["status_2xx", "status_3xx", "status_4xx", "status
 pub const REJECTED: &str = "rejected";
 /// Connections that a responder ended because the other side was too slow.
 pub const TIMED_OUT: &str = "timed_out";
+/// The distribution of the rate of each worker, in requests per second over each tenth of a second.
+pub const WORKER_RATE: &str = "worker_requests_per_sec";

@@ -252,7 +252,7 @@ fn record(conducted: &Conducted<Outcome>, is_counted: bool) -> Record {
     }
     if is_counted {
         // The number ends the trial, not the time: everything counts from the start on.
-        record.measured_ns = (Nanos::ZERO, record.timeline.end_ns.last().copied().unwrap_or_default());
+        record.measured_ns = (Nanos::ZERO, conducted.ended());
     }
     record.totals.insert(names::UNFINISHED.to_owned(), all.n_unfinished);
     record.errors = all.faults.iter().map(|(fault, n)| (fault.to_string(), *n)).collect();
@@ -260,6 +260,7 @@ fn record(conducted: &Conducted<Outcome>, is_counted: bool) -> Record {
         (distribution::SERVICE_TIME, all.service),
         (distribution::CONNECT_TIME, all.connect),
         (distribution::FIRST_BYTE, all.first_byte),
+        (names::WORKER_RATE, conducted.worker_rates().clone()),
     ]
     .map(|(name, histogram)| (name.to_owned(), histogram))
     .into();

@@ -131,6 +131,13 @@ pub(super) fn words(error: &io::Error) -> String {
     text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
+/// The error behind the words of a record, which begin in lower case.
+pub(super) fn error_of(text: &str) -> Option<io::Error> {
+    // Linux has no error above this number (asm-generic/errno.h).
+    const ERRNO_MAX: i32 = 133;
+    (1..=ERRNO_MAX).map(io::Error::from_raw_os_error).find(|error| words(error).eq_ignore_ascii_case(text))
+}
+
 /// A closed loop as a face asks for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Load {

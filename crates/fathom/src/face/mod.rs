@@ -1,7 +1,9 @@
 //! Drop-in faces of known tools: their options into a plan, the result into their text. No face has an engine of its own.
 
+mod ab;
 mod getopt;
 mod load;
+mod webbench;
 mod wrk;
 
 use std::path::Path;
@@ -17,7 +19,11 @@ pub(crate) struct Face {
 }
 
 /// The faces there are.
-pub(crate) const FACES: &[Face] = &[Face { name: "wrk", run: wrk::run }];
+pub(crate) const FACES: &[Face] = &[
+    Face { name: "ab", run: ab::run },
+    Face { name: "webbench", run: webbench::run },
+    Face { name: "wrk", run: wrk::run },
+];
 
 /// The face that the program's own name selects, as after `ln -s fathom wrk`.
 pub(crate) fn of_link(words: &[String]) -> Option<&'static Face> {

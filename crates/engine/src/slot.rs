@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The most counters that a kind has.
-pub(crate) const COUNTERS_MAX: usize = 14;
+/// The most counters that a kind has: as many as fill the two cache lines that a slot takes anyway.
+pub(crate) const COUNTERS_MAX: usize = 16;
 
 /// Counters of one worker, on cache lines of their own.
 ///

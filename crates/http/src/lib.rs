@@ -5,9 +5,10 @@
 
 pub mod h1;
 mod kinds;
+mod load;
 pub mod names;
 pub mod responder;
 pub mod url;
 
-pub use kinds::{Closed, KINDS};
+pub use kinds::{Closed, KINDS, Open};
 pub use responder::{Responder, ResponderCounts, ResponderOptions};

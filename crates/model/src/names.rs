@@ -160,4 +160,14 @@ pub mod distribution {
     pub const CONNECT_TIME: &str = "connect_time_ns";
     /// From the actual start to the first byte of the answer.
     pub const FIRST_BYTE: &str = "first_byte_ns";
+    /// From the intended start of an exchange to the last byte of its answer: what somebody sees who came on his own.
+    pub const RESPONSE_TIME: &str = "response_time_ns";
+    /// From the intended to the actual start.
+    pub const SCHEDULE_LAG: &str = "schedule_lag_ns";
+    /// From the first to the last byte of an answer.
+    pub const DOWNLOAD_TIME: &str = "download_time_ns";
+    /// From the question for a name to its addresses.
+    pub const DNS_TIME: &str = "dns_time_ns";
+    /// From an open connection to the end of the TLS handshake on it.
+    pub const TLS_TIME: &str = "tls_time_ns";
 }

@@ -15,6 +15,7 @@ pub mod namespace;
 pub mod netlink;
 pub mod packet_socket;
 pub mod process;
+pub mod reactor;
 pub mod signal;
 pub mod socket;
 pub mod tcp_info;

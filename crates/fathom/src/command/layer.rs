@@ -1,7 +1,7 @@
 //! `fathom http | tcp | udp | packet`: one layer, one test.
 
-use clap::{Arg, ArgMatches, Command};
-use fathom_engine::TestKind;
+use clap::{Arg, ArgMatches, Command, parser::ValueSource};
+use fathom_engine::{TestKind, pace::Profile};
 use fathom_model::{TestPlan, units::Nanos};
 
 use super::measuring::{self, Ends, Keep};
@@ -20,18 +20,23 @@ pub(super) struct LayerCommand {
     target: (&'static str, &'static str),
     /// The words of `--test` and their kinds; the first is the default.
     tests: &'static [(&'static str, &'static str)],
+    /// Options that say which test is meant without `--test`, with its word.
+    chosen_by: &'static [(&'static str, &'static str)],
     examples: &'static str,
 }
 
 pub(super) const HTTP: LayerCommand = LayerCommand {
     name: "http",
     title: "HTTP",
-    about: "Request load: N connections, each waits for its answer (closed model)",
+    about: "Request load: N connections that wait for their answers (closed), or a rate of requests (open)",
     target: ("URL", "any http:// URL; without it, the responder of a --lab"),
-    tests: &[("closed", "http_closed")],
+    tests: &[("closed", "http_closed"), ("open", "http_open")],
+    chosen_by: &[("rate", "open"), ("profile", "open")],
     examples: "\
 Examples:
   fathom http http://127.0.0.1:8080/ --connections 100 --duration 10s
+  fathom http http://127.0.0.1:8080/ --rate 20k --arrivals poisson
+  fathom http http://127.0.0.1:8080/ --profile 0-20k:30s,20k:1min
   fathom http http://192.0.2.7/ --allow 192.0.2.7
   fathom http --lab pair",
 };
@@ -42,6 +47,7 @@ pub(super) const TCP: LayerCommand = LayerCommand {
     about: "TCP: stream up and down, request/response, connect/request/response",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
     tests: &[("stream", "tcp_stream"), ("down", "tcp_stream_down"), ("rr", "tcp_rr"), ("crr", "tcp_crr")],
+    chosen_by: &[],
     examples: "\
 Examples:
   fathom tcp 10.0.0.2 --key KEY --flows 4
@@ -55,6 +61,7 @@ pub(super) const UDP: LayerCommand = LayerCommand {
     about: "UDP: loss, reordering, duplicates and jitter of a stream at a rate",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
     tests: &[("stream", "udp_stream")],
+    chosen_by: &[],
     examples: "\
 Examples:
   fathom udp 10.0.0.2 --key KEY --rate 1G --size 1400
@@ -67,6 +74,7 @@ pub(super) const PACKET: LayerCommand = LayerCommand {
     about: "Frames per second: generate, count at both ends, say where the rest was lost",
     target: ("TARGET", "a host that runs `fathom serve` on the same link; without it, the second host of a --lab"),
     tests: &[("frames", "frames")],
+    chosen_by: &[],
     examples: "\
 Examples:
   fathom packet --lab pair --size 64
@@ -94,7 +102,7 @@ impl LayerCommand {
     }
 
     pub(super) fn run(&self, matches: &ArgMatches) -> anyhow::Result<Exit> {
-        let word = matches.get_one::<String>("test").map_or(self.tests[0].0, String::as_str);
+        let word = self.word(matches);
         let (_, kind) = self.tests.iter().find(|(test, _)| *test == word).expect("clap knows the tests of the table");
         let (ends, url) = self.ends(matches)?;
         let given: Vec<_> = self.kinds();
@@ -105,19 +113,30 @@ impl LayerCommand {
         let settings = settings
             .complete(wire_up::kind(kind)?.options())
             .map_err(|error| Screen::new(Exit::Usage, format!("{} --test {word}: {error}", self.name)))?;
+        // A profile is gone through once, to its end.
+        let profile = settings.text("profile").and_then(|profile| profile.parse::<Profile>().ok());
+        let length = profile.and_then(|profile| profile.length()).unwrap_or(Nanos::from_secs(2));
         let mut tests = vec![TestPlan {
             name: (*kind).to_owned(),
             kind: (*kind).to_owned(),
             from: ends.from().to_owned(),
             to: url.is_none().then(|| ends.to().to_owned()),
             warmup: measuring::span(matches, "warmup", Nanos::from_secs(1))?.exact(),
-            duration: measuring::span(matches, "duration", Nanos::from_secs(2))?.exact(),
+            duration: measuring::span(matches, "duration", length)?.exact(),
             options: settings,
             expect: std::collections::BTreeMap::new(),
         }];
         measuring::promise(&mut tests, matches)?;
         let title = format!("{} {}", self.title, url.as_deref().unwrap_or(word));
         measuring::carry_out(measuring::plan((title, 5), ends, tests, matches), matches, Keep::WhenAsked)
+    }
+
+    /// The word of the test that is meant.
+    fn word<'a>(&self, matches: &'a ArgMatches) -> &'a str {
+        let is_given = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
+        let chosen = self.chosen_by.iter().find(|(option, _)| is_given(option) && !is_given("test"));
+        let named = || matches.get_one::<String>("test").map_or(self.tests[0].0, String::as_str);
+        chosen.map_or_else(named, |(_, word)| word)
     }
 
     /// The hosts, and the URL when the target needs nothing of ours.

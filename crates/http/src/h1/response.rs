@@ -90,6 +90,25 @@ impl ResponseReader {
         }))
     }
 
+    /// How many bytes of a body of known length are still to come; zero when that is not known.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        match self.state {
+            State::Counted(left) => left,
+            _ => 0,
+        }
+    }
+
+    /// Passes over bytes of a body of known length that nobody has to look at; the answer, if they end it.
+    pub fn skip(&mut self, count: u64) -> Option<Answer> {
+        let State::Counted(left) = &mut self.state else { return None };
+        *left = left.saturating_sub(count);
+        (*left == 0).then(|| {
+            self.state = State::Head;
+            self.answer
+        })
+    }
+
     /// The answer, if the end of the connection is the end of the response.
     #[must_use]
     pub fn end(&self) -> Option<Answer> {
@@ -216,6 +235,16 @@ mod tests {
         assert_eq!(reader.end(), None, "a head was cut");
         assert_eq!(reader.take(b"\r\nhello", &mut heads), Ok(Progress::Partial));
         assert_eq!(reader.end().map(|answer| answer.status), Some(200));
+    }
+
+    #[test]
+    fn a_counted_body_may_be_passed_over_unseen() {
+        let (mut reader, mut heads) = (ResponseReader::default(), HeadReader::new(Method::Get));
+        assert_eq!((reader.left(), reader.skip(1)), (0, None));
+        reader.take(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello", &mut heads).unwrap();
+        assert_eq!((reader.left(), reader.skip(94), reader.left()), (95, None, 1));
+        assert_eq!(reader.skip(1).map(|answer| answer.status), Some(200));
+        assert_eq!(reader.left(), 0, "the next response begins");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::h1::Malformed;
 
 /// What was under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Stage {
+pub(crate) enum Stage {
     Connect,
     Send,
     Read,
@@ -15,7 +15,7 @@ pub(super) enum Stage {
 
 /// What came in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Cause {
+pub(crate) enum Cause {
     /// The kernel's number.
     Errno(i32),
     /// Nothing, for too long.
@@ -30,22 +30,22 @@ pub(super) enum Cause {
 
 /// A failure as it is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Fault {
-    pub(super) stage: Stage,
-    pub(super) cause: Cause,
+pub(crate) struct Fault {
+    pub(crate) stage: Stage,
+    pub(crate) cause: Cause,
 }
 
 /// Failures with how often each came.
-pub(super) type Faults = BTreeMap<Fault, u64>;
+pub(crate) type Faults = BTreeMap<Fault, u64>;
 
 impl Fault {
     /// An answer that is not what HTTP/1.1 allows.
-    pub(super) const fn parse(malformed: Malformed) -> Self {
+    pub(crate) const fn parse(malformed: Malformed) -> Self {
         Self { stage: Stage::Parse, cause: Cause::Malformed(malformed) }
     }
 
     /// The failure of a system call.
-    pub(super) fn system(stage: Stage, error: &fathom_sys::Error) -> Self {
+    pub(crate) fn system(stage: Stage, error: &fathom_sys::Error) -> Self {
         Self { stage, cause: Cause::Errno(error.errno().unwrap_or(0)) }
     }
 }

@@ -35,8 +35,8 @@ pub const TOTAL_TIME: &str = "total_time_ns";
 
 /// Names of what a server says of itself.
 pub mod facts {
-    /// The head of the first answer, as it was received.
-    pub const FIRST_HEAD: &str = "first_head";
+    /// The head of an answer, as it was received.
+    pub const HEAD: &str = "head";
     /// The version of TLS: `TLSv1.3`.
     pub const TLS_VERSION: &str = "tls_version";
     /// The cipher suite of TLS.

@@ -9,7 +9,7 @@ use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, 
 use super::{answering::Answering, metrics, options};
 use crate::load::Load;
 
-const OPTIONS: &[OptionDoc] = &options::joined::<11>([&options::COMMON, &options::CLOSED]);
+const OPTIONS: &[OptionDoc] = &options::joined::<13>([&options::COMMON, &options::CLOSED]);
 
 /// The kind `http_closed`.
 #[derive(Debug, Clone, Copy)]

@@ -72,12 +72,26 @@ pub(super) const COMMON: [OptionDoc; 10] = [
 ];
 
 /// What only a closed loop has.
-pub(super) const CLOSED: [OptionDoc; 1] = [OptionDoc {
-    name: "pipeline",
-    value: ValueKind::Count(1, PIPELINE_MAX),
-    default: Some("1"),
-    help: "requests under way on each connection at once",
-}];
+pub(super) const CLOSED: [OptionDoc; 3] = [
+    OptionDoc {
+        name: "pipeline",
+        value: ValueKind::Count(1, PIPELINE_MAX),
+        default: Some("1"),
+        help: "requests under way on each connection at once",
+    },
+    OptionDoc {
+        name: "request-log",
+        value: ValueKind::File,
+        default: None,
+        help: "write 32 bytes for each answer to this file, .N behind it for each worker",
+    },
+    OptionDoc {
+        name: "give-up",
+        value: ValueKind::Count(1, u64::MAX),
+        default: None,
+        help: "end the work of a worker at its so many-th failure",
+    },
+];
 
 /// What only an open load has.
 pub(super) const OPEN: [OptionDoc; 3] = [

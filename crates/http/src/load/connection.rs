@@ -27,6 +27,8 @@ pub(super) struct Connection {
     pub(super) n_asked: u16,
     /// Whether it stands in the list of free connections, where it may have become busy or shut meanwhile.
     pub(super) is_listed: bool,
+    /// How long it took to connect, until its first answer.
+    pub(super) connect: Nanos,
     /// Connects and requests that failed since the last answer.
     pub(super) n_failures: u32,
     /// Requests sent since it was opened.
@@ -39,6 +41,7 @@ impl Connection {
             state: State::Shut,
             reader: ResponseReader::default(),
             first_byte: None,
+            connect: Nanos::ZERO,
             front: 0,
             n_asked: 0,
             is_listed: false,

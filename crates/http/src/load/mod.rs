@@ -8,6 +8,7 @@
 mod clients;
 mod connection;
 mod fault;
+mod ledger;
 mod outcome;
 mod queue;
 mod target;
@@ -122,12 +123,25 @@ impl Load {
         }
         if self.target.is_counted {
             // The number ends the trial, not the time: everything counts from the start on.
-            record.measured_ns = (Nanos::ZERO, record.timeline.end_ns.last().copied().unwrap_or_default());
+            record.measured_ns = (Nanos::ZERO, conducted.ended());
         }
         record.totals.insert(names::UNFINISHED.to_owned(), all.n_unfinished);
         record.errors = all.faults.iter().map(|(fault, n)| (fault.to_string(), *n)).collect();
         let mut notes = vec![status_note(&record), bounds_note(&all), discard_note(&all)];
+        let keeping = &self.target.keeping;
+        record.totals.extend(
+            [
+                (count::BYTES_SENT, all.books.n_bytes_sent),
+                (names::BODY_BYTES, all.books.n_bytes_of_bodies),
+                (names::FIRST_BODY_BYTES, keeping.first_body()),
+                (names::LENGTH_MISMATCHES, all.books.n_mismatches),
+            ]
+            .map(|(name, n)| (name.to_owned(), n)),
+        );
+        record.facts.extend(all.books.head.map(|head| (names::facts::HEAD.to_owned(), head)));
         let mut distributions = vec![
+            (names::TOTAL_TIME, all.books.total),
+            (names::WORKER_RATE, conducted.worker_rates().clone()),
             (distribution::SERVICE_TIME, all.service),
             (distribution::CONNECT_TIME, all.connect),
             (distribution::FIRST_BYTE, all.first_byte),

@@ -2,13 +2,14 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::atomic::AtomicBool,
+    sync::{Arc, atomic::AtomicBool},
 };
 
 use fathom_engine::Error;
 use fathom_model::{Role, settings::SettingError, units::Nanos};
 use fathom_sys::socket::{self, SockAddr, Socket};
 
+use super::ledger::Bookkeeping;
 use crate::{
     h1::{Method, Request, RequestError},
     url::{Url, UrlError},
@@ -55,6 +56,7 @@ pub(super) struct Target {
     pub(super) is_counted: bool,
     /// Whether any worker has had a connection.
     pub(super) reached: AtomicBool,
+    pub(super) keeping: Arc<Bookkeeping>,
 }
 
 impl Target {
@@ -77,6 +79,7 @@ impl Target {
             per_connection: settings.count("per-connection"),
             is_counted: settings.count("requests").is_some(),
             reached: AtomicBool::new(false),
+            keeping: Bookkeeping::of(settings),
         })
     }
 }

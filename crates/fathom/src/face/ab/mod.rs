@@ -259,7 +259,7 @@ fn outcome(options: &Options, record: &Record) -> Outcome {
     };
     let n_answered = total(count::REQUESTS);
     Outcome {
-        server: request::field(fact(facts::FIRST_HEAD).unwrap_or_default(), "server"),
+        server: request::field(fact(facts::HEAD).unwrap_or_default(), "server"),
         security: fact(facts::TLS_VERSION)
             .map(|version| format!("{version},{}", fact(facts::TLS_CIPHER).unwrap_or("-"))),
         document_bytes: total(FIRST_BODY_BYTES),

@@ -108,7 +108,7 @@ pub(super) fn shown(options: &Options, record: &Record) -> String {
     lines.extend(length.map(|length| format!("Content-length: {length}")));
     lines.extend(fields(options));
     let mut text = format!("INFO: {method} header == \n---\n{}\r\n\r\n\n---\n", lines.join("\r\n"));
-    if let Some(head) = record.facts.get(facts::FIRST_HEAD) {
+    if let Some(head) = record.facts.get(facts::HEAD) {
         text.extend(["LOG: header received:\n", head, "\n"]);
         let code = head.split(' ').nth(1).unwrap_or_default();
         text.extend((options.verbosity >= 3).then(|| format!("LOG: Response code = {code}\n")));

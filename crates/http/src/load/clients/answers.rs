@@ -6,8 +6,8 @@ use fathom_model::units::Nanos;
 use fathom_sys::reactor::{Piece, Reactor};
 
 use super::{
-    Agenda, Answer, Cause, Clients, Counter, DISCARD_MIN, End, Fault, Malformed, PAUSE_DOUBLINGS, PAUSE_MIN,
-    Persistence, Progress, SWEEP, Stage, State, token,
+    Agenda, Answer, Cause, Clients, Counter, DISCARD_MIN, End, Entry, Error, Fault, Malformed, PAUSE_DOUBLINGS,
+    PAUSE_MIN, Persistence, Progress, SWEEP, Stage, State, token,
 };
 use crate::load::outcome::Outcome;
 
@@ -76,13 +76,18 @@ impl<R: Reactor> Clients<'_, R> {
         let Some(ask) = self.asked.pop(idx, connection) else { return Followed::Within };
         connection.n_failures = 0;
         self.n_asking -= 1;
-        let Answer { status, persistence } = end.answer;
+        let Answer { status, persistence, body_bytes } = end.answer;
+        let connect = std::mem::take(&mut connection.connect);
         self.worker.add(Counter::Requests as usize, 1);
         self.worker.add(Counter::Attempts as usize, 1);
         self.worker.add(Counter::Status2xx as usize + usize::from((status / 100).clamp(2, 6) - 2), 1);
-        if self.counts(ask.intended) {
-            self.outcome.service.record((end.at - ask.sent_at).0);
-            self.outcome.first_byte.record((first_byte - ask.sent_at).0);
+        let counts = self.counts(ask.intended);
+        let (service, first) = (end.at - ask.sent_at, first_byte - ask.sent_at);
+        let sent_at = ask.sent_at;
+        self.ledger.answered(&Entry { sent_at, connect, service, first_byte: first, body_bytes, counts });
+        if counts {
+            self.outcome.service.record(service.0);
+            self.outcome.first_byte.record(first.0);
             self.outcome.download.record((end.at - first_byte).0);
             if let Agenda::Open(_) = self.agenda {
                 self.outcome.response.record((end.at - ask.intended).0);
@@ -146,6 +151,8 @@ impl<R: Reactor> Clients<'_, R> {
         if let State::Connecting(_) = connection.state {
             self.n_connecting -= 1;
             self.n_failed_connects += 1;
+            // It was for a request, which is over with it.
+            self.left = self.left.map(|left| left.saturating_sub(1));
         }
         if self.asked.pop(idx, connection).is_some() {
             self.n_asking -= 1;
@@ -156,6 +163,9 @@ impl<R: Reactor> Clients<'_, R> {
         *self.outcome.faults.entry(fault).or_default() += 1;
         self.worker.add(Counter::Attempts as usize, 1);
         self.worker.add(Counter::Errors as usize, 1);
+        if self.ledger.failed() {
+            self.left = Some(0);
+        }
         if doublings == 0 && fault.stage != Stage::Connect {
             return self.reopen(idx);
         }
@@ -207,7 +217,7 @@ impl<R: Reactor> Clients<'_, R> {
     }
 
     /// What is to be told at the end, of requests without an answer too.
-    pub(super) fn conclude(mut self, now: Nanos) -> Outcome {
+    pub(super) fn conclude(mut self, now: Nanos) -> Result<Outcome, Error> {
         self.outcome.n_unfinished = self.n_asking;
         if let Agenda::Open(_) = self.agenda {
             for idx in 0..self.connections.len() {
@@ -226,7 +236,8 @@ impl<R: Reactor> Clients<'_, R> {
                 self.outcome.lag.record((now - intended).0);
             }
         }
-        self.outcome
+        self.outcome.books = self.ledger.close(self.route.heads.last())?;
+        Ok(self.outcome)
     }
 }
 

@@ -107,6 +107,7 @@ impl<R: Reactor> Clients<'_, R> {
         for _ in 0..n {
             self.asked.push(idx, connection, Ask { sent_at, intended });
         }
+        self.ledger.sent(self.target.request.len() * usize::from(n));
         // As few sends as there are ones in the binary form of the number.
         for power in (0..u16::BITS).rev().filter(|power| n >> power & 1 == 1) {
             self.reactor.send_fixed(token(idx), self.route.fixed[power as usize]);

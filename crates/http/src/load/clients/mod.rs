@@ -23,6 +23,7 @@ use fathom_sys::{
 use super::{
     connection::{Ask, Asked, Connection, State},
     fault::{Cause, Fault, Stage},
+    ledger::{Entry, Ledger},
     outcome::{Counter, Outcome},
     queue::{Free, Late, Queue},
     target::Target,
@@ -114,6 +115,7 @@ pub(super) struct Clients<'a, R> {
     over_at: Option<Nanos>,
     swept: (Nanos, usize),
     outcome: Outcome,
+    ledger: Ledger,
 }
 
 impl<'a, R: Reactor> Clients<'a, R> {
@@ -148,6 +150,7 @@ impl<'a, R: Reactor> Clients<'a, R> {
             over_at: None,
             swept: (Nanos::ZERO, 0),
             outcome: Outcome::default(),
+            ledger: Ledger::open(&target.keeping, worker.idx)?,
             target,
         })
     }
@@ -157,7 +160,7 @@ impl<'a, R: Reactor> Clients<'a, R> {
         loop {
             let now = clock::now();
             if self.is_done(now) {
-                return Ok(self.conclude(now));
+                return self.conclude(now);
             }
             self.sweep(now);
             self.start_due(now);
@@ -290,6 +293,7 @@ impl<R: Reactor> Clients<'_, R> {
         let connection = &mut self.connections[idx];
         let State::Connecting(since) = connection.state else { return };
         connection.begin();
+        connection.connect = at - since;
         self.n_connecting -= 1;
         self.target.reached.store(true, Ordering::Relaxed);
         self.worker.add(Counter::Connections as usize, 1);

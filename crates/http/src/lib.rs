@@ -3,6 +3,7 @@
 //! [`h1`] is the protocol without I/O, [`responder`] the server at the other end, [`KINDS`] what can be measured. Knows nothing
 //! of scripted users, of plans and of output.
 
+pub mod dial;
 pub mod h1;
 mod kinds;
 mod load;

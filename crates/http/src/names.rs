@@ -12,10 +12,6 @@ pub const UNFINISHED: &str = "unfinished";
 pub const NOT_STARTED: &str = "not_started";
 /// Requests that were sent behind one whose answer was the last of its connection, and were sent again on another.
 pub const ASKED_AGAIN: &str = "asked_again";
-/// Requests that started late because no connection was free.
-pub const LATE_NO_CONNECTION: &str = "late_no_connection";
-/// Requests that started late although a connection was free: the worker was not there in time.
-pub const LATE_OWN_CPU: &str = "late_own_cpu";
 /// Answers by the class of their status; `other` is 600 and above.
 pub const STATUS: [&str; 5] = ["status_2xx", "status_3xx", "status_4xx", "status_5xx", "status_other"];
 /// Requests that a responder refused with an error status.

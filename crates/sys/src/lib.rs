@@ -7,10 +7,12 @@
 pub mod affinity;
 pub mod bpf;
 pub mod clock;
+mod control;
 pub mod datagram;
 pub mod epoll;
 mod error;
 pub mod ethtool;
+pub mod limits;
 pub mod namespace;
 pub mod netlink;
 pub mod packet_socket;
@@ -19,5 +21,6 @@ pub mod reactor;
 pub mod signal;
 pub mod socket;
 pub mod tcp_info;
+pub mod wire_time;
 
 pub use error::{Error, Result};

@@ -1,7 +1,7 @@
 //! A response from its first byte to its last.
 
 use super::{
-    HeadReader, Malformed, Method, Persistence,
+    HeadReader, Malformed, Persistence,
     chunked::Chunked,
     head::{Framing, HEAD_MAX},
 };
@@ -147,35 +147,10 @@ impl ResponseReader {
     }
 }
 
-/// Reads arbitrary bytes as responses, in one piece and in small ones.
-///
-/// # Panics
-/// If the pieces give another result than the whole: that is what a fuzzer looks for.
-pub fn fuzz_response(bytes: &[u8]) {
-    for method in [Method::Get, Method::Head] {
-        let whole = follow(bytes.len().max(1), bytes, method);
-        for size in [1, 2, 3, 7, 64] {
-            assert_eq!(follow(size, bytes, method), whole, "in pieces of {size} bytes");
-        }
-    }
-}
-
-/// The first response in `bytes` that come in pieces: its answer and length, or nothing while it goes on.
-fn follow(piece: usize, bytes: &[u8], method: Method) -> Result<Option<(Answer, usize)>, Malformed> {
-    let (mut reader, mut heads) = (ResponseReader::default(), HeadReader::new(method));
-    let mut before = 0;
-    for piece in bytes.chunks(piece) {
-        if let Progress::Complete { used, answer } = reader.take(piece, &mut heads)? {
-            return Ok(Some((answer, before + used)));
-        }
-        before += piece.len();
-    }
-    Ok(None)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::h1::Method;
 
     const RESPONSES: &[(&str, u16)] = &[
         ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", 200),
@@ -202,20 +177,6 @@ mod tests {
                 };
                 let Progress::Complete { used, answer } = ended else { panic!("{text} cut at {cut} does not end") };
                 assert_eq!((used, answer.status), (if cut < text.len() { second.len() } else { cut }, *status));
-            }
-        }
-    }
-
-    #[test]
-    fn pieces_give_the_same_as_the_whole() {
-        for (text, _) in RESPONSES {
-            fuzz_response(text.as_bytes());
-            for at in 0..text.len() {
-                for byte in [0, b'\n', b'\r', b'0', b'f', b':', 0xff] {
-                    let mut bytes = text.as_bytes().to_vec();
-                    bytes[at] = byte;
-                    fuzz_response(&bytes);
-                }
             }
         }
     }

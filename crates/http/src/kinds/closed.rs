@@ -9,8 +9,6 @@ use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, 
 use super::{answering::Answering, metrics, options};
 use crate::load::Load;
 
-const OPTIONS: &[OptionDoc] = &options::joined::<13>([&options::COMMON, &options::CLOSED]);
-
 /// The kind `http_closed`.
 #[derive(Debug, Clone, Copy)]
 pub struct Closed;
@@ -39,7 +37,7 @@ impl TestKind for Closed {
     }
 
     fn options(&self) -> &'static [OptionDoc] {
-        OPTIONS
+        options::OF_CLOSED
     }
 
     fn metrics(&self) -> &'static [Metric] {

@@ -91,10 +91,10 @@ pub(super) const OPEN: &[Metric] = &[
     OF_OPEN.quantile(Named("lag_ns_max", "lag max"), distribution::SCHEDULE_LAG, 1.0),
     OF_OPEN.share(
         Named("late_no_connection_ratio", "late, no connection free"),
-        names::LATE_NO_CONNECTION,
+        count::LATE_NO_CONNECTION,
         count::INTENDED,
     ),
-    OF_OPEN.share(Named("late_own_cpu_ratio", "late, own processor"), names::LATE_OWN_CPU, count::INTENDED),
+    OF_OPEN.share(Named("late_own_cpu_ratio", "late, own processor"), count::LATE_OWN_CPU, count::INTENDED),
     OF_OPEN.share(Named("not_started_ratio", "never started"), names::NOT_STARTED, count::INTENDED),
     OF_OPEN.quantile(Named("first_byte_ns_p50", "first byte p50"), distribution::FIRST_BYTE, 0.5),
     OF_OPEN.quantile(Named("download_ns_p50", "download p50"), distribution::DOWNLOAD_TIME, 0.5),

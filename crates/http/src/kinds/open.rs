@@ -11,8 +11,6 @@ use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, settings::Set
 use super::{answering::Answering, closed::Asking, metrics, options};
 use crate::load::{Load, Schedule};
 
-const OPTIONS: &[OptionDoc] = &options::joined::<13>([&options::COMMON, &options::OPEN]);
-
 /// A request every 100 ns is more than any machine sends, and what is due and never sent is counted one by one.
 const RATE_MAX: f64 = 1e7;
 
@@ -48,7 +46,7 @@ impl TestKind for Open {
     }
 
     fn options(&self) -> &'static [OptionDoc] {
-        OPTIONS
+        options::OF_OPEN
     }
 
     fn metrics(&self) -> &'static [Metric] {

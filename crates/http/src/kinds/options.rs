@@ -2,11 +2,13 @@
 
 use fathom_model::{OptionDoc, ValueKind};
 
+use crate::dial::options;
+
 /// The most requests under way on one connection; peers of this field go up to a few dozen.
 pub(crate) const PIPELINE_MAX: u64 = 256;
 
-/// What both kinds have.
-pub(super) const COMMON: [OptionDoc; 10] = [
+/// What both kinds have beside what belongs to connections and requests.
+const LOAD: [OptionDoc; 5] = [
     OptionDoc {
         name: "connections",
         value: ValueKind::Count(1, 100_000),
@@ -20,35 +22,11 @@ pub(super) const COMMON: [OptionDoc; 10] = [
         help: "worker threads of the initiator; one per core of its role unless given",
     },
     OptionDoc {
-        name: "url",
-        value: ValueKind::Text,
-        default: None,
-        help: "any server, as http://host:port/path; without it a responder of ours is the target",
-    },
-    OptionDoc {
-        name: "path",
-        value: ValueKind::Text,
-        default: Some("/"),
-        help: "path and query, where the URL has none",
-    },
-    OptionDoc {
         name: "size",
         value: ValueKind::Size,
         // The welcome page of nginx, against which most figures of this field were made, has this size.
         default: Some("612"),
         help: "size of the body that our responder answers with",
-    },
-    OptionDoc {
-        name: "method",
-        value: ValueKind::Choice(&["GET", "HEAD"]),
-        default: Some("GET"),
-        help: "GET, or HEAD for answers without a body",
-    },
-    OptionDoc {
-        name: "header",
-        value: ValueKind::Text,
-        default: None,
-        help: "header fields of the form Name: value, several separated by line ends",
     },
     OptionDoc {
         name: "requests",
@@ -63,16 +41,10 @@ pub(super) const COMMON: [OptionDoc; 10] = [
         default: Some("5s"),
         help: "how long a connect, and an answer, may take",
     },
-    OptionDoc {
-        name: "per-connection",
-        value: ValueKind::Count(1, u64::MAX),
-        default: None,
-        help: "close a connection after so many requests; 1 turns keep-alive off",
-    },
 ];
 
 /// What only a closed loop has.
-pub(super) const CLOSED: [OptionDoc; 3] = [
+const CLOSED: [OptionDoc; 3] = [
     OptionDoc {
         name: "pipeline",
         value: ValueKind::Count(1, PIPELINE_MAX),
@@ -94,7 +66,7 @@ pub(super) const CLOSED: [OptionDoc; 3] = [
 ];
 
 /// What only an open load has.
-pub(super) const OPEN: [OptionDoc; 3] = [
+const OPEN: [OptionDoc; 3] = [
     OptionDoc {
         name: "rate",
         value: ValueKind::Rate,
@@ -115,9 +87,17 @@ pub(super) const OPEN: [OptionDoc; 3] = [
     },
 ];
 
-/// The table of one kind out of several parts.
-pub(super) const fn joined<const N: usize>(parts: [&[OptionDoc]; 2]) -> [OptionDoc; N] {
-    let mut all = [parts[0][0]; N];
+const N_COMMON: usize = LOAD.len() + options::REQUEST.len() + options::DIALING.len() + options::TLS.len();
+
+/// The options of `http_closed`.
+pub(super) const OF_CLOSED: &[OptionDoc] = &joined::<{ N_COMMON + CLOSED.len() }>(&CLOSED);
+/// The options of `http_open`.
+pub(super) const OF_OPEN: &[OptionDoc] = &joined::<{ N_COMMON + OPEN.len() }>(&OPEN);
+
+/// The table of a kind: what it has alone stands behind the load, where it belongs.
+const fn joined<const N: usize>(own: &[OptionDoc]) -> [OptionDoc; N] {
+    let parts: [&[OptionDoc]; 5] = [&LOAD, own, &options::REQUEST, &options::DIALING, &options::TLS];
+    let mut all = [LOAD[0]; N];
     let (mut part, mut n) = (0, 0);
     while part < parts.len() {
         let mut row = 0;

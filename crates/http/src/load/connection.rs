@@ -2,15 +2,19 @@
 
 use fathom_model::units::Nanos;
 
-use crate::h1::ResponseReader;
+use crate::{dial::Channel, h1::ResponseReader};
 
 /// What a connection is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     /// Without a socket; its turn to connect comes, or it is of no more use.
     Shut,
+    /// Waiting for an address since then.
+    Resolving(Nanos),
     /// Connecting since then.
     Connecting(Nanos),
+    /// Connected since then, and busy with what comes before HTTP: a proxy, TLS.
+    Opening(Nanos),
     /// Ready for requests.
     Open,
 }
@@ -19,16 +23,19 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) state: State,
+    pub(super) channel: Channel,
     pub(super) reader: ResponseReader,
     /// When the answer under way began.
     pub(super) first_byte: Option<Nanos>,
+    /// Which of the servers it is for.
+    pub(super) lane: u16,
     /// The place of the oldest request under way in its part of [`Asked`], and how many there are.
     front: u16,
     pub(super) n_asked: u16,
     /// Whether it stands in the list of free connections, where it may have become busy or shut meanwhile.
     pub(super) is_listed: bool,
-    /// How long it took to connect, until its first answer.
-    pub(super) connect: Nanos,
+    /// How long it took to come about, until its first answer.
+    pub(super) took: Nanos,
     /// Connects and requests that failed since the last answer.
     pub(super) n_failures: u32,
     /// Requests sent since it was opened.
@@ -36,12 +43,14 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(lane: u16) -> Self {
         Self {
             state: State::Shut,
+            channel: Channel::default(),
             reader: ResponseReader::default(),
             first_byte: None,
-            connect: Nanos::ZERO,
+            took: Nanos::ZERO,
+            lane,
             front: 0,
             n_asked: 0,
             is_listed: false,
@@ -65,6 +74,8 @@ pub(super) struct Ask {
     pub(super) sent_at: Nanos,
     /// When it was to be sent; the same in a closed load.
     pub(super) intended: Nanos,
+    /// Which of the requests of its server.
+    pub(super) number: u16,
 }
 
 /// The requests under way of all connections: a ring per connection, allocated once.
@@ -115,7 +126,7 @@ mod tests {
     #[test]
     fn requests_are_answered_in_the_order_in_which_they_were_sent() {
         let mut asked = Asked::new(2, 3);
-        let mut connection = Connection::new();
+        let mut connection = Connection::new(0);
         let (mut n_sent, mut n_answered) = (0, 0);
         for _ in 0..20 {
             while connection.n_asked < 3 {

@@ -2,16 +2,8 @@
 
 use std::{collections::BTreeMap, fmt, io};
 
-use crate::h1::Malformed;
-
-/// What was under way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Stage {
-    Connect,
-    Send,
-    Read,
-    Parse,
-}
+pub(crate) use crate::dial::Stage;
+use crate::{dial, h1::Malformed};
 
 /// What came in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +18,8 @@ pub(crate) enum Cause {
     Cut,
     /// The answer is not HTTP/1.1.
     Malformed(Malformed),
+    /// What lies between a socket and HTTP.
+    Dial(dial::Fault),
 }
 
 /// A failure as it is counted.
@@ -44,6 +38,19 @@ impl Fault {
         Self { stage: Stage::Parse, cause: Cause::Malformed(malformed) }
     }
 
+    /// A connection that did not come about, or whose layers broke.
+    pub(crate) fn dial(fault: dial::Fault) -> Self {
+        Self { stage: fault.stage(), cause: Cause::Dial(fault) }
+    }
+
+    /// What to do about it, where that is known.
+    pub(crate) fn hint(self) -> Option<&'static str> {
+        match self.cause {
+            Cause::Dial(fault) => fault.hint(),
+            _ => None,
+        }
+    }
+
     /// The failure of a system call.
     pub(crate) fn system(stage: Stage, error: &fathom_sys::Error) -> Self {
         Self { stage, cause: Cause::Errno(error.errno().unwrap_or(0)) }
@@ -52,19 +59,14 @@ impl Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stage = match self.stage {
-            Stage::Connect => "connect",
-            Stage::Send => "send",
-            Stage::Read => "read",
-            Stage::Parse => "parse",
-        };
-        write!(f, "{stage}: ")?;
+        write!(f, "{}: ", self.stage.name())?;
         match self.cause {
             Cause::Errno(errno) => write!(f, "{}", words(errno)),
             Cause::Timeout => f.write_str("timeout"),
             Cause::Closed => f.write_str("closed before the answer"),
             Cause::Cut => f.write_str("closed within the answer"),
             Cause::Malformed(malformed) => write!(f, "{malformed}"),
+            Cause::Dial(fault) => write!(f, "{fault}"),
         }
     }
 }

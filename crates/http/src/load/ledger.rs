@@ -13,6 +13,8 @@ use fathom_engine::Error;
 use fathom_model::{Histogram, Settings, units::Nanos};
 use fathom_sys::clock;
 
+use crate::dial::Security;
+
 /// So much of a log is written at a time: two thousand requests for one system call.
 const LOG_BYTES: usize = 64 * 1024;
 
@@ -65,6 +67,8 @@ pub(super) struct Books {
     pub(super) n_mismatches: u64,
     /// The head of an answer.
     pub(super) head: Option<String>,
+    /// Of the first connection over TLS.
+    pub(super) security: Option<Security>,
 }
 
 impl Books {
@@ -76,6 +80,7 @@ impl Books {
         if self.head.is_none() {
             self.head.clone_from(&other.head);
         }
+        self.security = self.security.or(other.security);
     }
 }
 
@@ -102,7 +107,12 @@ impl Ledger {
         })
     }
 
-    /// Requests of so many bytes in all were sent.
+    /// A connection is there, over TLS or not.
+    pub(super) fn secured(&mut self, security: Option<Security>) {
+        self.books.security = self.books.security.or(security);
+    }
+
+    /// A request of so many bytes was sent.
     pub(super) fn sent(&mut self, bytes: usize) {
         self.books.n_bytes_sent += bytes as u64;
     }

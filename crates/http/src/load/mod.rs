@@ -15,7 +15,7 @@ mod target;
 
 use std::sync::Arc;
 
-use clients::{Agenda, Clients, Duty};
+use clients::{Clients, Duty};
 use fathom_engine::{
     Conducted, Crew, Error, Session, Stop, Until,
     pace::{Arrivals, Process, Profile, Share},
@@ -26,12 +26,12 @@ use fathom_model::{
     units::Nanos,
 };
 use fathom_sys::reactor::{Epoll, Reactor};
+use ledger::Books;
 use outcome::{CLOSED_COUNTERS, COUNTERS, Outcome};
-use queue::Queue;
 use target::Target;
 
 pub(crate) use self::target::ADDRESS;
-use crate::names;
+use crate::{dial::Security, names};
 
 /// A schedule of requests, all workers together.
 #[derive(Debug, Clone)]
@@ -80,7 +80,7 @@ impl Load {
     pub(crate) fn run(&self, session: &Session) -> Result<Record, Error> {
         let record = self.run_over::<Epoll>(session)?;
         if record.totals[count::CONNECTIONS] == 0 && session.stop.told() != Stop::Abort {
-            let what = format!("took no connection at {} within the whole trial", self.target.address);
+            let what = format!("took no connection at {} within the whole trial", self.target.name);
             return Err(Error::Peer { what });
         }
         Ok(record)
@@ -88,31 +88,33 @@ impl Load {
 
     fn run_over<R: Reactor>(&self, session: &Session) -> Result<Record, Error> {
         let counters = if self.schedule.is_some() { COUNTERS } else { &COUNTERS[..CLOSED_COUNTERS] };
-        let states = (0..self.n_workers).map(|idx| self.duty(idx, session)).collect();
+        let states = self.duties(session);
         let crew = Crew { states, counters, cores: &self.cores, until: Until::PhasesOver };
         let conducted = crew.conduct(session, &mut (), |worker, duty| Clients::<R>::new(duty, &worker)?.run())?;
         Ok(self.record(&conducted))
     }
 
-    /// What one worker does.
-    fn duty(&self, idx: u64, session: &Session) -> Duty {
-        let share = |whole: u64| whole / self.n_workers + u64::from(idx < whole % self.n_workers);
-        let left = self.requests.map(share);
+    /// What each worker does.
+    fn duties(&self, session: &Session) -> Vec<Duty> {
         let place = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-        let agenda = match self.schedule.clone() {
-            None => Agenda::Closed,
-            Some(Schedule { profile, process }) => {
-                let arrivals = Arrivals::new(profile, process, Share { idx: place(idx), of: place(self.n_workers) });
-                Agenda::Open(Box::new(Queue::new(arrivals, left)))
+        let n_workers = place(self.n_workers);
+        let share = |whole: u64, idx: u64| whole / self.n_workers + u64::from(idx < whole % self.n_workers);
+        let connections = self.target.deal(self.n_connections, self.n_workers);
+        let duty = |(number, connections): (u64, Vec<u16>)| {
+            let idx = place(number);
+            let schedule = self.schedule.clone();
+            let arrivals = schedule.map(|all| Arrivals::new(all.profile, all.process, Share { idx, of: n_workers }));
+            Duty {
+                target: Arc::clone(&self.target),
+                idx,
+                n_workers,
+                connections,
+                left: self.requests.map(|requests| share(requests, number)),
+                arrivals,
+                stop: session.stop.clone(),
             }
         };
-        Duty {
-            target: Arc::clone(&self.target),
-            n_connections: u32::try_from(share(self.n_connections)).unwrap_or(u32::MAX),
-            left,
-            agenda,
-            stop: session.stop.clone(),
-        }
+        (0..).zip(connections).map(duty).collect()
     }
 
     fn record(&self, conducted: &Conducted<Outcome>) -> Record {
@@ -138,21 +140,34 @@ impl Load {
             ]
             .map(|(name, n)| (name.to_owned(), n)),
         );
-        record.facts.extend(all.books.head.map(|head| (names::facts::HEAD.to_owned(), head)));
+        let Books { head, security, total, .. } = all.books;
+        let security = security.map(|Security { version, cipher }| {
+            [(names::facts::TLS_VERSION, version), (names::facts::TLS_CIPHER, cipher)]
+                .map(|(name, text)| (name, text.to_owned()))
+        });
+        let head = head.map(|head| (names::facts::HEAD, head));
+        let facts = security.into_iter().flatten().chain(head);
+        record.facts.extend(facts.map(|(name, text)| (name.to_owned(), text)));
         let mut distributions = vec![
-            (names::TOTAL_TIME, all.books.total),
+            (names::TOTAL_TIME, total),
             (names::WORKER_RATE, conducted.worker_rates().clone()),
             (distribution::SERVICE_TIME, all.service),
             (distribution::CONNECT_TIME, all.connect),
             (distribution::FIRST_BYTE, all.first_byte),
             (distribution::DOWNLOAD_TIME, all.download),
         ];
+        let seldom = [
+            (distribution::DNS_TIME, all.resolve),
+            (distribution::PROXY_TIME, all.proxy),
+            (distribution::TLS_TIME, all.tls),
+        ];
+        distributions.extend(seldom.into_iter().filter(|(_, times)| times.count() > 0));
         if self.schedule.is_some() {
             record.totals.insert(names::NOT_STARTED.to_owned(), all.n_not_started);
             distributions.extend([(distribution::RESPONSE_TIME, all.response), (distribution::SCHEDULE_LAG, all.lag)]);
         }
         record.distributions = distributions.into_iter().map(|(name, all)| (name.to_owned(), all)).collect();
-        record.notes.extend(notes.drain(..).flatten());
+        record.notes.extend(notes.drain(..).flatten().chain(self.target.dialing.notes.iter().cloned()));
         record
     }
 }

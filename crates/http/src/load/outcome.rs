@@ -18,11 +18,12 @@ pub(super) enum Counter {
     // Four more classes follow.
     AskedAgain = 11,
     Intended,
+    Sent,
     LateNoConnection,
     LateOwnCpu,
 }
 
-/// The names of the counters, in the order of [`Counter`]; a closed load has those up to [`CLOSED_COUNTERS`].
+/// The names of the counters, in the order of [`Counter`]; a closed load has the first [`CLOSED_COUNTERS`] of them.
 pub(super) const COUNTERS: &[&str] = &[
     count::REQUESTS,
     count::BYTES_RECEIVED,
@@ -37,8 +38,9 @@ pub(super) const COUNTERS: &[&str] = &[
     names::STATUS[4],
     names::ASKED_AGAIN,
     count::INTENDED,
-    names::LATE_NO_CONNECTION,
-    names::LATE_OWN_CPU,
+    count::SENT,
+    count::LATE_NO_CONNECTION,
+    count::LATE_OWN_CPU,
 ];
 
 /// How many counters a load without a schedule has.
@@ -50,7 +52,10 @@ pub(super) struct Outcome {
     pub(super) service: Histogram,
     pub(super) response: Histogram,
     pub(super) lag: Histogram,
+    pub(super) resolve: Histogram,
     pub(super) connect: Histogram,
+    pub(super) proxy: Histogram,
+    pub(super) tls: Histogram,
     pub(super) first_byte: Histogram,
     pub(super) download: Histogram,
     pub(super) faults: Faults,
@@ -67,12 +72,15 @@ pub(super) struct Outcome {
 
 impl Outcome {
     pub(super) fn merge(&mut self, other: &Self) {
-        let mine = [&mut self.service, &mut self.response, &mut self.lag];
-        let theirs = [&other.service, &other.response, &other.lag];
-        mine.into_iter().zip(theirs).for_each(|(mine, theirs)| mine.merge(theirs));
-        let mine = [&mut self.connect, &mut self.first_byte, &mut self.download];
-        let theirs = [&other.connect, &other.first_byte, &other.download];
-        mine.into_iter().zip(theirs).for_each(|(mine, theirs)| mine.merge(theirs));
+        self.service.merge(&other.service);
+        self.response.merge(&other.response);
+        self.lag.merge(&other.lag);
+        self.resolve.merge(&other.resolve);
+        self.connect.merge(&other.connect);
+        self.proxy.merge(&other.proxy);
+        self.tls.merge(&other.tls);
+        self.first_byte.merge(&other.first_byte);
+        self.download.merge(&other.download);
         for (fault, n) in &other.faults {
             *self.faults.entry(*fault).or_default() += n;
         }

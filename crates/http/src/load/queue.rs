@@ -3,10 +3,15 @@
 //! A request that waits costs no memory. The one that is to be started next is the next of the arrivals that lag behind; how
 //! many wait is the difference of two counters. Knows no clock and no connection.
 
-use std::{iter::Peekable, iter::Take, ops::Range};
+use std::{
+    iter::{Peekable, Take},
+    ops::Range,
+};
 
 use fathom_engine::pace::Arrivals;
 use fathom_model::units::Nanos;
+
+use crate::dial::Rota;
 
 /// A start this much later than intended is late: it is what our own pacing stays below in 99 of 100 starts.
 pub(super) const LATE: Nanos = Nanos::from_micros(50);
@@ -40,11 +45,33 @@ pub(super) struct Start {
     pub(super) late: Option<Late>,
 }
 
+/// Those arrivals of a worker that are for one of its servers.
+#[derive(Debug, Clone)]
+pub(super) struct Share {
+    pub(super) arrivals: Take<Arrivals>,
+    /// Whose turn it is among the servers, and which of them is meant.
+    pub(super) rota: Rota,
+    pub(super) lane: usize,
+}
+
+impl Iterator for Share {
+    type Item = Nanos;
+
+    fn next(&mut self) -> Option<Nanos> {
+        loop {
+            let at = self.arrivals.next()?;
+            if self.rota.turn() == self.lane {
+                return Some(at);
+            }
+        }
+    }
+}
+
 /// The requests that are due and not yet started.
 #[derive(Debug)]
 pub(super) struct Queue {
-    ahead: Peekable<Take<Arrivals>>,
-    behind: Take<Arrivals>,
+    ahead: Peekable<Share>,
+    behind: Share,
     n_due: u64,
     n_started: u64,
     /// The numbers of the requests that became due while connections were free and the worker did not look.
@@ -52,11 +79,9 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// The queue before the first arrival, of which there may be a bound.
-    pub(super) fn new(arrivals: Arrivals, n_max: Option<u64>) -> Self {
-        let n_max = n_max.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
-        let behind = arrivals.take(n_max);
-        Self { ahead: behind.clone().peekable(), behind, n_due: 0, n_started: 0, overslept: 0..0 }
+    /// The queue before the first arrival.
+    pub(super) fn new(share: Share) -> Self {
+        Self { ahead: share.clone().peekable(), behind: share, n_due: 0, n_started: 0, overslept: 0..0 }
     }
 
     /// When the next request becomes due that was not noticed yet; nothing when none will.
@@ -107,7 +132,7 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use fathom_engine::pace::{Process, Profile, Share};
+    use fathom_engine::pace::{self, Process, Profile};
     use fathom_model::units::PerSec;
 
     use super::*;
@@ -116,10 +141,24 @@ mod tests {
         Nanos::from_micros(n)
     }
 
-    /// A request every 100 µs.
-    fn queue(n_max: Option<u64>) -> Queue {
+    /// A request every 100 µs, dealt out to servers by their weights.
+    fn share(n_max: Option<usize>, (lane, weights): (usize, &[u64])) -> Share {
         let profile = Profile::steady(PerSec::new(10_000.0).unwrap()).unwrap();
-        Queue::new(Arrivals::new(profile, Process::Constant, Share { idx: 0, of: 1 }), n_max)
+        let arrivals = Arrivals::new(profile, Process::Constant, pace::Share { idx: 0, of: 1 });
+        Share { arrivals: arrivals.take(n_max.unwrap_or(usize::MAX)), rota: Rota::new(weights).unwrap(), lane }
+    }
+
+    fn queue(n_max: Option<usize>) -> Queue {
+        Queue::new(share(n_max, (0, &[1])))
+    }
+
+    #[test]
+    fn each_request_is_for_one_server_by_its_weight() {
+        let [mut seldom, often] = [0, 1].map(|lane| share(Some(40), (lane, &[1, 3])));
+        let mut all: Vec<Nanos> = often.clone().chain(seldom.clone()).collect();
+        all.sort_unstable();
+        assert!(all.into_iter().eq((0..40).map(|n| micros(100 * n))));
+        assert_eq!((seldom.by_ref().count(), often.count()), (10, 30));
     }
 
     #[test]

@@ -2,15 +2,17 @@
 //!
 //! A [`Reactor`] owns the sockets of one thread. It is told what to do with a [`Token`] and answers with [`Completion`]s.
 //! It knows nothing of the bytes that flow, of time-outs and of when to connect again. Two ways fill the seam: [`Epoll`],
-//! which every kernel has. The engine is generic over it, so no call is dispatched at run time.
+//! which every kernel has, and [`Uring`], which is cheaper. The engine is generic over them, so no call is dispatched at run time.
 
+mod batch;
 mod epoll;
 #[cfg(test)]
 mod suite;
+pub mod uring;
 
 use fathom_model::units::Nanos;
 
-pub use self::epoll::Epoll;
+pub use self::{batch::Adaptive, epoll::Epoll, uring::Uring};
 use crate::{
     Error, Result,
     socket::{SockAddr, Socket},
@@ -40,6 +42,8 @@ impl Fixed {
 #[derive(Debug)]
 #[must_use = "a piece that is not released is lost to the reactor"]
 pub struct Piece {
+    buffer: u32,
+    start: u32,
     length: u32,
 }
 
@@ -85,7 +89,7 @@ pub struct Patience {
 /// How many completions are worth waiting for, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batch {
-    /// So many completions end the wait.
+    /// So many completions end the wait (with epoll: if they are there when the first is).
     pub n: u32,
     /// After this span from the beginning of the wait one completion is enough.
     pub within: Nanos,
@@ -125,7 +129,7 @@ pub trait Reactor: Sized {
     /// When the kernel lacks or forbids what is needed, or descriptors or memory have run out.
     fn new(n_connections: u32) -> Result<Self>;
 
-    /// Whether [`Patience::batch`] is obeyed; otherwise every wait returns with the first completion.
+    /// Whether [`Patience::batch`] is obeyed (`io_uring`: Linux 6.12); otherwise a wait ends with the first completion.
     fn batches(&self) -> bool;
 
     /// Keeps bytes that will be sent often; there is no way to give them back.
@@ -162,6 +166,7 @@ pub trait Reactor: Sized {
 
     /// Closes the socket; no completion of it comes any more, and the token may be used again at once.
     ///
+    /// The peer learns of it with the next [`Reactor::wait`] at the latest.
     /// A token that is not in use is left as it is. What has not been sent is lost.
     fn close(&mut self, token: Token);
 

@@ -6,53 +6,72 @@ use fathom_model::units::Nanos;
 use fathom_sys::reactor::{Piece, Reactor};
 
 use super::{
-    Agenda, Answer, Cause, Clients, Counter, DISCARD_MIN, End, Entry, Error, Fault, Malformed, PAUSE_DOUBLINGS,
-    PAUSE_MIN, Persistence, Progress, SWEEP, Stage, State, token,
+    Agenda, Answer, Cause, Clients, Counter, DISCARD_MIN, End, Entry, Error, Fault, HeadReader, Malformed,
+    PAUSE_DOUBLINGS, PAUSE_MIN, Persistence, Progress, SWEEP, Stage, State, token,
 };
-use crate::load::outcome::Outcome;
+use crate::{dial, load::outcome::Outcome};
 
 impl<R: Reactor> Clients<'_, R> {
-    /// Follows the answers through what has arrived.
+    /// What has arrived, plain or not.
     pub(super) fn received(&mut self, idx: usize, piece: Piece, at: Nanos) {
-        let outcome = self.follow(idx, &piece, at);
+        if !self.connections[idx].channel.is_plain() {
+            return self.take(idx, piece, at);
+        }
+        self.worker.add(Counter::BytesReceived as usize, self.reactor.bytes(&piece).len() as u64);
+        let outcome = self.follow(idx, Some(&piece), at);
         self.reactor.release(piece);
+        self.followed(idx, outcome, at);
+        self.discard_rest(idx);
+    }
+
+    /// What a channel has decrypted.
+    pub(super) fn decrypted(&mut self, idx: usize, at: Nanos) {
+        if !self.desk.plain().is_empty() && self.connections[idx].state == State::Open {
+            let outcome = self.follow(idx, None, at);
+            self.followed(idx, outcome, at);
+        }
+    }
+
+    fn followed(&mut self, idx: usize, outcome: Result<Followed, Malformed>, at: Nanos) {
         match outcome {
             Ok(Followed::Answered) => self.go_on(idx, at),
-            Ok(Followed::Within) => self.discard_rest(idx),
+            Ok(Followed::Within) => {}
             Ok(Followed::Closes) => self.closed_by_server(idx),
             Err(malformed) => self.fail(idx, Fault::parse(malformed), at),
         }
     }
 
-    fn follow(&mut self, idx: usize, piece: &Piece, at: Nanos) -> Result<Followed, Malformed> {
-        let n = self.reactor.bytes(piece).len();
-        self.worker.add(Counter::BytesReceived as usize, n as u64);
+    /// Follows the answers through a piece, or through what was decrypted.
+    fn follow(&mut self, idx: usize, piece: Option<&Piece>, at: Nanos) -> Result<Followed, Malformed> {
         let (mut used, mut followed) = (0, Followed::Within);
-        while used < n {
+        loop {
+            let bytes = piece.map_or(self.desk.plain(), |piece| self.reactor.bytes(piece));
             let connection = &mut self.connections[idx];
-            if connection.n_asked == 0 {
-                return Err(Malformed::Surplus);
+            if used == bytes.len() {
+                return Ok(followed);
             }
+            let Some(ask) = self.asked.front(idx, connection) else { return Err(Malformed::Surplus) };
             connection.first_byte.get_or_insert(at);
-            let bytes = &self.reactor.bytes(piece)[used..];
-            match connection.reader.take(bytes, &mut self.route.heads)? {
+            let heads = &mut self.lanes[usize::from(connection.lane)].heads[usize::from(ask.number)];
+            match connection.reader.take(&bytes[used..], heads)? {
                 Progress::Partial => return Ok(followed),
                 Progress::Complete { used: length, answer } => {
                     used += length;
+                    let is_all = used == bytes.len();
                     followed = self.answered(idx, End { answer, at });
-                    if followed == Followed::Closes && used < n {
-                        return Err(Malformed::Surplus);
+                    if followed == Followed::Closes {
+                        return if is_all { Ok(followed) } else { Err(Malformed::Surplus) };
                     }
                 }
             }
         }
-        Ok(followed)
     }
 
     /// Lets the kernel throw away what is left of a large body: nobody looks at it.
     fn discard_rest(&mut self, idx: usize) {
-        let left = self.connections[idx].reader.left();
-        if left >= DISCARD_MIN {
+        let connection = &self.connections[idx];
+        let left = connection.reader.left();
+        if left >= DISCARD_MIN && connection.state == State::Open {
             self.reactor.discard(token(idx), left);
             self.outcome.has_discarded = true;
         }
@@ -77,7 +96,7 @@ impl<R: Reactor> Clients<'_, R> {
         connection.n_failures = 0;
         self.n_asking -= 1;
         let Answer { status, persistence, body_bytes } = end.answer;
-        let connect = std::mem::take(&mut connection.connect);
+        let connect = std::mem::take(&mut connection.took);
         self.worker.add(Counter::Requests as usize, 1);
         self.worker.add(Counter::Attempts as usize, 1);
         self.worker.add(Counter::Status2xx as usize + usize::from((status / 100).clamp(2, 6) - 2), 1);
@@ -89,7 +108,7 @@ impl<R: Reactor> Clients<'_, R> {
             self.outcome.service.record(service.0);
             self.outcome.first_byte.record(first.0);
             self.outcome.download.record((end.at - first_byte).0);
-            if let Agenda::Open(_) = self.agenda {
+            if self.agenda == Agenda::Open {
                 self.outcome.response.record((end.at - ask.intended).0);
             }
         }
@@ -103,7 +122,7 @@ impl<R: Reactor> Clients<'_, R> {
     pub(super) fn counts(&self, intended: Nanos) -> bool {
         match self.agenda {
             Agenda::Closed => self.measuring,
-            Agenda::Open(_) => {
+            Agenda::Open => {
                 self.measured_from.is_some_and(|from| intended >= from) && self.over_at.is_none_or(|at| intended < at)
             }
         }
@@ -112,6 +131,9 @@ impl<R: Reactor> Clients<'_, R> {
     /// The server has ended the connection, which may be the end of its answer.
     pub(super) fn ended(&mut self, idx: usize, at: Nanos) {
         let connection = &self.connections[idx];
+        if let Some(fault) = connection.channel.cut() {
+            return self.fail(idx, Fault::dial(fault), at);
+        }
         if connection.n_asked == 0 {
             return self.closed_by_server(idx);
         }
@@ -121,6 +143,20 @@ impl<R: Reactor> Clients<'_, R> {
         }
         let cause = if connection.first_byte.is_none() { Cause::Closed } else { Cause::Cut };
         self.fail(idx, Fault { stage: Stage::Read, cause }, at);
+    }
+
+    /// The socket does not work any more.
+    pub(super) fn broken(&mut self, idx: usize, error: &fathom_sys::Error, at: Nanos) {
+        let connection = &self.connections[idx];
+        let stage = match connection.state {
+            State::Connecting(_) => Stage::Connect,
+            State::Opening(_) => connection.channel.cut().map_or(Stage::Connect, dial::Fault::stage),
+            // Nobody asked for anything: it is closed, if not politely.
+            _ if connection.n_asked == 0 => return self.closed_by_server(idx),
+            _ if error.call == "send" => Stage::Send,
+            _ => Stage::Read,
+        };
+        self.fail(idx, Fault::system(stage, error), at);
     }
 
     /// The server takes no further request on a connection, as it may say after any answer.
@@ -148,11 +184,13 @@ impl<R: Reactor> Clients<'_, R> {
     /// Counts a failure and gives the connection up; one that had worked is opened anew at once, others after a pause.
     pub(super) fn fail(&mut self, idx: usize, fault: Fault, at: Nanos) {
         let connection = &mut self.connections[idx];
-        if let State::Connecting(_) = connection.state {
+        let is_opening = !matches!(connection.state, State::Open | State::Shut);
+        if is_opening {
             self.n_connecting -= 1;
             self.n_failed_connects += 1;
             // It was for a request, which is over with it.
             self.left = self.left.map(|left| left.saturating_sub(1));
+            self.lanes[usize::from(connection.lane)].n_connecting -= 1;
         }
         if self.asked.pop(idx, connection).is_some() {
             self.n_asking -= 1;
@@ -166,7 +204,7 @@ impl<R: Reactor> Clients<'_, R> {
         if self.ledger.failed() {
             self.left = Some(0);
         }
-        if doublings == 0 && fault.stage != Stage::Connect {
+        if doublings == 0 && !is_opening {
             return self.reopen(idx);
         }
         self.shut(idx);
@@ -192,7 +230,11 @@ impl<R: Reactor> Clients<'_, R> {
         let connection = &self.connections[idx];
         let is_late = |since: Nanos| now.since(since) > self.target.timeout;
         let stage = match connection.state {
+            State::Resolving(since) if is_late(since) => Stage::Resolve,
             State::Connecting(since) if is_late(since) => Stage::Connect,
+            State::Opening(since) if is_late(since) => {
+                connection.channel.cut().map_or(Stage::Connect, dial::Fault::stage)
+            }
             State::Open => match self.asked.front(idx, connection) {
                 Some(ask) if is_late(ask.sent_at) => {
                     self.waited_in_vain(ask.sent_at, (ask.intended, now));
@@ -210,7 +252,7 @@ impl<R: Reactor> Clients<'_, R> {
         if self.counts(intended) {
             self.outcome.n_bounds += 1;
             self.outcome.service.record((now - sent_at).0);
-            if let Agenda::Open(_) = self.agenda {
+            if self.agenda == Agenda::Open {
                 self.outcome.response.record((now - intended).0);
             }
         }
@@ -219,24 +261,25 @@ impl<R: Reactor> Clients<'_, R> {
     /// What is to be told at the end, of requests without an answer too.
     pub(super) fn conclude(mut self, now: Nanos) -> Result<Outcome, Error> {
         self.outcome.n_unfinished = self.n_asking;
-        if let Agenda::Open(_) = self.agenda {
+        if self.agenda == Agenda::Open {
             for idx in 0..self.connections.len() {
                 if let Some(ask) = self.asked.front(idx, &self.connections[idx]) {
                     self.waited_in_vain(ask.sent_at, (ask.intended, now));
                 }
             }
         }
-        let agenda = std::mem::replace(&mut self.agenda, Agenda::Closed);
-        if let Agenda::Open(queue) = agenda {
-            self.outcome.n_not_started = queue.waiting();
-            let (from, start) = (self.measured_from.unwrap_or(Nanos::MAX), self.start);
+        let (from, start) = (self.measured_from.unwrap_or(Nanos::MAX), self.start);
+        for queue in self.lanes.iter_mut().filter_map(|lane| lane.queue.take()) {
+            self.outcome.n_not_started += queue.waiting();
             for intended in queue.rest().map(|intended| start + intended).filter(|intended| *intended >= from) {
                 self.outcome.n_bounds += 1;
                 self.outcome.response.record((now - intended).0);
                 self.outcome.lag.record((now - intended).0);
             }
         }
-        self.outcome.books = self.ledger.close(self.route.heads.last())?;
+        let heads = self.lanes.iter().flat_map(|lane| &lane.heads);
+        let head = heads.map(HeadReader::last).find(|head| !head.is_empty());
+        self.outcome.books = self.ledger.close(head.unwrap_or_default())?;
         Ok(self.outcome)
     }
 }

@@ -6,6 +6,7 @@
 
 mod answers;
 mod asking;
+mod opening;
 
 use std::{
     cmp::Reverse,
@@ -13,7 +14,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use fathom_engine::{Error, Phase, Stop, StopFlag, Worker};
+use fathom_engine::{Error, Phase, Stop, StopFlag, Worker, pace::Arrivals};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
@@ -25,10 +26,13 @@ use super::{
     fault::{Cause, Fault, Stage},
     ledger::{Entry, Ledger},
     outcome::{Counter, Outcome},
-    queue::{Free, Late, Queue},
+    queue::{Free, Late, Queue, Share},
     target::Target,
 };
-use crate::h1::{Answer, HeadReader, Malformed, Persistence, Progress};
+use crate::{
+    dial::{Desk, Dialer, Rota, Route},
+    h1::{Answer, HeadReader, Malformed, Persistence, Progress},
+};
 
 /// More connects at once would overflow the accept queue of a server with the usual backlog.
 const CONNECTING_MAX: usize = 128;
@@ -52,31 +56,47 @@ const DISCARD_MIN: u64 = 32 * 1024;
 const SPIN: Nanos = Nanos::from_micros(5);
 
 /// What sets the pace.
-#[derive(Debug)]
-pub(super) enum Agenda {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Agenda {
     /// Each answer asks for the next request.
     Closed,
     /// A schedule.
-    Open(Box<Queue>),
+    Open,
 }
 
-/// What a worker is made of, before it has a reactor.
+/// What one worker has to do.
 #[derive(Debug)]
 pub(super) struct Duty {
     pub(super) target: Arc<Target>,
-    pub(super) n_connections: u32,
+    /// Its number, and how many workers there are.
+    pub(super) idx: usize,
+    pub(super) n_workers: usize,
+    /// For each connection, which of the servers it is for.
+    pub(super) connections: Vec<u16>,
     /// How many requests may be sent in all; nothing for no bound.
     pub(super) left: Option<u64>,
-    pub(super) agenda: Agenda,
+    /// When requests are due; nothing in a closed load.
+    pub(super) arrivals: Option<Arrivals>,
     pub(super) stop: StopFlag,
 }
 
-/// The requests of the target, as the reactor keeps them, and the heads that answer them.
-#[derive(Debug)]
-struct Route {
-    heads: HeadReader,
-    /// The request once, twice, four times and so on, up to the depth of the pipeline.
-    fixed: Vec<Fixed>,
+/// One of the servers: what it is asked, and this worker's connections to it.
+struct Lane {
+    /// For each request, the heads of its answers.
+    heads: Vec<HeadReader>,
+    /// Whose turn it is among the requests.
+    rota: Rota,
+    /// How long each request is.
+    n_bytes: Vec<usize>,
+    /// Each request once, twice, four times and so on, up to the depth of the pipeline, as the reactor keeps it.
+    fixed: Vec<Vec<Fixed>>,
+    /// Connections whose turn to connect comes, in order.
+    shut: VecDeque<u32>,
+    /// Connections without a request, the one used last on top: its memory is warm.
+    free: Vec<u32>,
+    /// What is due, in an open load.
+    queue: Option<Queue>,
+    n_connecting: usize,
 }
 
 /// How an answer ended.
@@ -90,16 +110,14 @@ struct End {
 pub(super) struct Clients<'a, R> {
     worker: &'a Worker<'a>,
     target: Arc<Target>,
+    dialer: Dialer,
+    desk: Desk,
     reactor: R,
-    route: Route,
+    lanes: Vec<Lane>,
     connections: Vec<Connection>,
     asked: Asked,
-    /// Connections whose turn to connect comes, in order.
-    shut: VecDeque<u32>,
     /// Connections that failed, with the time until which they rest.
     pauses: BinaryHeap<Reverse<(Nanos, u32)>>,
-    /// Connections without a request, the one used last on top: its memory is warm.
-    free: Vec<u32>,
     agenda: Agenda,
     stop: StopFlag,
     start: Nanos,
@@ -121,37 +139,42 @@ pub(super) struct Clients<'a, R> {
 impl<'a, R: Reactor> Clients<'a, R> {
     /// The connections of a worker, none of them open.
     pub(super) fn new(duty: Duty, worker: &'a Worker<'a>) -> Result<Self, Error> {
-        let Duty { target, n_connections, left, agenda, stop } = duty;
+        let n = duty.connections.len();
         let system = |cause| Error::System { what: format!("prepare connections over {}", R::NAME), cause };
-        let mut reactor = R::new(n_connections).map_err(system)?;
-        let powers = (0..).map(|power| 1_u16 << power).take_while(|times| *times <= target.pipeline);
-        let fixed = powers.map(|times| reactor.fix(target.request.repeat(usize::from(times)))).collect();
-        let n = n_connections as usize;
+        // One more than there are connections: the bell of the dialer.
+        let mut reactor = R::new(token(n + 1).0).map_err(system)?;
+        let mut dialer = duty.target.dialing.dialer(duty.idx, duty.n_workers)?;
+        if let Some(bell) = dialer.bell() {
+            reactor.adopt(token(n), bell);
+        }
+        let lanes =
+            duty.target.dialing.routes.iter().enumerate().map(|(idx, route)| duty.lane(idx, route, &mut reactor));
+        let is_measured = duty.target.is_counted || worker.phase() == Phase::Measure;
         Ok(Self {
             worker,
-            route: Route { heads: HeadReader::new(target.method), fixed },
+            lanes: lanes.collect(),
+            dialer,
+            desk: Desk::default(),
             reactor,
-            connections: (0..n).map(|_| Connection::new()).collect(),
-            asked: Asked::new(n, target.pipeline),
-            shut: (0..n_connections).collect(),
+            connections: duty.connections.iter().map(|lane| Connection::new(*lane)).collect(),
+            asked: Asked::new(n, duty.target.pipeline),
             pauses: BinaryHeap::with_capacity(n),
-            free: Vec::with_capacity(n),
-            agenda,
-            stop,
+            agenda: if duty.arrivals.is_some() { Agenda::Open } else { Agenda::Closed },
+            stop: duty.stop,
             start: worker.start,
-            left,
+            left: duty.left,
             n_connecting: 0,
             n_asking: 0,
             n_failed_connects: 0,
             may_ask: true,
             measuring: false,
             // Without a warm-up the first request counts too.
-            measured_from: (target.is_counted || worker.phase() == Phase::Measure).then_some(worker.start),
+            measured_from: is_measured.then_some(worker.start),
             over_at: None,
             swept: (Nanos::ZERO, 0),
             outcome: Outcome::default(),
-            ledger: Ledger::open(&target.keeping, worker.idx)?,
-            target,
+            ledger: Ledger::open(&duty.target.keeping, duty.idx)?,
+            target: duty.target,
         })
     }
 
@@ -187,16 +210,18 @@ impl<'a, R: Reactor> Clients<'a, R> {
         if phase == Phase::Over && self.over_at.is_none() {
             self.over_at = Some(now);
         }
-        let is_over = self.over_at.is_some();
-        let has_more = match &mut self.agenda {
+        let has_more = match self.agenda {
             Agenda::Closed => self.left != Some(0),
-            Agenda::Open(queue) => queue.waiting() > 0 || queue.next_due().is_some(),
+            Agenda::Open => {
+                let mut queues = self.lanes.iter_mut().filter_map(|lane| lane.queue.as_mut());
+                queues.any(|queue| queue.waiting() > 0 || queue.next_due().is_some())
+            }
         };
-        self.may_ask = !is_over && has_more;
-        let drain = match &self.agenda {
+        self.may_ask = self.over_at.is_none() && has_more;
+        let drain = match self.agenda {
             _ if self.stop.told() == Stop::Abort => Nanos::ZERO,
             Agenda::Closed => DRAIN_CLOSED,
-            Agenda::Open(_) => DRAIN_OPEN,
+            Agenda::Open => DRAIN_OPEN,
         };
         (!self.may_ask && self.n_asking == 0) || self.over_at.is_some_and(|at| now >= at + drain)
     }
@@ -207,10 +232,9 @@ impl<'a, R: Reactor> Clients<'a, R> {
         if let Some(Reverse((resumes_at, _))) = self.pauses.peek() {
             until = until.min(*resumes_at);
         }
-        if let Agenda::Open(queue) = &mut self.agenda
-            && let Some(due) = queue.next_due().filter(|_| self.over_at.is_none())
-        {
-            let due = self.start + due;
+        let queues = self.lanes.iter_mut().filter_map(|lane| lane.queue.as_mut());
+        let due = queues.filter_map(Queue::next_due).min().filter(|_| self.over_at.is_none());
+        if let Some(due) = due.map(|due| self.start + due) {
             // A sleep this short would end later than looking again does.
             until = until.min(if due < now + SPIN { now } else { due });
         }
@@ -223,95 +247,88 @@ impl<'a, R: Reactor> Clients<'a, R> {
         if self.n_failed_connects < many || self.target.reached.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let cause = match self.outcome.faults.keys().next().map(|fault| fault.cause) {
+        let what = format!("connect to {}: {} attempts, none taken", self.target.name, self.n_failed_connects);
+        let fault = self.outcome.faults.keys().next();
+        let cause = match fault.map(|fault| fault.cause) {
             Some(Cause::Errno(errno)) => std::io::Error::from_raw_os_error(errno),
+            Some(Cause::Dial(_)) => {
+                let fault = fault.expect("there is one");
+                let hint = fault.hint().map(str::to_owned);
+                return Err(Error::Unsupported { what: format!("cannot {what}: {fault}"), hint });
+            }
             _ => std::io::ErrorKind::TimedOut.into(),
         };
-        let what = format!("connect to {}: {} attempts, none taken", self.target.address, self.n_failed_connects);
         Err(Error::System { what, cause: fathom_sys::Error::new("connect", cause) })
     }
 
     fn attend(&mut self, completion: Completion) {
         let Completion { token, at, event } = completion;
         let idx = token.0 as usize;
-        match event {
-            Event::Connected => self.connected(idx, at),
-            Event::Received(piece) => self.received(idx, piece, at),
-            Event::Discarded(count) => self.discarded(idx, count, at),
-            Event::Ended => self.ended(idx, at),
-            Event::Failed(error) => {
-                let connection = &self.connections[idx];
-                let stage = match connection.state {
-                    State::Connecting(_) => Stage::Connect,
-                    // Nobody asked for anything: it is closed, if not politely.
-                    _ if connection.n_asked == 0 => return self.closed_by_server(idx),
-                    _ if error.call == "send" => Stage::Send,
-                    _ => Stage::Read,
-                };
-                self.fail(idx, Fault::system(stage, &error), at);
+        if idx == self.connections.len() {
+            self.heard_bell(event, at);
+        } else {
+            match event {
+                Event::Connected => self.connected(idx, at),
+                Event::Received(piece) => self.received(idx, piece, at),
+                Event::Discarded(count) => self.discarded(idx, count, at),
+                Event::Ended => self.ended(idx, at),
+                Event::Failed(error) => self.broken(idx, &error, at),
+                Event::Sent | Event::Accepted(_) => {}
             }
-            Event::Sent | Event::Accepted(_) => {}
         }
         // A batch of answers may take longer than it is to the next start.
-        if matches!(self.agenda, Agenda::Open(_)) {
+        if self.agenda == Agenda::Open {
             self.start_due(clock::now());
         }
     }
-}
 
-/// Connecting.
-impl<R: Reactor> Clients<'_, R> {
-    /// Begins to connect what is shut, as far as it is wanted and there may be connects under way.
-    fn connect_shut(&mut self, now: Nanos) {
-        while let Some(Reverse((_, idx))) = self.pauses.peek().filter(|pause| pause.0.0 <= now) {
-            self.shut.push_back(*idx);
-            self.pauses.pop();
-        }
-        // A connection without a request left for it would be opened for nothing.
-        let wanted = match &self.agenda {
-            Agenda::Closed => self.left.unwrap_or(u64::MAX),
-            Agenda::Open(queue) => queue.waiting(),
-        };
-        let wanted = usize::try_from(wanted).unwrap_or(usize::MAX).min(CONNECTING_MAX);
-        while self.may_ask && self.n_connecting < wanted {
-            let Some(idx) = self.shut.pop_front() else { return };
-            self.connect(idx as usize);
-        }
+    /// The lane of a connection.
+    fn lane(&mut self, idx: usize) -> &mut Lane {
+        &mut self.lanes[usize::from(self.connections[idx].lane)]
     }
 
-    fn connect(&mut self, idx: usize) {
-        let now = clock::now();
-        self.connections[idx].state = State::Connecting(now);
-        self.n_connecting += 1;
-        match self.target.place.open() {
-            Ok(socket) => self.reactor.connect(token(idx), socket, &self.target.place.address),
-            Err(error) => self.fail(idx, Fault::system(Stage::Connect, &error), now),
-        }
-    }
-
-    fn connected(&mut self, idx: usize, at: Nanos) {
-        let connection = &mut self.connections[idx];
-        let State::Connecting(since) = connection.state else { return };
-        connection.begin();
-        connection.connect = at - since;
-        self.n_connecting -= 1;
-        self.target.reached.store(true, Ordering::Relaxed);
-        self.worker.add(Counter::Connections as usize, 1);
-        // Kept from the warm-up too: kept-alive connections are opened then, and seldom again.
-        self.outcome.connect.record((at - since).0);
-        self.go_on(idx, at);
-    }
-
-    /// Closes a connection that is of no more use, and opens it anew when it is wanted.
+    /// Closes a connection that is of no more use; its turn to be opened again comes.
     fn reopen(&mut self, idx: usize) {
         self.shut(idx);
-        self.shut.push_back(token(idx).0);
+        self.lane(idx).shut.push_back(token(idx).0);
     }
 
     /// Closes a connection.
     fn shut(&mut self, idx: usize) {
+        let connection = &mut self.connections[idx];
+        if connection.state == State::Open && !connection.channel.is_plain() {
+            connection.channel.farewell(&mut self.desk);
+            self.say(idx);
+        }
         self.reactor.close(token(idx));
-        self.connections[idx].state = State::Shut;
+        let connection = &mut self.connections[idx];
+        connection.state = State::Shut;
+        connection.channel = crate::dial::Channel::default();
+    }
+}
+
+impl Duty {
+    fn lane(&self, idx: usize, route: &Route, reactor: &mut impl Reactor) -> Lane {
+        let target = &self.target;
+        let powers = || (0..u16::BITS).map(|power| 1_u16 << power).take_while(|times| *times <= target.pipeline);
+        let mut fix = |request: &[u8]| powers().map(|times| reactor.fix(request.repeat(usize::from(times)))).collect();
+        let left = self.left.and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX);
+        let queue = self.arrivals.clone().map(|arrivals| {
+            let rota = target.dialing.rota.from_part(self.idx, self.n_workers);
+            Queue::new(Share { arrivals: arrivals.take(left), rota, lane: idx })
+        });
+        let own = self.connections.iter().enumerate().filter(|(_, lane)| usize::from(**lane) == idx);
+        let shut: VecDeque<u32> = own.map(|(connection, _)| token(connection).0).collect();
+        Lane {
+            heads: route.asks.iter().map(|_| HeadReader::new(target.dialing.method)).collect(),
+            rota: route.rota.from_part(self.idx, self.n_workers),
+            fixed: route.asks.iter().map(|ask| fix(&ask.request)).collect(),
+            n_bytes: route.asks.iter().map(|ask| ask.request.len()).collect(),
+            free: Vec::with_capacity(shut.len()),
+            shut,
+            queue,
+            n_connecting: 0,
+        }
     }
 }
 

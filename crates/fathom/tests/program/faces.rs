@@ -62,9 +62,12 @@ fn shape(line: &str) -> String {
 }
 
 fn shapes(text: &str) -> Vec<String> {
-    // What ab thinks of its numbers depends on them.
-    let opinions = ["WARNING: ", "ERROR: ", "        These", "       deviation"];
-    text.lines().filter(|line| !opinions.iter().any(|opinion| line.starts_with(opinion))).map(shape).collect()
+    text.lines().filter(|line| !is_opinion(line)).map(shape).collect()
+}
+
+/// Whether a line is what ab thinks of its numbers, which depends on them.
+fn is_opinion(line: &str) -> bool {
+    ["WARNING: ", "ERROR: ", "        These", "       deviation"].iter().any(|opinion| line.starts_with(opinion))
 }
 
 /// The lines of a text that are as long whatever the numbers are.
@@ -135,7 +138,10 @@ fn steady(text: &str) -> Vec<&str> {
     let is_steady = |line: &&str| {
         let timed =
             ["Time ", "Requests per", "Transfer rate:", "  ", "Connect:", "Processing:", "Waiting:", "Total:", " 100%"];
-        line.contains(':') && !timed.iter().any(|label| line.starts_with(label)) && !line.starts_with("<tr")
+        line.contains(':')
+            && !is_opinion(line)
+            && !timed.iter().any(|label| line.starts_with(label))
+            && !line.starts_with("<tr")
     };
     behind_banner(text).lines().filter(is_steady).collect()
 }

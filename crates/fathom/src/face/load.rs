@@ -107,7 +107,7 @@ pub(super) enum Refusal {
     Unreachable(io::Error),
 }
 
-/// Whether requests may and can be sent to a target: first whether it is allowed, then one connect.
+/// Whether requests may and can be sent to a target: first whether all of it is allowed, then a connect to any of it.
 pub(super) fn reach(target: &Target, tool: &str) -> Result<(), Refusal> {
     let found = (target.host.as_str(), target.number()).to_socket_addrs();
     let addresses: Vec<SocketAddr> = found.map_err(|error| Refusal::Unknown(words(&error)))?.collect();
@@ -120,8 +120,14 @@ pub(super) fn reach(target: &Target, tool: &str) -> Result<(), Refusal> {
             Refusal::NotAllowed(screen.line("or", format!("FATHOM_ALLOW={} {tool} …", address.ip())))
         })?;
     }
-    let first = addresses.first().ok_or_else(|| Refusal::Unknown("the name has no address".to_owned()))?;
-    TcpStream::connect_timeout(first, REACH_PATIENCE).map(drop).map_err(Refusal::Unreachable)
+    let mut outcome = Err(Refusal::Unknown("the name has no address".to_owned()));
+    for address in &addresses {
+        outcome = TcpStream::connect_timeout(address, REACH_PATIENCE).map(drop).map_err(Refusal::Unreachable);
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
 }
 
 /// The C library's words for an error, as tools written in C print them.

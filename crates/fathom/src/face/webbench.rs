@@ -220,6 +220,7 @@ fn load(options: &Options) -> Load {
         .with("url", options.url.clone())
         .with("connections", options.clients.to_string())
         .with("per-connection", "1")
+        .with("insecure", "true")
         .with("http", if options.version == Version::Http11 { "1.1" } else { "1.0" })
         .with("method", options.method)
         // Its clients wait for as long as the run lasts.

@@ -31,7 +31,7 @@ use table::Times;
 use tempfile::TempDir;
 use text::{Failed, Outcome};
 
-use super::load::{self, Failures, Load, Measured, Refusal, Target};
+use super::load::{self, Failures, Load, Refusal, Target};
 use crate::exit::Exit;
 
 /// ab has no bound of its own for a number of requests; everything here has one.
@@ -58,6 +58,8 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
     if let Err(Refusal::NotAllowed(screen)) = reached {
         return Err(screen.into());
     }
+    let spill = options.gnuplot.as_ref().map(|_| tempfile::tempdir()).transpose()?;
+    let load = load(&options, spill.as_ref().map(TempDir::path))?;
     let heartbeat = Heartbeat::of(&options);
     load::say(&(banner(Some(&options)) + &beginning(&options, heartbeat.is_some())))?;
     if options.concurrency == 0 {
@@ -70,8 +72,7 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
         Err(Refusal::Unreachable(cause)) => return Ok(Trouble::of_io(&cause).tell("apr_socket_recv")),
         _ => {}
     }
-    let spill = options.gnuplot.as_ref().map(|_| tempfile::tempdir()).transpose()?;
-    let measured = measure(&options, spill.as_ref().map(TempDir::path), heartbeat.as_ref())?;
+    let measured = load.measure(heartbeat.as_ref().map(Heartbeat::watcher))?;
     let record = measured.record()?;
     load::say(&request::shown(&options, record))?;
     let failures = Failures::of(record);
@@ -197,14 +198,13 @@ fn given_up(record: &Record, failures: Failures) -> Exit {
     exit
 }
 
-fn measure(options: &Options, spill: Option<&Path>, heartbeat: Option<&Heartbeat>) -> anyhow::Result<Measured> {
+fn load(options: &Options, spill: Option<&Path>) -> anyhow::Result<Load> {
     let seconds = options.time.filter(|seconds| *seconds > 0);
-    let load = Load {
+    Ok(Load {
         title: format!("ab {}", options.address.url()),
         settings: request::settings(options, spill)?,
         duration: seconds.map_or(DURATION_MAX, Nanos::from_secs).min(DURATION_MAX),
-    };
-    load.measure(heartbeat.map(Heartbeat::watcher))
+    })
 }
 
 /// Prints the result behind the end of the progress.
@@ -261,7 +261,7 @@ fn outcome(options: &Options, record: &Record) -> Outcome {
     Outcome {
         server: request::field(fact(facts::HEAD).unwrap_or_default(), "server"),
         security: fact(facts::TLS_VERSION)
-            .map(|version| format!("{version},{}", fact(facts::TLS_CIPHER).unwrap_or("-"))),
+            .map(|version| text::security(version, fact(facts::TLS_CIPHER).unwrap_or_default())),
         document_bytes: total(FIRST_BODY_BYTES),
         took: record.measured_ns.1 - record.measured_ns.0,
         n_complete: n_answered + failures.total(),

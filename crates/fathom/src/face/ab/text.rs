@@ -63,7 +63,9 @@ fn groups(outcome: &Outcome, options: &Options) -> [Vec<Line>; 3] {
     ];
     if let (Some(security), None) = (&outcome.security, &options.html) {
         server.push(Line::Fact("SSL/TLS Protocol:", security.clone()));
-        server.push(Line::Fact("TLS Server Name:", address.host.clone()));
+        // An address is no name of a server in TLS (RFC 6066 section 3).
+        let is_name = address.host.parse::<std::net::IpAddr>().is_err();
+        server.extend(is_name.then(|| Line::Fact("TLS Server Name:", address.host.clone())));
     }
     let document = vec![Line::Fact("Document Path:", address.path.clone()), Line::Fact("Document Length:", length)];
     let failed = outcome.failed.total();
@@ -82,6 +84,16 @@ fn groups(outcome: &Outcome, options: &Options) -> [Vec<Line>; 3] {
     when(options.body.is_some(), "Total body sent:", outcome.n_bytes_sent.to_string());
     when(true, "HTML transferred:", format!("{} bytes", outcome.n_bytes_of_bodies));
     [server, document, result]
+}
+
+/// What TLS agreed on as ab writes it: version, OpenSSL's name of the cipher, bits of the server's key and of the cipher.
+///
+/// The key is not known here.
+pub(super) fn security(version: &str, cipher: &str) -> String {
+    let bits = if cipher.contains("AES_128") { 128 } else { 256 };
+    let older = cipher.replace("TLS_ECDHE_", "ECDHE-").replace("_WITH_AES_", "-AES").replace("_WITH_", "-");
+    let name = if older == cipher { older } else { older.replace("POLY1305_SHA256", "POLY1305").replace('_', "-") };
+    format!("{version},{name},-,{bits}")
 }
 
 /// Kilobytes of 1024 per second.
@@ -286,6 +298,18 @@ Percentage of the requests served within a certain time (ms)
     }
 
     #[test]
+    fn ciphers_have_the_names_of_openssl() {
+        let cases = [
+            ("TLS_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384,-,256"),
+            ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "ECDHE-ECDSA-AES128-GCM-SHA256,-,128"),
+            ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-RSA-CHACHA20-POLY1305,-,256"),
+        ];
+        for (cipher, shown) in cases {
+            assert_eq!(security("TLSv1.2", cipher), format!("TLSv1.2,{shown}"));
+        }
+    }
+
+    #[test]
     fn what_was_asked_and_what_failed_has_its_lines() {
         let mut options = options("-n 30 -k -l -d -S http://127.0.0.1:18480/post");
         options.body = Some("/dev/null".into());
@@ -308,7 +332,6 @@ Server Software:        nginx/1.22.1
 Server Hostname:        127.0.0.1
 Server Port:            18480
 SSL/TLS Protocol:       TLSv1.3,TLS_AES_256_GCM_SHA384
-TLS Server Name:        127.0.0.1
 
 Document Path:          /post
 Document Length:        Variable

@@ -68,6 +68,7 @@ fn load(options: &Options) -> Load {
         .with("url", options.url.clone())
         .with("connections", options.connections.to_string())
         .with("threads", options.threads.to_string())
+        .with("insecure", "true")
         .with("timeout", format!("{}s", options.timeout.max(1)));
     if !options.headers.is_empty() {
         settings.set("header", options.headers.join("\n"));

@@ -93,6 +93,8 @@ impl<R: Reactor> Clients<'_, R> {
         let connection = &mut self.connections[idx];
         let first_byte = connection.first_byte.unwrap_or(end.at);
         let Some(ask) = self.asked.pop(idx, connection) else { return Followed::Within };
+        // The kernel knows better when the request left, if it was asked.
+        let sent_at = self.reactor.departed(token(idx)).unwrap_or(ask.sent_at);
         connection.n_failures = 0;
         self.n_asking -= 1;
         let Answer { status, persistence, body_bytes } = end.answer;
@@ -100,16 +102,18 @@ impl<R: Reactor> Clients<'_, R> {
         self.worker.add(Counter::Requests as usize, 1);
         self.worker.add(Counter::Attempts as usize, 1);
         self.worker.add(Counter::Status2xx as usize + usize::from((status / 100).clamp(2, 6) - 2), 1);
+        let (service, response) = (end.at - sent_at, end.at - ask.intended);
+        let (first_byte, download) = (first_byte - sent_at, end.at - first_byte);
+        self.batching.observe(service);
+        self.worker.show(if self.agenda == Agenda::Open { response } else { service });
         let counts = self.counts(ask.intended);
-        let (service, first) = (end.at - ask.sent_at, first_byte - ask.sent_at);
-        let sent_at = ask.sent_at;
-        self.ledger.answered(&Entry { sent_at, connect, service, first_byte: first, body_bytes, counts });
+        self.ledger.answered(&Entry { sent_at, connect, service, first_byte, body_bytes, counts });
         if counts {
             self.outcome.service.record(service.0);
-            self.outcome.first_byte.record(first.0);
-            self.outcome.download.record((end.at - first_byte).0);
+            self.outcome.first_byte.record(first_byte.0);
+            self.outcome.download.record(download.0);
             if self.agenda == Agenda::Open {
-                self.outcome.response.record((end.at - ask.intended).0);
+                self.outcome.response.record(response.0);
             }
         }
         match persistence {

@@ -1,7 +1,4 @@
 //! What the closed kind keeps beside its times: lengths of answers, rows of requests, and when it gives up.
-#![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
-
-mod stage;
 
 use std::{
     fs,
@@ -15,7 +12,8 @@ use std::{
 
 use fathom_http::{Closed, names};
 use fathom_model::{Phases, Record, names::count, units::Nanos};
-use stage::{PHASES, server, server_of};
+
+use crate::stage::{self, PHASES, server, server_of};
 
 /// Runs a number of requests that are over long before the time is.
 fn against(address: SocketAddr, options: &[(&str, &str)]) -> Record {

@@ -71,6 +71,7 @@ pub(crate) fn record(side: Side) -> Record {
         distributions: BTreeMap::new(),
         flows: Vec::new(),
         errors: BTreeMap::new(),
+        facts: BTreeMap::new(),
         notes: Vec::new(),
     }
 }

@@ -8,8 +8,8 @@ use std::{
 };
 
 use fathom_model::{
-    Note, Record, Side, Timeline,
-    units::{Nanos, approximate},
+    Histogram, Note, Record, Side, Timeline,
+    units::{Nanos, approximate, rounded},
 };
 use fathom_statistics::Steadiness;
 use fathom_sys::{affinity, clock};
@@ -151,6 +151,8 @@ pub struct Conducted<W> {
     steady: bool,
     complete: bool,
     cpu: Nanos,
+    ended: Nanos,
+    rates: Histogram,
     timeline: Timeline,
     totals: BTreeMap<String, u64>,
 }
@@ -178,6 +180,7 @@ impl<W> Conducted<W> {
             totals: self.totals.clone(),
             distributions: BTreeMap::new(),
             flows: Vec::new(),
+            facts: BTreeMap::new(),
             errors: BTreeMap::new(),
             notes,
         }
@@ -187,6 +190,18 @@ impl<W> Conducted<W> {
     #[must_use]
     pub fn measured(&self) -> (Nanos, Nanos) {
         self.measured
+    }
+
+    /// When the last worker had done its work, counted from the start; the conducting thread notices it only at its next tick.
+    #[must_use]
+    pub fn ended(&self) -> Nanos {
+        self.ended
+    }
+
+    /// The rate of the first counter per second: a value for each worker and each tenth of a second of the measured part.
+    #[must_use]
+    pub fn worker_rates(&self) -> &Histogram {
+        &self.rates
     }
 }
 
@@ -243,10 +258,11 @@ fn first_phase(session: &Session, until: Until) -> Phase {
     }
 }
 
-/// What a worker returned, how late it began, and the processor time it took.
+/// What a worker returned, how late it began, when it returned, and the processor time it took.
 struct Employed<W> {
     outcome: W,
     late: Nanos,
+    ended: Nanos,
     cpu: Nanos,
 }
 
@@ -279,7 +295,7 @@ fn employ<'a, W>(
     let late = clock::now() - start;
     let before = clock::thread_cpu();
     let outcome = work(worker).inspect_err(|_| shared.set(Phase::Over))?;
-    Ok(Employed { outcome, late, cpu: clock::thread_cpu() - before })
+    Ok(Employed { outcome, late, ended: clock::now() - start, cpu: clock::thread_cpu() - before })
 }
 
 /// The conducting thread's view of a trial under way.
@@ -299,6 +315,40 @@ struct Course<'a> {
     elapsed: Nanos,
     live_seen: (Nanos, u64),
     latencies_seen: Seen,
+    rates: Rates,
+}
+
+/// How even the work of each worker is over time.
+struct Rates {
+    /// Until when, and what each worker had counted then.
+    seen: (Nanos, Vec<u64>),
+    histogram: Histogram,
+}
+
+impl Rates {
+    /// Long enough for a rate to be one, short enough to show how it varies; wrk samples its threads as often.
+    const SPAN: Nanos = Nanos::from_millis(100);
+
+    fn of(n_workers: usize) -> Self {
+        Self { seen: (Nanos::ZERO, vec![0; n_workers]), histogram: Histogram::new() }
+    }
+
+    /// Takes what each worker has counted; a warm-up only moves the beginning.
+    fn take(&mut self, elapsed: Nanos, slots: &[Slot], is_measured: bool) {
+        let span = elapsed - self.seen.0;
+        if is_measured && span < Self::SPAN {
+            return;
+        }
+        for (seen, slot) in self.seen.1.iter_mut().zip(slots) {
+            let count = slot.read(0);
+            if is_measured {
+                let rate = approximate(count.saturating_sub(*seen)) / span.as_secs_f64();
+                self.histogram.record(rounded(rate));
+            }
+            *seen = count;
+        }
+        self.seen.0 = elapsed;
+    }
 }
 
 impl<'a> Course<'a> {
@@ -324,6 +374,7 @@ impl<'a> Course<'a> {
             elapsed: Nanos::ZERO,
             live_seen: (Nanos::ZERO, 0),
             latencies_seen: Seen::default(),
+            rates: Rates::of(slots.len()),
         }
     }
 
@@ -339,6 +390,7 @@ impl<'a> Course<'a> {
             tick += phases.interval_ns;
             self.elapsed = sleep_watchfully(tick, self.session, shared) - self.session.start;
             let rate = self.interval();
+            self.rates.take(self.elapsed, self.slots, self.measure_from.is_some());
             watcher.interval(self.elapsed);
             self.tell_live();
             let told = self.session.stop.told();
@@ -404,6 +456,8 @@ impl<'a> Course<'a> {
             steady: self.steady,
             complete: self.complete,
             cpu: Nanos(employed.iter().map(|worker| worker.cpu.0).sum()),
+            ended: employed.iter().map(|worker| worker.ended).max().unwrap_or(Nanos::ZERO),
+            rates: self.rates.histogram,
             timeline: self.timeline,
             totals: names.zip(self.seen).collect(),
             workers: employed.into_iter().map(|worker| worker.outcome).collect(),
@@ -503,6 +557,39 @@ mod tests {
             Ok(())
         });
         assert_eq!(conducted.unwrap().record(Side::Initiator).totals["steps"], 21);
+    }
+
+    #[test]
+    fn the_end_of_the_work_is_known_better_than_the_tick_that_notices_it() {
+        let mut session = session();
+        session.phases.interval_ns = Nanos::from_millis(200);
+        let conducted = crew(2, Until::PhasesOver).conduct(&session, &mut (), |worker, ()| {
+            worker.add(0, 1);
+            Ok(())
+        });
+        let conducted = conducted.unwrap();
+        let tick = conducted.record(Side::Initiator).timeline.end_ns[0];
+        assert!(conducted.ended() < tick, "{} is not before {tick}", conducted.ended());
+    }
+
+    #[test]
+    fn each_worker_has_a_rate_for_each_tenth_of_a_second() {
+        let mut session = session();
+        session.phases.measure_ns = Nanos::from_millis(330);
+        let conducted = crew(2, Until::PhasesOver)
+            .conduct(&session, &mut (), |worker, ()| {
+                worker.add(0, 1_000);
+                while !worker.is_over() {
+                    std::thread::yield_now();
+                }
+                Ok(())
+            })
+            .unwrap();
+        let rates = conducted.worker_rates();
+        // A loaded machine may skip a tick, and a tenth of a second with it, never add one.
+        assert!(rates.count().is_multiple_of(2) && (2..=6).contains(&rates.count()), "{} rates", rates.count());
+        // All was counted at once, so only the first of the rates can be other than zero, and only without a warm-up.
+        assert_eq!(rates.quantile(0.5), Some(0));
     }
 
     #[test]

@@ -97,6 +97,12 @@ impl Policy {
             return Err(Failure::new(Class::Preflight, text));
         }
         let Destinations::Only { controller, allowed } = &self.destinations else { return Ok(()) };
+        let names_file =
+            |name: &&String| options.iter().any(|option| option.name == **name && option.value == ValueKind::File);
+        if let Some(name) = role.settings.0.keys().find(names_file) {
+            let message = format!("`{name}` names a file of this host, which is none of its controller's business");
+            return Err(Failure::new(Class::Preflight, message));
+        }
         let is_allowed = |address: IpAddr| {
             address.to_canonical() == controller.to_canonical() || allowed.iter().any(|range| range.contains(address))
         };
@@ -194,6 +200,7 @@ mod tests {
         OptionDoc { name: "url", value: ValueKind::Text, default: None, help: "where" },
         OptionDoc { name: "algorithm", value: ValueKind::Text, default: None, help: "how" },
         OptionDoc { name: "size", value: ValueKind::Size, default: None, help: "how much" },
+        OptionDoc { name: "log", value: ValueKind::File, default: None, help: "what happened" },
     ];
 
     fn role(settings: Settings, peer: &[(&str, &str)]) -> Role {
@@ -243,6 +250,14 @@ mod tests {
         for text in ["10.0.0.0/33", "10/8", "", "10.0.0.0/", "x", "fd00::/129"] {
             assert!(text.parse::<Network>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_file_of_the_host_is_for_its_own_controller_only() {
+        let role = role(Settings::default().with("log", "/tmp/log"), &[]);
+        let failure = policy().check(&role, OPTIONS).unwrap_err();
+        assert!(failure.class == Class::Preflight && failure.message.contains("`log` names a file"));
+        assert!(Policy::own().check(&role, OPTIONS).is_ok());
     }
 
     #[test]

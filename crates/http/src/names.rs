@@ -18,3 +18,23 @@ pub const STATUS: [&str; 5] = ["status_2xx", "status_3xx", "status_4xx", "status
 pub const REJECTED: &str = "rejected";
 /// Connections that a responder ended because the other side was too slow.
 pub const TIMED_OUT: &str = "timed_out";
+/// The distribution of the rate of each worker, in requests per second over each tenth of a second.
+pub const WORKER_RATE: &str = "worker_requests_per_sec";
+/// Bytes of the bodies of answers that came to their end.
+pub const BODY_BYTES: &str = "body_bytes";
+/// The body of the first answer of a trial, in bytes.
+pub const FIRST_BODY_BYTES: &str = "first_body_bytes";
+/// Answers whose body is not as long as that of the first one.
+pub const LENGTH_MISMATCHES: &str = "length_mismatches";
+/// The distribution of service times, each with the connect before it where the request was the first of its connection.
+pub const TOTAL_TIME: &str = "total_time_ns";
+
+/// Names of what a server says of itself.
+pub mod facts {
+    /// The head of an answer, as it was received.
+    pub const HEAD: &str = "head";
+    /// The version of TLS: `TLSv1.3`.
+    pub const TLS_VERSION: &str = "tls_version";
+    /// The cipher suite of TLS.
+    pub const TLS_CIPHER: &str = "tls_cipher";
+}

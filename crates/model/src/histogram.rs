@@ -141,6 +141,27 @@ impl Histogram {
         Some((low + (width - 1) / 2).clamp(self.min, self.max))
     }
 
+    /// The standard deviation of a sample (over n − 1), from the middles of the buckets; nothing for fewer than two values.
+    #[must_use]
+    pub fn stdev(&self) -> Option<f64> {
+        let mean = self.mean().filter(|_| self.total > 1)?;
+        let squares = self.middles().map(|(middle, count)| approximate(count) * (approximate(middle) - mean).powi(2));
+        Some((squares.sum::<f64>() / approximate(self.total - 1)).sqrt())
+    }
+
+    /// The share of values from `low` to `high`, both included, judged by the middles of the buckets.
+    #[must_use]
+    pub fn share_within(&self, low: f64, high: f64) -> Option<f64> {
+        let inside = self.middles().filter(|(middle, _)| (low..=high).contains(&approximate(*middle)));
+        let n_inside: u64 = inside.map(|(_, count)| count).sum();
+        (self.total > 0).then(|| approximate(n_inside) / approximate(self.total))
+    }
+
+    /// The value that stands for each bucket in use, with its count.
+    fn middles(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.buckets().map(|(low, high, count)| ((low + (high - low) / 2).clamp(self.min, self.max), count))
+    }
+
     /// How many values lie above the one given, within the width of its bucket.
     #[must_use]
     pub fn count_above(&self, value: u64) -> u64 {
@@ -262,7 +283,28 @@ mod tests {
 
     #[test]
     fn an_empty_histogram_has_no_quantile() {
-        assert_eq!((Histogram::new().quantile(0.5), Histogram::new().mean()), (None, None));
+        let empty = Histogram::new();
+        assert_eq!((empty.quantile(0.5), empty.mean()), (None, None));
+        assert_eq!((empty.stdev(), empty.share_within(0.0, 1.0)), (None, None));
+    }
+
+    #[test]
+    fn the_spread_is_that_of_a_sample() {
+        let mut histogram = Histogram::new();
+        histogram.record(10);
+        assert_eq!(histogram.stdev(), None, "one value has no spread");
+        for value in [12, 14, 16, 18] {
+            histogram.record(value);
+        }
+        let stdev = histogram.stdev().unwrap();
+        assert!((stdev - 10_f64.sqrt()).abs() < 1e-9, "{stdev}");
+        assert_eq!(histogram.share_within(14.0 - stdev, 14.0 + stdev), Some(0.6));
+        histogram.clear();
+        for value in (1..=1_000).map(|i| i * 1_000_000) {
+            histogram.record(value);
+        }
+        let exact = 1_000_000.0 * (1_000.0_f64 * 1_001.0 / 12.0).sqrt();
+        assert!((histogram.stdev().unwrap() / exact - 1.0).abs() < 0.002);
     }
 
     #[test]

@@ -113,6 +113,9 @@ pub struct Record {
     /// The connections, as far as they were sampled.
     #[serde(default)]
     pub flows: Vec<Flow>,
+    /// What the other side said of itself, in its own words: `first_head`, `tls_version`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub facts: BTreeMap<String, String>,
     /// Errors by cause, such as `connect: connection refused`, with how often each came.
     #[serde(default)]
     pub errors: BTreeMap<String, u64>,

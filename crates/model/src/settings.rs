@@ -23,6 +23,8 @@ pub enum ValueKind {
     Choice(&'static [&'static str]),
     /// Any text.
     Text,
+    /// The path of a file on the host that runs the test; only an agent of one's own takes it.
+    File,
     /// Present or not.
     Flag,
 }
@@ -222,7 +224,7 @@ impl OptionDoc {
             ValueKind::Rate => Setting::Text(text.parse::<PerSec>().map_err(unit)?.exact()),
             ValueKind::Choice(words) if words.contains(&text) => Setting::Text(text.to_owned()),
             ValueKind::Choice(words) => return Err(not_allowed(format!("one of {}", words.join(", ")))),
-            ValueKind::Text => Setting::Text(text.to_owned()),
+            ValueKind::Text | ValueKind::File => Setting::Text(text.to_owned()),
             ValueKind::Flag => Setting::Flag(text.parse().map_err(|_| not_allowed("true or false".to_owned()))?),
         })
     }

@@ -89,6 +89,7 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
             is_quiet,
             is_live: false,
             command: "fathom calibrate".to_owned(),
+            watcher: None,
         };
         let run = execute::execute(&plan, &surroundings)?.run;
         calibration.ceilings.extend(run.tests.iter().map(|test| {

@@ -226,6 +226,7 @@ pub(crate) fn carry_out(mut plan: Plan, matches: &ArgMatches, keep: Keep) -> any
         is_quiet: matches.get_flag("quiet"),
         is_live: output::is_live(matches),
         command: command_line(),
+        watcher: None,
     };
     let executed = execute::execute(&plan, &surroundings)?;
     let exit = output::print(&executed.run, matches)?;

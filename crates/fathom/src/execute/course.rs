@@ -180,9 +180,13 @@ impl Course<'_> {
         let trial_plan = self.trial_plan(test, round, hosts);
         let rate = LiveRate::of(test);
         let progress = &self.progress;
+        let watcher = self.surroundings.watcher.as_ref();
         let mut live = |_: &str, side: Side, live: Live| {
             if side == rate.side {
                 progress.shows(rate.text(live));
+            }
+            if let Some(watcher) = watcher.filter(|_| side == Side::Initiator) {
+                watcher(live);
             }
         };
         let signals = self.signals;

@@ -6,6 +6,7 @@ mod plan;
 pub(crate) use course::execute;
 pub(crate) use plan::{complete, read_plan, text as plan_text};
 
+use fathom_engine::Live;
 use fathom_model::Run;
 use fathom_sys::signal::Signal;
 
@@ -21,6 +22,8 @@ pub(crate) struct Surroundings {
     pub(crate) is_live: bool,
     /// The command that repeats the run.
     pub(crate) command: String,
+    /// Who hears, twice a second, how far the initiator of a trial is; the faces print their tools' progress from it.
+    pub(crate) watcher: Option<Box<dyn Fn(Live)>>,
 }
 
 /// A run, and the signal that ended it early.

@@ -1,5 +1,11 @@
 //! Drop-in faces of known tools: their options into a plan, the result into their text. No face has an engine of its own.
 
+mod ab;
+mod getopt;
+mod load;
+mod webbench;
+mod wrk;
+
 use std::path::Path;
 
 use crate::exit::{Exit, Screen};
@@ -13,7 +19,11 @@ pub(crate) struct Face {
 }
 
 /// The faces there are.
-pub(crate) const FACES: &[Face] = &[];
+pub(crate) const FACES: &[Face] = &[
+    Face { name: "ab", run: ab::run },
+    Face { name: "webbench", run: webbench::run },
+    Face { name: "wrk", run: wrk::run },
+];
 
 /// The face that the program's own name selects, as after `ln -s fathom wrk`.
 pub(crate) fn of_link(words: &[String]) -> Option<&'static Face> {
@@ -37,7 +47,7 @@ pub(crate) fn run(tool: &str, words: &[String]) -> anyhow::Result<Exit> {
 /// The command of ours that does the same work, for tools whose face is not there.
 fn native_command(tool: &str) -> Option<&'static str> {
     Some(match tool {
-        "wrk" | "ab" | "webbench" | "hey" => "fathom http URL --connections N --duration TIME",
+        "hey" | "h2load" => "fathom http URL --connections N --duration TIME",
         "iperf3" | "iperf" => "fathom tcp TARGET --key KEY --flows N --duration TIME",
         "netperf" => "fathom tcp TARGET --key KEY --test rr",
         "netserver" => "fathom serve",

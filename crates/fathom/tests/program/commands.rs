@@ -11,7 +11,10 @@ use std::{
 use fathom_model::Run;
 use fathom_sys::signal::Signal;
 
-use crate::stage::{BRIEF, Stage, lacks_root, skip, tree, until};
+use crate::{
+    nginx::Nginx,
+    stage::{BRIEF, Stage, lacks_root, skip, tree},
+};
 
 fn plans() -> Vec<PathBuf> {
     let plans: Vec<_> = fs::read_dir(tree().join("plans")).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -134,29 +137,10 @@ fn our_own_responder_and_that_of_another_are_loaded_alike() {
     answers(&stage, &format!("http://127.0.0.1:{port}/"));
     drop(server);
 
-    let Some(nginx) = ["/usr/sbin/nginx", "/usr/bin/nginx"].into_iter().find(|path| fs::exists(path).unwrap()) else {
+    let Some(nginx) = Nginx::start(&stage, "as small as an answer gets", "") else {
         return skip("needs nginx");
     };
-    fs::create_dir(stage.path("www")).unwrap();
-    fs::write(stage.path("www/index.html"), "as small as an answer gets").unwrap();
-    let folder = stage.path("");
-    let folder = folder.to_str().unwrap();
-    let user = if fathom_sys::process::effective_user() == 0 { "user root;" } else { "" };
-    let configuration = format!(
-        "{user} daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log stderr; events {{ }}
-         http {{ access_log off; keepalive_requests 1000000; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
-         fastcgi_temp_path {folder}/fast; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
-         server {{ listen 127.0.0.1:{port}; root {folder}/www; }} }}"
-    );
-    fs::write(stage.path("nginx.conf"), configuration).unwrap();
-    let mut command = stage.command(nginx);
-    command.args(["-e", "stderr", "-c"]).arg(stage.path("nginx.conf"));
-    let nginx = stage.spawn(command);
-    until(|| fs::exists(stage.path("nginx.pid")).unwrap().then_some(()));
-    answers(&stage, &format!("http://127.0.0.1:{port}/"));
-    // It ends its workers itself, which a kill would leave behind.
-    nginx.handle().send(fathom_sys::signal::Signal::Terminate).unwrap();
-    nginx.ends();
+    answers(&stage, &nginx.url("/"));
 }
 
 #[track_caller]

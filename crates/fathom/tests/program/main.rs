@@ -4,12 +4,14 @@
 
 #![expect(clippy::unwrap_used, reason = "functions shared by tests are tests too")]
 
+mod nginx;
 mod stage;
 mod traces;
 
 mod commands;
 mod endings;
 mod evaluation;
+mod faces;
 mod refusals;
 mod served;
 mod truth;

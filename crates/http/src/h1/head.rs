@@ -127,6 +127,12 @@ impl HeadReader {
         }
     }
 
+    /// The bytes of the head that was parsed last; empty before the first.
+    #[must_use]
+    pub fn last(&self) -> &[u8] {
+        &self.last
+    }
+
     /// Whether `bytes` begin with the last head, but for a date in which no line can end.
     fn recognises(&self, bytes: &[u8]) -> bool {
         let (last, date) = (&self.last, &self.date);

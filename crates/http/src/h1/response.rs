@@ -13,6 +13,8 @@ pub struct Answer {
     pub status: u16,
     /// Whether the connection stays.
     pub persistence: Persistence,
+    /// The length of its body on the wire: a body in chunks with their sizes and ends.
+    pub body_bytes: u64,
 }
 
 /// Where a response stands after some bytes.
@@ -48,7 +50,7 @@ pub struct ResponseReader {
 
 impl Default for ResponseReader {
     fn default() -> Self {
-        let answer = Answer { status: 0, persistence: Persistence::Closes };
+        let answer = Answer { status: 0, persistence: Persistence::Closes, body_bytes: 0 };
         Self { state: State::Head, partial: Vec::new(), answer }
     }
 }
@@ -84,6 +86,7 @@ impl ResponseReader {
                 (*left == 0).then_some(step)
             }
         };
+        self.answer.body_bytes += end.unwrap_or(body.len()) as u64;
         Ok(end.map_or(Progress::Partial, |end| {
             self.state = State::Head;
             Progress::Complete { used: used + end, answer: self.answer }
@@ -102,6 +105,7 @@ impl ResponseReader {
     /// Passes over bytes of a body of known length that nobody has to look at; the answer, if they end it.
     pub fn skip(&mut self, count: u64) -> Option<Answer> {
         let State::Counted(left) = &mut self.state else { return None };
+        self.answer.body_bytes += count.min(*left);
         *left = left.saturating_sub(count);
         (*left == 0).then(|| {
             self.state = State::Head;
@@ -132,7 +136,7 @@ impl ResponseReader {
             return Ok(None);
         };
         self.partial.clear();
-        self.answer = Answer { status: head.status, persistence: head.persistence };
+        self.answer = Answer { status: head.status, persistence: head.persistence, body_bytes: 0 };
         self.state = match head.framing {
             _ if head.status < 200 => State::Head,
             Framing::Length(length) => State::Counted(length),

@@ -56,12 +56,24 @@ const LOAD: [OptionDoc; 7] = [
 ];
 
 /// What only a closed loop has.
-const CLOSED: [OptionDoc; 3] = [
+const CLOSED: [OptionDoc; 5] = [
     OptionDoc {
         name: "pipeline",
         value: ValueKind::Count(1, PIPELINE_MAX),
         default: Some("1"),
         help: "requests under way on each connection at once",
+    },
+    OptionDoc {
+        name: "request-log",
+        value: ValueKind::File,
+        default: None,
+        help: "write 32 bytes for each answer to this file, .N behind it for each worker",
+    },
+    OptionDoc {
+        name: "give-up",
+        value: ValueKind::Count(1, u64::MAX),
+        default: None,
+        help: "end the work of a worker at its so many-th failure",
     },
     OptionDoc {
         name: "batch",

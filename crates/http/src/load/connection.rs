@@ -34,6 +34,8 @@ pub(super) struct Connection {
     pub(super) n_asked: u16,
     /// Whether it stands in the list of free connections, where it may have become busy or shut meanwhile.
     pub(super) is_listed: bool,
+    /// How long it took to come about, until its first answer.
+    pub(super) took: Nanos,
     /// Connects and requests that failed since the last answer.
     pub(super) n_failures: u32,
     /// Requests sent since it was opened.
@@ -47,6 +49,7 @@ impl Connection {
             channel: Channel::default(),
             reader: ResponseReader::default(),
             first_byte: None,
+            took: Nanos::ZERO,
             lane,
             front: 0,
             n_asked: 0,

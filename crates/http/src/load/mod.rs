@@ -8,6 +8,7 @@
 mod clients;
 mod connection;
 mod fault;
+mod ledger;
 mod outcome;
 mod queue;
 mod target;
@@ -29,12 +30,13 @@ use fathom_sys::{
     limits,
     reactor::{Epoll, Reactor, StampedEpoll, Uring},
 };
+use ledger::Books;
 use outcome::{CLOSED_COUNTERS, COUNTERS, Outcome};
 use target::Target;
 use way::{Way, Which};
 
 pub(crate) use self::target::ADDRESS;
-use crate::names;
+use crate::{dial::Security, names};
 
 /// Descriptors beside those of connections: rings, epolls and bells of the workers, files, standard streams.
 const DESCRIPTORS_MORE: u64 = 256;
@@ -141,12 +143,32 @@ impl Load {
         }
         if self.target.is_counted {
             // The number ends the trial, not the time: everything counts from the start on.
-            record.measured_ns = (Nanos::ZERO, record.timeline.end_ns.last().copied().unwrap_or_default());
+            record.measured_ns = (Nanos::ZERO, conducted.ended());
         }
         record.totals.insert(names::UNFINISHED.to_owned(), all.n_unfinished);
         record.errors = all.faults.iter().map(|(fault, n)| (fault.to_string(), *n)).collect();
         let mut notes = vec![status_note(&record), bounds_note(&all), discard_note(&all)];
+        let keeping = &self.target.keeping;
+        record.totals.extend(
+            [
+                (count::BYTES_SENT, all.books.n_bytes_sent),
+                (names::BODY_BYTES, all.books.n_bytes_of_bodies),
+                (names::FIRST_BODY_BYTES, keeping.first_body()),
+                (names::LENGTH_MISMATCHES, all.books.n_mismatches),
+            ]
+            .map(|(name, n)| (name.to_owned(), n)),
+        );
+        let Books { head, security, total, .. } = all.books;
+        let security = security.map(|Security { version, cipher }| {
+            [(names::facts::TLS_VERSION, version), (names::facts::TLS_CIPHER, cipher)]
+                .map(|(name, text)| (name, text.to_owned()))
+        });
+        let head = head.map(|head| (names::facts::HEAD, head));
+        let facts = security.into_iter().flatten().chain(head);
+        record.facts.extend(facts.map(|(name, text)| (name.to_owned(), text)));
         let mut distributions = vec![
+            (names::TOTAL_TIME, total),
+            (names::WORKER_RATE, conducted.worker_rates().clone()),
             (distribution::SERVICE_TIME, all.service),
             (distribution::CONNECT_TIME, all.connect),
             (distribution::FIRST_BYTE, all.first_byte),

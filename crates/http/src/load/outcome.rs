@@ -2,7 +2,7 @@
 
 use fathom_model::{Histogram, names::count};
 
-use super::fault::Faults;
+use super::{fault::Faults, ledger::Books};
 use crate::names;
 
 /// The places of the counters.
@@ -67,6 +67,7 @@ pub(super) struct Outcome {
     pub(super) n_bounds: u64,
     /// Whether bodies were discarded without being copied.
     pub(super) has_discarded: bool,
+    pub(super) books: Books,
 }
 
 impl Outcome {
@@ -87,5 +88,6 @@ impl Outcome {
         self.n_not_started += other.n_not_started;
         self.n_bounds += other.n_bounds;
         self.has_discarded |= other.has_discarded;
+        self.books.merge(&other.books);
     }
 }

@@ -8,6 +8,7 @@ use std::{
 use fathom_engine::Error;
 use fathom_model::{Role, units::Nanos};
 
+use super::ledger::Bookkeeping;
 use crate::dial::{Dialing, Rota};
 
 /// The key under which a responder tells where it listens.
@@ -26,6 +27,7 @@ pub(super) struct Target {
     pub(super) is_counted: bool,
     /// Whether any worker has had a connection.
     pub(super) reached: AtomicBool,
+    pub(super) keeping: Arc<Bookkeeping>,
 }
 
 impl Target {
@@ -46,6 +48,7 @@ impl Target {
             pipeline: pipeline.unwrap_or(1),
             is_counted: settings.count("requests").is_some(),
             reached: AtomicBool::new(false),
+            keeping: Bookkeeping::of(settings),
         })
     }
 

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
 
 mod closed;
+mod ledger;
 mod misbehaviour;
 mod open;
 mod stage;

@@ -87,6 +87,7 @@ fn record(shape: &Shape, noise: &mut Noise, side: Side, speed: f64) -> Record {
         distributions,
         flows: Vec::new(),
         errors: BTreeMap::new(),
+        facts: BTreeMap::new(),
         notes: Vec::new(),
     }
 }

@@ -6,8 +6,8 @@ use fathom_model::units::Nanos;
 use fathom_sys::reactor::{Piece, Reactor};
 
 use super::{
-    Agenda, Answer, Cause, Clients, Counter, DISCARD_MIN, End, Fault, Malformed, PAUSE_DOUBLINGS, PAUSE_MIN,
-    Persistence, Progress, SWEEP, Stage, State, token,
+    Agenda, Answer, Cause, Clients, Counter, DISCARD_MIN, End, Entry, Error, Fault, HeadReader, Malformed,
+    PAUSE_DOUBLINGS, PAUSE_MIN, Persistence, Progress, SWEEP, Stage, State, token,
 };
 use crate::{dial, load::outcome::Outcome};
 
@@ -97,17 +97,21 @@ impl<R: Reactor> Clients<'_, R> {
         let sent_at = self.reactor.departed(token(idx)).unwrap_or(ask.sent_at);
         connection.n_failures = 0;
         self.n_asking -= 1;
-        let Answer { status, persistence } = end.answer;
+        let Answer { status, persistence, body_bytes } = end.answer;
+        let connect = std::mem::take(&mut connection.took);
         self.worker.add(Counter::Requests as usize, 1);
         self.worker.add(Counter::Attempts as usize, 1);
         self.worker.add(Counter::Status2xx as usize + usize::from((status / 100).clamp(2, 6) - 2), 1);
         let (service, response) = (end.at - sent_at, end.at - ask.intended);
+        let (first_byte, download) = (first_byte - sent_at, end.at - first_byte);
         self.batching.observe(service);
         self.worker.show(if self.agenda == Agenda::Open { response } else { service });
-        if self.counts(ask.intended) {
+        let counts = self.counts(ask.intended);
+        self.ledger.answered(&Entry { sent_at, connect, service, first_byte, body_bytes, counts });
+        if counts {
             self.outcome.service.record(service.0);
-            self.outcome.first_byte.record((first_byte - sent_at).0);
-            self.outcome.download.record((end.at - first_byte).0);
+            self.outcome.first_byte.record(first_byte.0);
+            self.outcome.download.record(download.0);
             if self.agenda == Agenda::Open {
                 self.outcome.response.record(response.0);
             }
@@ -188,6 +192,8 @@ impl<R: Reactor> Clients<'_, R> {
         if is_opening {
             self.n_connecting -= 1;
             self.n_failed_connects += 1;
+            // It was for a request, which is over with it.
+            self.left = self.left.map(|left| left.saturating_sub(1));
             self.lanes[usize::from(connection.lane)].n_connecting -= 1;
         }
         if self.asked.pop(idx, connection).is_some() {
@@ -199,6 +205,9 @@ impl<R: Reactor> Clients<'_, R> {
         *self.outcome.faults.entry(fault).or_default() += 1;
         self.worker.add(Counter::Attempts as usize, 1);
         self.worker.add(Counter::Errors as usize, 1);
+        if self.ledger.failed() {
+            self.left = Some(0);
+        }
         if doublings == 0 && !is_opening {
             return self.reopen(idx);
         }
@@ -254,7 +263,7 @@ impl<R: Reactor> Clients<'_, R> {
     }
 
     /// What is to be told at the end, of requests without an answer too.
-    pub(super) fn conclude(mut self, now: Nanos) -> Outcome {
+    pub(super) fn conclude(mut self, now: Nanos) -> Result<Outcome, Error> {
         self.outcome.n_unfinished = self.n_asking;
         if self.agenda == Agenda::Open {
             for idx in 0..self.connections.len() {
@@ -272,7 +281,10 @@ impl<R: Reactor> Clients<'_, R> {
                 self.outcome.lag.record((now - intended).0);
             }
         }
-        self.outcome
+        let heads = self.lanes.iter().flat_map(|lane| &lane.heads);
+        let head = heads.map(HeadReader::last).find(|head| !head.is_empty());
+        self.outcome.books = self.ledger.close(head.unwrap_or_default())?;
+        Ok(self.outcome)
     }
 }
 

@@ -114,6 +114,7 @@ impl<R: Reactor> Clients<'_, R> {
             let number = lane.rota.turn();
             let ask = Ask { sent_at, intended, number: u16::try_from(number).unwrap_or(u16::MAX) };
             self.asked.push(idx, connection, ask);
+            self.ledger.sent(lane.n_bytes[number]);
             if !is_plain {
                 let route = &self.target.dialing.routes[usize::from(connection.lane)];
                 if let Err(fault) = connection.channel.seal(&route.asks[number].request, &mut self.desk) {

@@ -24,6 +24,7 @@ use fathom_sys::{
 use super::{
     connection::{Ask, Asked, Connection, State},
     fault::{Cause, Fault, Stage},
+    ledger::{Entry, Ledger},
     outcome::{Counter, Outcome},
     queue::{Free, Late, Queue, Share},
     target::Target,
@@ -87,6 +88,8 @@ struct Lane {
     heads: Vec<HeadReader>,
     /// Whose turn it is among the requests.
     rota: Rota,
+    /// How long each request is.
+    n_bytes: Vec<usize>,
     /// Each request once, twice, four times and so on, up to the depth of the pipeline, as the reactor keeps it.
     fixed: Vec<Vec<Fixed>>,
     /// Connections whose turn to connect comes, in order.
@@ -133,6 +136,7 @@ pub(super) struct Clients<'a, R> {
     over_at: Option<Nanos>,
     swept: (Nanos, usize),
     outcome: Outcome,
+    ledger: Ledger,
 }
 
 impl<'a, R: Reactor> Clients<'a, R> {
@@ -173,6 +177,7 @@ impl<'a, R: Reactor> Clients<'a, R> {
             over_at: None,
             swept: (Nanos::ZERO, 0),
             outcome: Outcome::default(),
+            ledger: Ledger::open(&duty.target.keeping, duty.idx)?,
             target: duty.target,
         })
     }
@@ -182,7 +187,7 @@ impl<'a, R: Reactor> Clients<'a, R> {
         loop {
             let now = clock::now();
             if self.is_done(now) {
-                return Ok(self.conclude(now));
+                return self.conclude(now);
             }
             self.sweep(now);
             self.start_due(now);
@@ -323,6 +328,7 @@ impl Duty {
             heads: route.asks.iter().map(|_| HeadReader::new(target.dialing.method)).collect(),
             rota: route.rota.from_part(self.idx, self.n_workers),
             fixed: route.asks.iter().map(|ask| fix(&ask.request)).collect(),
+            n_bytes: route.asks.iter().map(|ask| ask.request.len()).collect(),
             free: Vec::with_capacity(shut.len()),
             shut,
             queue,

@@ -91,6 +91,7 @@ impl<R: Reactor> Clients<'_, R> {
         connection.state = State::Opening(at);
         // Kept from the warm-up too: kept-alive connections are opened then, and seldom again.
         self.outcome.connect.record((at - since).0);
+        connection.took = at - since;
         let step = match self.dialer.channel(usize::from(connection.lane)) {
             Err(fault) => Err(fault),
             Ok(channel) if channel.is_plain() => return self.ready(idx, Opened::default(), at),
@@ -139,6 +140,8 @@ impl<R: Reactor> Clients<'_, R> {
         let connection = &mut self.connections[idx];
         let State::Opening(connected_at) = connection.state else { return };
         connection.begin();
+        connection.took += at - connected_at;
+        self.ledger.secured(connection.channel.security());
         if let Some(proxied_at) = opened.proxied_at {
             self.outcome.proxy.record((proxied_at - connected_at).0);
         }

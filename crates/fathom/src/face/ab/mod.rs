@@ -1,0 +1,287 @@
+//! The face of ab: so many requests from so many connections, and its tables.
+//!
+//! It asks as ab does, in HTTP/1.0 from one thread. What ab counts twice (a receive that failed is a failure and an exception
+//! there) is counted once.
+
+mod options;
+mod request;
+mod rows;
+mod table;
+mod text;
+
+use std::{
+    cell::Cell,
+    fs::File,
+    io::{self, BufWriter, Write as _},
+    path::Path,
+    rc::Rc,
+};
+
+use fathom_engine::Live;
+use fathom_http::names::{
+    BODY_BYTES, CLOSED_BY_SERVER, FIRST_BODY_BYTES, LENGTH_MISMATCHES, STATUS, TOTAL_TIME, facts,
+};
+use fathom_model::{
+    Histogram, Record,
+    names::{count, distribution},
+    units::Nanos,
+};
+use options::{Early, Options};
+use table::Times;
+use tempfile::TempDir;
+use text::{Failed, Outcome};
+
+use super::load::{self, Failures, Load, Refusal, Target};
+use crate::exit::Exit;
+
+/// ab has no bound of its own for a number of requests; everything here has one.
+const DURATION_MAX: Nanos = Nanos::from_secs(24 * 3600);
+
+/// Runs it with ab's own arguments.
+pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
+    let (words, extras) = load::without_extras(words);
+    let (said, read) = options::read(&words);
+    eprint!("{said}");
+    let options = match read {
+        Ok(options) => options,
+        Err(Early::Version) => return load::say(&banner(None)).map(|()| Exit::Pass),
+        Err(Early::Refused(text, code)) => {
+            eprint!("{text}");
+            return Ok(Exit::Of(code));
+        }
+    };
+    for sentence in &options.without_effect {
+        eprintln!("fathom: {sentence}");
+    }
+    let (host, port) = options.proxy.clone().unwrap_or((options.address.host.clone(), options.address.port));
+    let reached = load::reach(&Target { host: host.clone(), port: Some(port), is_secure: false }, "ab");
+    if let Err(Refusal::NotAllowed(screen)) = reached {
+        return Err(screen.into());
+    }
+    let spill = options.gnuplot.as_ref().map(|_| tempfile::tempdir()).transpose()?;
+    let load = load(&options, spill.as_ref().map(TempDir::path))?;
+    let heartbeat = Heartbeat::of(&options);
+    load::say(&(banner(Some(&options)) + &beginning(&options, heartbeat.is_some())))?;
+    if options.concurrency == 0 {
+        return Ok(Trouble { why: "Invalid argument".to_owned(), number: 22 }.tell("apr_pollset_poll"));
+    }
+    match reached {
+        Err(Refusal::Unknown(why)) => {
+            return Ok(Trouble::of_name(why).tell(&format!("apr_sockaddr_info_get() for {host}")));
+        }
+        Err(Refusal::Unreachable(cause)) => return Ok(Trouble::of_io(&cause).tell("apr_socket_recv")),
+        _ => {}
+    }
+    let measured = load.measure(heartbeat.as_ref().map(Heartbeat::watcher))?;
+    let record = measured.record()?;
+    load::say(&request::shown(&options, record))?;
+    let failures = Failures::of(record);
+    if failures.total() > 0 && !options.goes_on {
+        return Ok(given_up(record, failures));
+    }
+    let outcome = outcome(&options, record);
+    end(&options, &outcome, heartbeat.as_ref())?;
+    extras.add(&measured)?;
+    if let Some(exit) = files(&options, &outcome, spill.as_ref().map(TempDir::path))? {
+        return Ok(exit);
+    }
+    // ab ends a run that ctrl-C has cut short with its result and this code.
+    Ok(if measured.is_interrupted() { Exit::Of(1) } else { Exit::Pass })
+}
+
+/// What is printed first, in place of ab's own lines about itself and its owners.
+fn banner(options: Option<&Options>) -> String {
+    let line = format!("This is {} in the form of ApacheBench, Version 2.3", crate::wire_up::TOOL);
+    match options.and_then(|options| options.html.as_ref()) {
+        Some(_) => format!("<p>\n {line}<br>\n</p>\n<p>\n"),
+        None => format!("{line}\n\n"),
+    }
+}
+
+fn beginning(options: &Options, tells_progress: bool) -> String {
+    if options.html.is_some() {
+        return String::new();
+    }
+    let proxy = options.proxy.as_ref().map_or(String::new(), |(host, port)| format!("[through {host}:{port}] "));
+    let end = if tells_progress { "\n" } else { "..." };
+    format!("Benchmarking {} {proxy}(be patient){end}", options.address.host)
+}
+
+/// A line on stderr for each so many requests.
+struct Heartbeat {
+    every: u64,
+    seen: Rc<Cell<u64>>,
+}
+
+impl Heartbeat {
+    /// None for few requests, as ab has it.
+    fn of(options: &Options) -> Option<Self> {
+        let is_told = !options.quiet && options.requests > 150;
+        is_told.then(|| Self { every: (options.requests / 10).max(100), seen: Rc::default() })
+    }
+
+    fn beat(every: u64, before: u64, now: u64) {
+        for n in before / every + 1..=now / every {
+            eprintln!("Completed {} requests", n * every);
+        }
+    }
+
+    fn watcher(&self) -> Box<dyn Fn(Live)> {
+        let (every, seen) = (self.every, Rc::clone(&self.seen));
+        Box::new(move |live| {
+            let before = seen.replace(seen.get() + live.growth);
+            Self::beat(every, before, seen.get());
+        })
+    }
+
+    fn end(&self, n: u64) {
+        Self::beat(self.every, self.seen.get().min(n), n);
+        eprintln!("Finished {n} requests");
+    }
+}
+
+/// An error as the Apache Portable Runtime tells it.
+struct Trouble {
+    why: String,
+    number: u32,
+}
+
+impl Trouble {
+    fn timed_out() -> Self {
+        Self { why: "The timeout specified has expired".to_owned(), number: 70_007 }
+    }
+
+    /// Of a connection that ended too early.
+    fn end_of_file() -> Self {
+        Self { why: "End of file found".to_owned(), number: 70_014 }
+    }
+
+    fn of_io(cause: &io::Error) -> Self {
+        match cause.raw_os_error().and_then(|errno| u32::try_from(errno).ok()) {
+            Some(number) => Self { why: load::words(cause), number },
+            None => Self::timed_out(),
+        }
+    }
+
+    /// Of a name without an address.
+    fn of_name(why: String) -> Self {
+        // The runtime counts from here the errors of `getaddrinfo`, of which these two are common.
+        let number = 670_000 + if why.starts_with("Temporary") { 3 } else { 2 };
+        Self { why, number }
+    }
+
+    /// Of what a record says in words, such as `connection reset by peer`.
+    fn of_words(words: &str) -> Self {
+        load::error_of(words).map_or_else(Self::end_of_file, |error| Self::of_io(&error))
+    }
+
+    /// Says it; the last byte of the number is the exit code.
+    fn tell(&self, call: &str) -> Exit {
+        eprintln!("{call}: {} ({})", self.why, self.number);
+        Exit::Of(self.number.to_le_bytes()[0])
+    }
+}
+
+/// The end of a run that has met an error, without `-r`.
+fn given_up(record: &Record, failures: Failures) -> Exit {
+    let first = record.errors.keys().next().and_then(|what| what.split_once(": "));
+    let exit = match first {
+        _ if failures.timeout > 0 => Trouble::timed_out().tell("apr_pollset_poll"),
+        Some(("send", why)) => Trouble::of_words(why).tell("apr_socket_send"),
+        Some((_, why)) => Trouble::of_words(why).tell("apr_socket_recv"),
+        None => Trouble::end_of_file().tell("apr_socket_recv"),
+    };
+    match record.totals.get(count::REQUESTS) {
+        Some(n) if *n > 0 => eprintln!("Total of {n} requests completed"),
+        _ => {}
+    }
+    exit
+}
+
+fn load(options: &Options, spill: Option<&Path>) -> anyhow::Result<Load> {
+    let seconds = options.time.filter(|seconds| *seconds > 0);
+    Ok(Load {
+        title: format!("ab {}", options.address.url()),
+        settings: request::settings(options, spill)?,
+        duration: seconds.map_or(DURATION_MAX, Nanos::from_secs).min(DURATION_MAX),
+    })
+}
+
+/// Prints the result behind the end of the progress.
+fn end(options: &Options, outcome: &Outcome, heartbeat: Option<&Heartbeat>) -> anyhow::Result<()> {
+    let done = match heartbeat {
+        Some(heartbeat) => {
+            heartbeat.end(outcome.n_complete);
+            ""
+        }
+        None => "..done\n",
+    };
+    let result = match &options.html {
+        Some(layout) => text::html(outcome, options, layout),
+        None => text::plain(outcome, options),
+    };
+    load::say(&format!("{done}{result}"))
+}
+
+/// Writes the files of `-e` and `-g`; a layout in HTML has none. The exit code of one that cannot be made.
+fn files(options: &Options, outcome: &Outcome, spill: Option<&Path>) -> anyhow::Result<Option<Exit>> {
+    if options.html.is_some() {
+        return Ok(None);
+    }
+    let open = |path: &Path, what: &str| {
+        File::create(path)
+            .map(BufWriter::new)
+            .map_err(|error| eprintln!("Cannot open {what} output file: {}", load::words(&error)))
+    };
+    if let Some(path) = &options.csv {
+        let Ok(mut file) = open(path, "CSV") else { return Ok(Some(Exit::Of(1))) };
+        file.write_all(outcome.times.csv().as_bytes())?;
+        file.flush()?;
+    }
+    if let (Some(path), Some(folder)) = (&options.gnuplot, spill) {
+        let Ok(mut file) = open(path, "gnuplot") else { return Ok(Some(Exit::Of(1))) };
+        let logs = std::fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
+        rows::write(&logs.collect::<Result<Vec<_>, _>>()?, folder, &mut file)?;
+        file.flush()?;
+    }
+    Ok(None)
+}
+
+fn outcome(options: &Options, record: &Record) -> Outcome {
+    let total = |name: &str| record.totals.get(name).copied().unwrap_or(0);
+    let fact = |name: &str| record.facts.get(name).map(String::as_str);
+    let failures = Failures::of(record);
+    let failed = Failed {
+        connect: failures.connect,
+        receive: failures.receive,
+        length: if options.any_length { 0 } else { total(LENGTH_MISMATCHES) },
+        exceptions: failures.timeout,
+    };
+    let n_answered = total(count::REQUESTS);
+    Outcome {
+        server: request::field(fact(facts::HEAD).unwrap_or_default(), "server"),
+        security: fact(facts::TLS_VERSION)
+            .map(|version| text::security(version, fact(facts::TLS_CIPHER).unwrap_or_default())),
+        document_bytes: total(FIRST_BODY_BYTES),
+        took: record.measured_ns.1 - record.measured_ns.0,
+        n_complete: n_answered + failures.total(),
+        failed,
+        n_write_errors: failures.send,
+        n_not_2xx: STATUS[1..].iter().map(|name| total(name)).sum(),
+        n_kept: n_answered.saturating_sub(total(CLOSED_BY_SERVER)),
+        n_bytes: total(count::BYTES_RECEIVED),
+        n_bytes_sent: total(count::BYTES_SENT),
+        n_bytes_of_bodies: total(BODY_BYTES),
+        times: times(record),
+    }
+}
+
+/// The times of all answered requests; one on a connection that was open already has taken no time to connect.
+fn times(record: &Record) -> Times {
+    let named = |name: &str| record.distributions.get(name).cloned().unwrap_or_else(Histogram::new);
+    let processing = named(distribution::SERVICE_TIME);
+    let mut connect = named(distribution::CONNECT_TIME);
+    connect.record_n(0, processing.count().saturating_sub(connect.count()));
+    let total = record.distributions.get(TOTAL_TIME).cloned().unwrap_or_else(|| processing.clone());
+    Times { connect, processing, waiting: named(distribution::FIRST_BYTE), total }
+}

@@ -1,0 +1,77 @@
+//! The face of wrk: closed loop over keep-alive connections, without its scripts.
+//!
+//! Latency is the service time as it was measured. wrk adds samples that never were (its answer to coordinated omission), which
+//! this face does not.
+
+mod options;
+mod text;
+mod units;
+
+use fathom_model::{Settings, units::Nanos};
+use options::Options;
+
+use super::load::{self, Load, Refusal, Target};
+use crate::exit::{Exit, Screen};
+
+/// wrk's exit code for whatever is wrong before the run.
+const FAILED: Exit = Exit::Of(1);
+
+/// Runs it with wrk's own arguments.
+pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
+    let (words, extras) = load::without_extras(words);
+    let reading = options::read(&words);
+    if reading.version {
+        load::say(&format!("wrk 4.1 face of {} [epoll]\n", crate::wire_up::TOOL))?;
+    }
+    let options = match reading.asked {
+        Ok(options) => options,
+        Err(said) => return refuse(said.as_deref()),
+    };
+    if options.script.is_some() {
+        let screen = Screen::new(FAILED, "this face of wrk runs no scripts: scripts come with `fathom app`");
+        return Err(screen.line("use", "wrk without -s for one fixed request").into());
+    }
+    let Some(target) = Target::of(&options.url) else {
+        return refuse(Some(&format!("invalid URL: {}", options.url)));
+    };
+    match load::reach(&target, "wrk") {
+        Ok(()) => {}
+        Err(Refusal::NotAllowed(screen)) => return Err(screen.into()),
+        Err(Refusal::Unknown(why)) => {
+            eprintln!("unable to resolve {}:{} {why}", target.host, target.service());
+            return Ok(FAILED);
+        }
+        Err(Refusal::Unreachable(cause)) => {
+            eprintln!("unable to connect to {}:{} {}", target.host, target.service(), load::words(&cause));
+            return Ok(FAILED);
+        }
+    }
+    load::say(&text::head(&options))?;
+    let measured = load(&options).measure(None)?;
+    load::say(&text::body(&text::Outcome::of(measured.record()?), &options))?;
+    extras.add(&measured)?;
+    // wrk ends well on ctrl-C, with what it has measured so far.
+    Ok(Exit::Pass)
+}
+
+/// Says what is wrong and shows how to use it, as wrk does: the one on stderr, the other on stdout.
+fn refuse(said: Option<&str>) -> anyhow::Result<Exit> {
+    if let Some(said) = said {
+        eprintln!("{said}");
+    }
+    load::say(&options::usage())?;
+    Ok(FAILED)
+}
+
+fn load(options: &Options) -> Load {
+    let mut settings = Settings::default()
+        .with("url", options.url.clone())
+        .with("connections", options.connections.to_string())
+        .with("threads", options.threads.to_string())
+        .with("insecure", "true")
+        .with("timeout", format!("{}s", options.timeout.max(1)));
+    if !options.headers.is_empty() {
+        settings.set("header", options.headers.join("\n"));
+    }
+    Load { title: format!("wrk {}", options.url), settings, duration: Nanos::from_secs(options.duration) }
+}

@@ -1,0 +1,179 @@
+//! wrk's command line.
+
+use super::units;
+use crate::face::getopt::{Dialect, Item, Long, Syntax};
+
+const SYNTAX: Syntax = Syntax {
+    shorts: "t:c:d:s:H:T:Lrv?",
+    longs: &[
+        Long { name: "connections", short: 'c' },
+        Long { name: "duration", short: 'd' },
+        Long { name: "threads", short: 't' },
+        Long { name: "script", short: 's' },
+        Long { name: "header", short: 'H' },
+        Long { name: "latency", short: 'L' },
+        Long { name: "timeout", short: 'T' },
+        Long { name: "help", short: 'h' },
+        Long { name: "version", short: 'v' },
+    ],
+    dialect: Dialect::Gnu,
+};
+
+/// The tool's own list of options, a line each and none longer than 52 characters, as it pads them all to that width.
+const USAGE: &[&str] = &[
+    "Usage: wrk <options> <url>",
+    "  Options:",
+    "    -c, --connections <N>  Connections to keep open",
+    "    -d, --duration    <T>  Duration of test",
+    "    -t, --threads     <N>  Number of threads to use",
+    "",
+    "    -s, --script      <S>  Load Lua script file",
+    "    -H, --header      <H>  Add header to request",
+    "        --latency          Print latency statistics",
+    "        --timeout     <T>  Socket/request timeout",
+    "    -v, --version          Print version details",
+    "",
+    "  Numeric arguments may include a SI unit (1k, 1M, 1G)",
+    "  Time arguments may include a time unit (2s, 2m, 2h)",
+];
+
+/// The text of `wrk` without a URL.
+pub(super) fn usage() -> String {
+    let (last, lines) = USAGE.split_last().expect("the usage has lines");
+    lines.iter().map(|line| format!("{line:<54}\n")).chain([format!("{last:<53}\n")]).collect()
+}
+
+/// What was asked of wrk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Options {
+    pub(super) connections: u64,
+    pub(super) threads: u64,
+    /// In seconds.
+    pub(super) duration: u64,
+    /// In seconds.
+    pub(super) timeout: u64,
+    /// Of the form `Name: value`.
+    pub(super) headers: Vec<String>,
+    pub(super) latency: bool,
+    pub(super) script: Option<String>,
+    pub(super) url: String,
+}
+
+/// What a command line amounts to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Reading {
+    /// Whether the version is to be printed first, whatever follows.
+    pub(super) version: bool,
+    /// What to do, or what to say on stderr above the usage, if anything.
+    pub(super) asked: Result<Options, Option<String>>,
+}
+
+/// Reads the words behind the name of the tool.
+pub(super) fn read(words: &[String]) -> Reading {
+    let mut version = false;
+    let asked = read_all(words, &mut version);
+    Reading { version, asked }
+}
+
+fn read_all(words: &[String], version: &mut bool) -> Result<Options, Option<String>> {
+    let mut options = Options {
+        connections: 10,
+        threads: 2,
+        duration: 10,
+        timeout: 2,
+        headers: Vec::new(),
+        latency: false,
+        script: None,
+        url: String::new(),
+    };
+    let mut urls = Vec::new();
+    for item in SYNTAX.parse(words) {
+        match item {
+            Item::Option(letter, value) => option(&mut options, letter, value.unwrap_or_default(), version)?,
+            // Further operands are a script's arguments.
+            Item::Operand(word) => urls.push(word),
+            Item::Fault(text) => return Err(Some(format!("wrk: {text}"))),
+        }
+    }
+    let Some(url) = urls.into_iter().next() else { return Err(None) };
+    if options.threads == 0 || options.duration == 0 {
+        return Err(None);
+    }
+    if options.connections == 0 || options.connections < options.threads {
+        return Err(Some("number of connections must be >= threads".to_owned()));
+    }
+    Ok(Options { url, ..options })
+}
+
+fn option(options: &mut Options, letter: char, value: String, version: &mut bool) -> Result<(), Option<String>> {
+    let metric = || units::read_metric(&value).ok_or(None);
+    let time = || units::read_time(&value).ok_or(None);
+    match letter {
+        't' => options.threads = metric()?,
+        'c' => options.connections = metric()?,
+        'd' => options.duration = time()?,
+        'T' => options.timeout = time()?,
+        'L' => options.latency = true,
+        'v' => *version = true,
+        's' => options.script = Some(value),
+        // A field without a blank behind its colon is left out, as wrk does.
+        'H' => options.headers.extend(value.split_once(':').is_some_and(|(_, v)| v.starts_with(' ')).then_some(value)),
+        _ => return Err(None),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(line: &str) -> Reading {
+        read(&line.split_whitespace().map(|word| word.replace('_', " ")).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn wrk_s_options_are_read_in_every_form() {
+        let expected = Options {
+            connections: 1000,
+            threads: 4,
+            duration: 120,
+            timeout: 3,
+            headers: vec!["A: b".to_owned(), "C: d:e".to_owned()],
+            latency: true,
+            script: None,
+            url: "http://a/".to_owned(),
+        };
+        let lines = [
+            "-t4 -c1k -d2m -T3 -L -H A:_b -H C:_d:e -H x:y http://a/",
+            "http://a/ --threads=4 --connections 1K --duration 2m --timeout 3s --latency --header A:_b --header=C:_d:e other",
+            "-Lt 4 -c 1000 -d 120 --timeo 3 -HA:_b -H C:_d:e -- http://a/ argument",
+        ];
+        for line in lines {
+            assert_eq!(reading(line), Reading { version: false, asked: Ok(expected.clone()) }, "{line}");
+        }
+        let defaults = reading("u").asked.unwrap();
+        let shown = (defaults.connections, defaults.threads, defaults.duration, defaults.timeout);
+        assert_eq!(shown, (10, 2, 10, 2));
+    }
+
+    #[test]
+    fn what_wrk_refuses_is_refused_in_its_words() {
+        let cases = [
+            ("-t 8 -c 4 u", Some("number of connections must be >= threads")),
+            ("-c 0 u", Some("number of connections must be >= threads")),
+            ("-x u", Some("wrk: invalid option -- 'x'")),
+            ("--foo u", Some("wrk: unrecognized option '--foo'")),
+            ("-c", Some("wrk: option requires an argument -- 'c'")),
+            ("-t abc u", None),
+            ("-d 0 u", None),
+            ("-t 0 u", None),
+            ("-r u", None),
+            ("", None),
+        ];
+        for (line, said) in cases {
+            assert_eq!(reading(line).asked, Err(said.map(str::to_owned)), "{line}");
+        }
+        assert!(reading("-v").version && reading("-v").asked.is_err());
+        assert!(reading("-v u").version && reading("-v u").asked.is_ok());
+    }
+}

@@ -14,7 +14,11 @@ use fathom_model::{
 use fathom_statistics::Steadiness;
 use fathom_sys::{affinity, clock};
 
-use crate::{Error, Session, Slot, Stop, session::Live, slot::COUNTERS_MAX};
+use crate::{
+    Error, Session, Slot, Stop,
+    session::Live,
+    slot::{COUNTERS_MAX, Glance, Seen},
+};
 
 /// How long a responder goes on after the longest time that its initiator may take: nothing runs for ever.
 const RESPONDER_GRACE: Nanos = Nanos::from_secs(10);
@@ -92,6 +96,7 @@ pub struct Worker<'a> {
     /// The start that was agreed, on this host's monotonic clock.
     pub start: Nanos,
     slot: &'a Slot,
+    glance: &'a Glance,
     shared: &'a Shared,
 }
 
@@ -106,6 +111,14 @@ impl Worker<'_> {
     #[inline]
     pub fn raise(&self, counter: usize, value: u64) {
         self.slot.raise(counter, value);
+    }
+
+    /// Shows a latency to the live view: one load and one store in memory of this worker's own.
+    ///
+    /// It goes into no result: what is measured belongs into a histogram of the worker's own, beside this.
+    #[inline]
+    pub fn show(&self, latency: Nanos) {
+        self.glance.count(latency);
     }
 
     /// Which part of the trial is under way.
@@ -196,14 +209,16 @@ impl<T: Send> Crew<'_, T> {
     ) -> Result<Conducted<W>, Error> {
         assert!(self.counters.len() <= COUNTERS_MAX, "{} counters do not fit", self.counters.len());
         let slots: Vec<Slot> = self.states.iter().map(|_| Slot::default()).collect();
+        let glances: Vec<Glance> = self.states.iter().map(|_| Glance::default()).collect();
         let shared = Shared {
             phase: AtomicU8::new(first_phase(session, self.until) as u8),
             running: AtomicUsize::new(self.states.len()),
         };
-        let mut course = Course::new(session, self.counters, self.until, &slots);
+        let mut course = Course::new(session, (self.counters, self.until), (&slots, &glances));
         let outcomes = thread::scope(|scope| {
             let start_worker = |(idx, state)| {
-                let worker = Worker { idx, start: session.start, slot: &slots[idx], shared: &shared };
+                let (slot, glance) = (&slots[idx], &glances[idx]);
+                let worker = Worker { idx, start: session.start, slot, glance, shared: &shared };
                 let core = self.cores.get(idx % self.cores.len().max(1)).copied();
                 let work = &work;
                 scope.spawn(move || employ(worker, core, |worker| work(worker, state)))
@@ -273,6 +288,7 @@ struct Course<'a> {
     counters: &'static [&'static str],
     until: Until,
     slots: &'a [Slot],
+    glances: &'a [Glance],
     timeline: Timeline,
     seen: Vec<u64>,
     steadiness: Steadiness,
@@ -282,16 +298,22 @@ struct Course<'a> {
     complete: bool,
     elapsed: Nanos,
     live_seen: (Nanos, u64),
+    latencies_seen: Seen,
 }
 
 impl<'a> Course<'a> {
-    fn new(session: &'a Session, counters: &'static [&'static str], until: Until, slots: &'a [Slot]) -> Self {
+    fn new(
+        session: &'a Session,
+        (counters, until): (&'static [&'static str], Until),
+        (slots, glances): (&'a [Slot], &'a [Glance]),
+    ) -> Self {
         let warms_up = first_phase(session, until) == Phase::WarmUp;
         Self {
             session,
             counters,
             until,
             slots,
+            glances,
             timeline: Timeline::of(counters),
             seen: vec![0; counters.len()],
             steadiness: Steadiness::default(),
@@ -301,6 +323,7 @@ impl<'a> Course<'a> {
             complete: false,
             elapsed: Nanos::ZERO,
             live_seen: (Nanos::ZERO, 0),
+            latencies_seen: Seen::default(),
         }
     }
 
@@ -366,7 +389,8 @@ impl<'a> Course<'a> {
         if span >= LIVE_EVERY {
             let total = self.seen.first().copied().unwrap_or(0);
             let growth = total.saturating_sub(count);
-            live(Live { elapsed: self.elapsed, growth, span, measuring: self.measure_from.is_some() });
+            let p99 = self.latencies_seen.look(self.glances, 0.99);
+            live(Live { elapsed: self.elapsed, growth, span, measuring: self.measure_from.is_some(), p99 });
             self.live_seen = (self.elapsed, total);
         }
     }
@@ -448,6 +472,28 @@ mod tests {
             crew(1, Until::PhasesOver).conduct(&session, &mut (), |worker, ()| Ok(count_until_over(&worker))).unwrap();
         let record = conducted.record(Side::Initiator);
         assert_eq!((record.measured_ns.0, record.steady, record.notes), (Nanos::ZERO, true, Vec::new()));
+    }
+
+    #[test]
+    fn a_live_view_is_shown_the_rate_and_the_latency_of_all_workers() {
+        let shown = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let mut session = session();
+        session.phases.measure_ns = Nanos::from_millis(550);
+        session.live = Some({
+            let shown = std::sync::Arc::clone(&shown);
+            Box::new(move |live| shown.lock().unwrap().push(live))
+        });
+        let conducted = crew(2, Until::PhasesOver).conduct(&session, &mut (), |worker, ()| {
+            while !worker.is_over() {
+                worker.add(0, 1);
+                worker.show(Nanos::from_micros(250));
+            }
+            Ok(())
+        });
+        assert!(conducted.unwrap().record(Side::Initiator).distributions.is_empty(), "what is shown is no result");
+        let first = shown.lock().unwrap()[0];
+        let p99 = first.p99.unwrap();
+        assert!(first.growth > 0 && p99 > Nanos::from_micros(230) && p99 < Nanos::from_micros(270), "{first:?}");
     }
 
     #[test]

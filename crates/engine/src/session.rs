@@ -55,6 +55,8 @@ pub struct Live {
     pub span: Nanos,
     /// Whether the warm-up is over.
     pub measuring: bool,
+    /// The latency that one in a hundred exceeded since the last of these, to about 6 %, where the kind shows latencies.
+    pub p99: Option<Nanos>,
 }
 
 /// One trial as its test sees it.

@@ -1,6 +1,8 @@
 //! Counters that one thread writes and another reads.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use fathom_model::units::{Nanos, approximate, rounded};
 
 /// The most counters that a kind has.
 pub(crate) const COUNTERS_MAX: usize = 14;
@@ -34,5 +36,114 @@ impl Slot {
     #[must_use]
     pub fn read(&self, counter: usize) -> u64 {
         self.0[counter].load(Ordering::Relaxed)
+    }
+}
+
+/// Each power of two of a latency is cut into this many parts, so a glance is wrong by 6 % at most.
+const PARTS: u64 = 1 << PARTS_BITS;
+const PARTS_BITS: u32 = 3;
+/// The powers of two that are told apart above the first parts: up to 34 s; what takes longer counts as that.
+const OCTAVES: usize = 32;
+const CELLS: usize = (1 << PARTS_BITS) * (OCTAVES + 1);
+
+/// The latencies that one worker saw, coarsely, for whoever looks on while it works.
+///
+/// A result comes from the worker's own histogram, which nobody sees before the end. This one is small enough to be read twice
+/// a second, and to merge those of all workers, which quantiles cannot be. As in a [`Slot`], there is one writer.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Glance([AtomicU32; CELLS]);
+
+impl Default for Glance {
+    fn default() -> Self {
+        Self([const { AtomicU32::new(0) }; CELLS])
+    }
+}
+
+impl Glance {
+    /// Counts one latency; only the worker that owns the glance may call it.
+    #[inline]
+    pub(crate) fn count(&self, latency: Nanos) {
+        let cell = &self.0[cell_of(latency)];
+        cell.store(cell.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+}
+
+#[inline]
+fn cell_of(latency: Nanos) -> usize {
+    let octave = latency.0.checked_ilog2().and_then(|log| log.checked_sub(PARTS_BITS));
+    let cell = octave.map_or(latency.0, |octave| PARTS * u64::from(octave) + (latency.0 >> octave));
+    usize::try_from(cell).unwrap_or(CELLS).min(CELLS - 1)
+}
+
+/// The middle of the latencies that a cell counts.
+fn middle_of(cell: u64) -> Nanos {
+    if cell < PARTS {
+        return Nanos(cell);
+    }
+    let octave = cell / PARTS - 1;
+    Nanos(((cell % PARTS + PARTS) << octave) + (1 << octave) / 2)
+}
+
+/// What all workers' glances held when they were last looked at.
+#[derive(Debug)]
+pub(crate) struct Seen(Vec<u32>);
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self(vec![0; CELLS])
+    }
+}
+
+impl Seen {
+    /// The quantile of all that was counted since the last look; nothing when nothing was.
+    pub(crate) fn look(&mut self, glances: &[Glance], q: f64) -> Option<Nanos> {
+        let mut grown = [0_u64; CELLS];
+        for (cell, (grown, seen)) in grown.iter_mut().zip(&mut self.0).enumerate() {
+            let sum =
+                glances.iter().fold(0_u32, |sum, glance| sum.wrapping_add(glance.0[cell].load(Ordering::Relaxed)));
+            *grown = u64::from(sum.wrapping_sub(*seen));
+            *seen = sum;
+        }
+        let total: u64 = grown.iter().sum();
+        let rank = rounded((approximate(total) * q).ceil()).max(1);
+        let upto = grown.iter().scan(0, |sum, n| {
+            *sum += n;
+            Some(*sum)
+        });
+        let cell = (0..).zip(upto).find(|(_, upto)| total > 0 && *upto >= rank)?.0;
+        Some(middle_of(cell))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_glance_is_wrong_by_little() {
+        for latency in (0..63).map(|bit| Nanos(1 << bit)).chain((1..2000).map(|step| Nanos(step * 7919))) {
+            if latency > Nanos::from_secs(30) {
+                continue;
+            }
+            let middle = middle_of(u64::try_from(cell_of(latency)).unwrap());
+            let off = latency.0.abs_diff(middle.0);
+            assert!(off * 15 <= latency.0, "{latency} is taken for {middle}");
+        }
+    }
+
+    #[test]
+    fn each_look_shows_what_came_since_the_last_one_on_all_workers() {
+        let glances = [Glance::default(), Glance::default()];
+        let mut seen = Seen::default();
+        assert_eq!(seen.look(&glances, 0.99), None);
+        (0..990).for_each(|_| glances[0].count(Nanos::from_micros(100)));
+        (0..20).for_each(|_| glances[1].count(Nanos::from_millis(5)));
+        let [p50, p99] = [0.5, 0.99].map(|q| Seen::default().look(&glances, q).unwrap().0);
+        assert!((94_000..106_000).contains(&p50) && (4_700_000..5_300_000).contains(&p99), "{p50} {p99}");
+        seen.look(&glances, 0.5);
+        assert_eq!(seen.look(&glances, 0.5), None);
+        glances[1].count(Nanos::MAX);
+        assert!(seen.look(&glances, 0.5).unwrap() > Nanos::from_secs(30));
     }
 }

@@ -173,11 +173,20 @@ pub struct Progress {
     pub span_ns: Nanos,
     /// Whether the warm-up is over.
     pub measuring: bool,
+    /// The latency that one in a hundred exceeded since the last of these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_ns: Option<Nanos>,
 }
 
 impl From<Live> for Progress {
     fn from(live: Live) -> Self {
-        Self { elapsed_ns: live.elapsed, growth: live.growth, span_ns: live.span, measuring: live.measuring }
+        Self {
+            elapsed_ns: live.elapsed,
+            growth: live.growth,
+            span_ns: live.span,
+            measuring: live.measuring,
+            p99_ns: live.p99,
+        }
     }
 }
 
@@ -188,6 +197,7 @@ impl From<Progress> for Live {
             growth: progress.growth,
             span: progress.span_ns,
             measuring: progress.measuring,
+            p99: progress.p99_ns,
         }
     }
 }

@@ -113,6 +113,7 @@ impl LayerCommand {
             warmup: measuring::span(matches, "warmup", Nanos::from_secs(1))?.exact(),
             duration: measuring::span(matches, "duration", Nanos::from_secs(2))?.exact(),
             options: settings,
+            search: None,
             expect: std::collections::BTreeMap::new(),
         }];
         measuring::promise(&mut tests, matches)?;

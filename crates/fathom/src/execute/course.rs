@@ -94,6 +94,7 @@ fn blank(plan: &Plan, surroundings: &Surroundings, now: &Zoned) -> anyhow::Resul
             conservation: None,
             findings: Vec::new(),
             unavailable: None,
+            curve: None,
         })
     });
     Ok(Run {

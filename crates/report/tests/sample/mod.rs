@@ -235,6 +235,7 @@ fn test(shape: &Shape) -> TestRun {
         conservation: None,
         findings: Vec::new(),
         unavailable: None,
+        curve: None,
     }
 }
 
@@ -477,6 +478,7 @@ pub(crate) fn run() -> Run {
         warmup: "400ms".to_owned(),
         duration: "2s".to_owned(),
         options: test.options.clone(),
+        search: None,
         expect: test.expect.clone(),
     };
     Run {

@@ -1,14 +1,22 @@
 //! `fathom http | tcp | udp | packet`: one layer, one test.
 
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command, parser::ValueSource};
 use fathom_engine::TestKind;
-use fathom_model::{TestPlan, units::Nanos};
+use fathom_model::{OptionDoc, TestPlan, units::Nanos};
 
-use super::measuring::{self, Ends, Keep};
+use super::{
+    find,
+    measuring::{self, Ends, Keep},
+};
 use crate::{
     exit::{Exit, Screen},
     options, wire_up,
 };
+
+/// The longest warm-up and the measured time of a round.
+const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(2));
+/// As many rounds as make an interval narrow.
+const ROUNDS: u32 = 5;
 
 /// A command that measures one layer.
 pub(super) struct LayerCommand {
@@ -89,13 +97,13 @@ impl LayerCommand {
             .arg(target)
             .arg(test.help("what is measured"))
             .args(options)
+            .args(if self.open().is_some() { find::arguments() } else { Vec::new() })
             .args(measuring::arguments())
             .after_help(self.examples)
     }
 
     pub(super) fn run(&self, matches: &ArgMatches) -> anyhow::Result<Exit> {
-        let word = matches.get_one::<String>("test").map_or(self.tests[0].0, String::as_str);
-        let (_, kind) = self.tests.iter().find(|(test, _)| *test == word).expect("clap knows the tests of the table");
+        let (word, kind) = self.test(matches);
         let (ends, url) = self.ends(matches)?;
         let given: Vec<_> = self.kinds();
         let mut settings = options::settings(matches, &given);
@@ -105,20 +113,41 @@ impl LayerCommand {
         let settings = settings
             .complete(wire_up::kind(kind)?.options())
             .map_err(|error| Screen::new(Exit::Usage, format!("{} --test {word}: {error}", self.name)))?;
+        let search = find::search(matches);
+        let (warmup, duration) = if search.is_some() { find::SPANS } else { SPANS };
+        let rounds = if search.is_some() { 1 } else { ROUNDS };
         let mut tests = vec![TestPlan {
-            name: (*kind).to_owned(),
-            kind: (*kind).to_owned(),
+            name: kind.to_owned(),
+            kind: kind.to_owned(),
             from: ends.from().to_owned(),
             to: url.is_none().then(|| ends.to().to_owned()),
-            warmup: measuring::span(matches, "warmup", Nanos::from_secs(1))?.exact(),
-            duration: measuring::span(matches, "duration", Nanos::from_secs(2))?.exact(),
+            warmup: measuring::span(matches, "warmup", warmup)?.exact(),
+            duration: measuring::span(matches, "duration", duration)?.exact(),
             options: settings,
-            search: None,
+            search,
             expect: std::collections::BTreeMap::new(),
         }];
         measuring::promise(&mut tests, matches)?;
         let title = format!("{} {}", self.title, url.as_deref().unwrap_or(word));
-        measuring::carry_out(measuring::plan((title, 5), ends, tests, matches), matches, Keep::WhenAsked)
+        measuring::carry_out(measuring::plan((title, rounds), ends, tests, matches), matches, Keep::WhenAsked)
+    }
+
+    /// The test that can be asked for a rate, which a search for a limit needs.
+    fn open(&self) -> Option<(&'static str, &'static str)> {
+        let sets_rate = |option: &OptionDoc| option.name == "rate";
+        let has_rate = |kind: &str| wire_up::kind(kind).is_ok_and(|kind| kind.options().iter().any(sets_rate));
+        self.tests.iter().find(|(_, kind)| has_rate(kind)).copied()
+    }
+
+    /// The word of the test and its kind: what was asked for, else what fits the other options.
+    fn test(&self, matches: &ArgMatches) -> (&'static str, &'static str) {
+        let word = matches.get_one::<String>("test").map_or(self.tests[0].0, String::as_str);
+        let asked = matches.value_source("test") == Some(ValueSource::CommandLine);
+        let named = self.tests.iter().find(|(test, _)| *test == word).expect("clap knows the tests of the table");
+        match self.open() {
+            Some(open) if !asked && find::is_asked(matches) => open,
+            _ => *named,
+        }
     }
 
     /// The hosts, and the URL when the target needs nothing of ours.

@@ -6,6 +6,7 @@ use fathom_model::{
     units::Nanos,
 };
 
+use super::sought;
 use crate::{
     exit::{Exit, Screen},
     wire_up,
@@ -84,8 +85,10 @@ fn complete_test(test: &mut TestPlan, hosts: &[String]) -> Result<(), Screen> {
         }
         *place = span.exact();
     }
+    sought::complete(test, kind)?;
+    let metrics = sought::metrics(test, kind);
     for (name, text) in &test.expect {
-        let metric = fathom_analyze::promise::find(kind.metrics(), name);
+        let metric = fathom_analyze::promise::find(&metrics, name);
         metric
             .and_then(|metric| fathom_analyze::promise::parse(text, metric))
             .map_err(|error| wrong(error.to_string()).line("use", error.hint()))?;

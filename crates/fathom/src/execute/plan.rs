@@ -131,6 +131,17 @@ mod tests {
     }
 
     #[test]
+    fn a_search_is_completed_printed_and_read_back() {
+        let search = "duration = \"1s\"\nsearch = { objective = \"lost<0.1 %\", option = \"pps\", low = \"1000\" }";
+        let text = PLAN.replace("duration = \"1s\"", search).replace("tcp_rr", "udp_stream");
+        let plan = completed(&text.replace("latency_ns_p50 = \"< 1ms\"", "limit_per_sec = \">= 20k\"")).unwrap();
+        let search = plan.tests[0].search.clone().unwrap();
+        assert_eq!((search.objective.as_str(), search.low.as_deref()), ("loss_ratio < 0.1 %", Some("1k/s")));
+        assert_eq!(search.precision.as_deref(), Some("2.5%"));
+        assert_eq!(completed(&super::text(&plan).unwrap()), Ok(plan));
+    }
+
+    #[test]
     fn what_is_wrong_is_named_before_anything_is_touched() {
         let cases = [
             ("kind = \"tcp_rr\"", "kind = \"tcp_qq\"", "tcp_qq"),

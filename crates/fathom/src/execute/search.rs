@@ -23,6 +23,9 @@ use crate::{hosts::Hosts, wire_up};
 /// A trial at a low rate is made longer for the sake of its quantile, but at most by so much.
 const LONGER_MAX: u64 = 10;
 
+/// So many may be due and not sent when a trial ends, at any rate; in a trial of a hundred they are no sign of a slow tool.
+const EDGE: u64 = 3;
+
 /// Why no trial can be made any more.
 enum Halt {
     Fleet(Error),
@@ -130,8 +133,8 @@ impl Trials<'_, '_> {
         let (value, achieved) = (value_of(&sought.metric), value_of(&sought.achieved));
         let totals = trial.records.values().find(|record| record.side == Side::Initiator).map(|record| &record.totals);
         let total = |name: &str| totals.and_then(|totals| totals.get(name)).copied();
-        let share = |part: &str| ratio(total(part)?, total(count::INTENDED)?);
-        let sent = share(count::SENT);
+        let sent = total(count::SENT).zip(total(count::INTENDED));
+        let sent = sent.and_then(|(sent, intended)| ratio((sent + EDGE).min(intended), intended));
         // What is lost is what such an objective is about: how much of it may be missing is for its bound to say.
         let is_loss = matches!(sought.metric.from, Derivation::Missing { .. });
         let is_random = self.test.options.text("arrivals").is_some_and(|arrivals| arrivals != "constant");

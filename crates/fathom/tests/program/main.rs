@@ -11,6 +11,7 @@ mod commands;
 mod endings;
 mod evaluation;
 mod refusals;
+mod search;
 mod served;
 mod truth;
 mod users;

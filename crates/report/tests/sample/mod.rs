@@ -526,7 +526,7 @@ pub(crate) fn searched() -> Run {
     const LIMIT: (f64, f64) = (47_600.0, 48_200.0);
     let mut run = run_of("http");
     run.findings.clear();
-    run.command = "fathom http http://10.0.0.2/ --find-limit 'p99<2ms'".to_owned();
+    "fathom http http://10.0.0.2/ --find-limit 'p99<2ms'".clone_into(&mut run.command);
     let rates = [4e3, 8e3, 16e3, 24e3, 32e3, 40e3, 45e3, LIMIT.0, 47_900.0, LIMIT.1, 52e3, 64e3];
     let mean = |offered: f64| if offered < 49_500.0 { 1e9 / (50e3 - offered) } else { 2e7 };
     let points = rates.iter().enumerate().map(|(place, offered)| {

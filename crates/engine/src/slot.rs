@@ -1,11 +1,10 @@
 //! Counters that one thread writes and another reads.
 
+use fathom_model::units::{Nanos, approximate, rounded};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use fathom_model::units::{Nanos, approximate, rounded};
-
-/// The most counters that a kind has.
-pub(crate) const COUNTERS_MAX: usize = 14;
+/// The most counters that a kind has: as many as fill the two cache lines that a slot takes anyway.
+pub(crate) const COUNTERS_MAX: usize = 16;
 
 /// Counters of one worker, on cache lines of their own.
 ///

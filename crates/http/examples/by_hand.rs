@@ -1,14 +1,14 @@
-//! Either end of `http_closed` by hand, to set it beside other tools: `by_hand serve PORT [WORKERS] [SIZE]` answers for a
-//! minute, `by_hand ask URL CONNECTIONS THREADS SECONDS` asks.
+//! Either end of a load by hand, to set it beside other tools: `by_hand serve PORT [WORKERS] [SIZE]` answers for a minute,
+//! `by_hand ask URL SECONDS [OPTION=VALUE …]` asks, in an open load when there is a `rate`.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench that is read by the one who started it")]
 
 use std::thread;
 
 use fathom_engine::{Session, StopFlag, TestKind};
-use fathom_http::{Closed, Responder, ResponderOptions};
+use fathom_http::{Closed, Open, Responder, ResponderOptions};
 use fathom_model::{
     Endpoints, Phases, Record, Role, Settings, Side,
-    names::{count, distribution},
+    names::count,
     units::{Nanos, approximate},
 };
 use fathom_sys::clock;
@@ -19,8 +19,8 @@ fn main() {
         ["serve", port] => serve(port, "1", "612"),
         ["serve", port, workers] => serve(port, workers, "612"),
         ["serve", port, workers, size] => serve(port, workers, size),
-        ["ask", url, connections, threads, secs] => ask(url, [connections, threads], secs.parse().unwrap()),
-        _ => println!("serve PORT [WORKERS] [SIZE] | ask URL CONNECTIONS THREADS SECONDS"),
+        ["ask", url, secs, ref options @ ..] => ask(url, secs.parse().unwrap(), options),
+        _ => println!("serve PORT [WORKERS] [SIZE] | ask URL SECONDS [OPTION=VALUE …]"),
     }
 }
 
@@ -40,15 +40,18 @@ fn serve(port: &str, workers: &str, size: &str) {
     });
 }
 
-fn ask(url: &str, [connections, threads]: [&str; 2], secs: u64) {
+fn ask(url: &str, secs: u64, options: &[&str]) {
     let phases =
         Phases { warmup_max_ns: Nanos::ZERO, measure_ns: Nanos::from_secs(secs), interval_ns: Nanos::from_millis(100) };
-    let settings = Settings::default().with("url", url).with("connections", connections).with("threads", threads);
+    let options = options.iter().map(|option| option.split_once('=').unwrap());
+    let settings =
+        options.fold(Settings::default().with("url", url), |settings, (name, value)| settings.with(name, value));
+    let kind: &dyn TestKind = if settings.text("rate").is_some() { &Open } else { &Closed };
     let role = Role {
         test: String::new(),
-        kind: Closed.name().to_owned(),
+        kind: kind.name().to_owned(),
         side: Side::Initiator,
-        settings: settings.complete(Closed.options()).unwrap(),
+        settings: settings.complete(kind.options()).unwrap(),
         phases,
         address: None,
         interface: None,
@@ -56,7 +59,7 @@ fn ask(url: &str, [connections, threads]: [&str; 2], secs: u64) {
         cores: Vec::new(),
         seed: 0,
     };
-    let test = Closed.prepare(&role).unwrap();
+    let test = kind.prepare(&role).unwrap();
     let record = test.run(&Session::new(clock::now(), phases)).unwrap();
     report(&record);
 }
@@ -68,9 +71,13 @@ fn report(record: &Record) {
         approximate(requests) / span.as_secs_f64(),
         record.cpu_ns / requests.max(1),
     );
-    let service = &record.distributions[distribution::SERVICE_TIME];
-    for q in [0.5, 0.9, 0.99, 0.999, 1.0] {
-        println!("  {q}: {}", service.quantile(q).map(Nanos).unwrap_or_default());
+    for (name, times) in &record.distributions {
+        let at = |q| times.quantile(q).map(Nanos).unwrap_or_default();
+        let [p50, p90, p99, p999, max] = [0.5, 0.9, 0.99, 0.999, 1.0].map(at);
+        println!("  {name} of {}: p50 {p50}, p90 {p90}, p99 {p99}, p99.9 {p999}, max {max}", times.count());
     }
-    println!("  errors: {:?}", record.errors);
+    println!("  {:?}\n  errors: {:?}", record.totals, record.errors);
+    for note in &record.notes {
+        println!("  {}: {}", note.id, note.text);
+    }
 }

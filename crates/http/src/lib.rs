@@ -3,11 +3,13 @@
 //! [`h1`] is the protocol without I/O, [`responder`] the server at the other end, [`KINDS`] what can be measured. Knows nothing
 //! of scripted users, of plans and of output.
 
+pub mod dial;
 pub mod h1;
 mod kinds;
+mod load;
 pub mod names;
 pub mod responder;
 pub mod url;
 
-pub use kinds::{Closed, KINDS};
+pub use kinds::{Closed, KINDS, Open};
 pub use responder::{Responder, ResponderCounts, ResponderOptions};

@@ -1,30 +1,63 @@
-//! Addresses of the form `http://host[:port][/path][?query]` (RFC 3986, RFC 9110 section 4.2).
+//! Addresses of the form `http[s]://[user[:password]@]host[:port][/path][?query]` (RFC 3986, RFC 9110 section 4.2).
 //!
-//! Knows no other scheme, no user information and no fragments; names are resolved by the system.
+//! Knows no other scheme and drops fragments, which are never sent (RFC 9110 section 4.2.3). The path and the query are kept
+//! byte for byte: what is measured is what was written, so nothing is normalised.
 
 use std::{
+    fmt,
     net::{Ipv6Addr, SocketAddr, ToSocketAddrs},
     str::FromStr,
 };
 
-/// The port of `http` without one (RFC 9110 section 4.2.1).
-const DEFAULT_PORT: u16 = 80;
+use percent_encoding::percent_decode_str;
+
+/// What lies between HTTP and the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scheme {
+    /// Nothing.
+    Http,
+    /// TLS.
+    Https,
+}
+
+impl Scheme {
+    /// The port of a URL that names none (RFC 9110 section 4.2.1 and 4.2.2).
+    #[must_use]
+    pub const fn usual_port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https => 443,
+        }
+    }
+
+    /// As it stands before `://`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+}
 
 /// Why a URL cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum UrlError {
     /// It begins with another scheme, or with none.
-    #[error("`{0}` does not begin with http://")]
+    #[error("`{0}` does not begin with http:// or https://")]
     Scheme(String),
-    /// It asks for TLS.
-    #[error("`{0}` asks for TLS, which is not there yet")]
-    Tls(String),
     /// There is no usable host in it.
     #[error("`{0}` names no host that can be used")]
     Host(String),
+    /// The host has letters that names on the network do not have.
+    #[error("`{0}` has a host that is not ASCII")]
+    International(String),
     /// The port is not a number from 1 to 65535.
     #[error("`{0}` has a port that is not a number from 1 to 65535")]
     Port(String),
+    /// The user or the password is not text.
+    #[error("`{0}` has a user or a password that is not percent-encoded UTF-8 without control characters")]
+    User(String),
     /// The path or the query holds what a request line cannot.
     #[error("`{0}` has a character in its path that must be percent-encoded")]
     Target(String),
@@ -39,23 +72,46 @@ pub enum UrlError {
     },
 }
 
+impl UrlError {
+    /// What to write instead.
+    #[must_use]
+    pub const fn hint(&self) -> &'static str {
+        match self {
+            Self::Scheme(_) | Self::Host(_) | Self::Port(_) => "write it as http://host:port/path or https://…",
+            Self::International(_) => "write the host in its ASCII form, which begins with xn--",
+            Self::User(_) => "percent-encode it, or give it by the option user",
+            Self::Target(_) => "percent-encode it: a space is %20",
+            Self::Resolve { .. } => "check the name, or give an address by the option connect-to",
+        }
+    }
+}
+
 /// A target of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
+    /// Whether there is TLS.
+    pub scheme: Scheme,
     /// A name, an IPv4 address, or an IPv6 address without its brackets.
     pub host: String,
     /// The port.
     pub port: u16,
     /// The path and the query; `/` when there is neither.
     pub target: String,
+    /// `name:password`, decoded, where the URL has a user.
+    pub user: Option<String>,
 }
 
 impl Url {
     /// The value of `Host`: the port is left out where it is the usual one.
     #[must_use]
     pub fn host_field(&self) -> String {
-        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
-        if self.port == DEFAULT_PORT { host } else { format!("{host}:{}", self.port) }
+        if self.port == self.scheme.usual_port() { bracketed(&self.host) } else { self.authority() }
+    }
+
+    /// Host and port, as `CONNECT` wants them (RFC 9110 section 9.3.6).
+    #[must_use]
+    pub fn authority(&self) -> String {
+        format!("{}:{}", bracketed(&self.host), self.port)
     }
 
     /// The first address of the host.
@@ -69,36 +125,65 @@ impl Url {
     }
 }
 
+/// The URL without its user, as a request through a proxy has it (RFC 9112 section 3.2.2).
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}{}", self.scheme.name(), self.host_field(), self.target)
+    }
+}
+
+fn bracketed(host: &str) -> String {
+    if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
+}
+
 impl FromStr for Url {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
         let (scheme, rest) = text.split_once("://").ok_or_else(|| UrlError::Scheme(text.to_owned()))?;
-        match scheme.to_ascii_lowercase().as_str() {
-            "http" => {}
-            "https" => return Err(UrlError::Tls(text.to_owned())),
+        let scheme = match scheme.to_ascii_lowercase().as_str() {
+            "http" => Scheme::Http,
+            "https" => Scheme::Https,
             _ => return Err(UrlError::Scheme(text.to_owned())),
-        }
+        };
         let rest = rest.split('#').next().unwrap_or_default();
         let (authority, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+        let (user, authority) = match authority.rsplit_once('@') {
+            Some((user, rest)) => (Some(decoded(user).ok_or_else(|| UrlError::User(text.to_owned()))?), rest),
+            None => (None, authority),
+        };
+        if !authority.is_ascii() {
+            return Err(UrlError::International(text.to_owned()));
+        }
         let (host, port) = host_and_port(authority).ok_or_else(|| UrlError::Host(text.to_owned()))?;
         let port = match port {
-            None | Some("") => DEFAULT_PORT,
+            None | Some("") => scheme.usual_port(),
             Some(port) => number(port).ok_or_else(|| UrlError::Port(text.to_owned()))?,
         };
         if !target.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(UrlError::Target(text.to_owned()));
         }
         let slash = if target.starts_with('/') { "" } else { "/" };
-        Ok(Self { host: host.to_owned(), port, target: format!("{slash}{target}") })
+        Ok(Self { scheme, host: host.to_owned(), port, target: format!("{slash}{target}"), user })
     }
+}
+
+/// `name:password` out of what stands before the `@`; a missing password is an empty one.
+fn decoded(user: &str) -> Option<String> {
+    let part = |text: &str| percent_decode_str(text).decode_utf8().ok().map(String::from);
+    let (name, password) = user.split_once(':').unwrap_or((user, ""));
+    let (name, password) = (part(name)?, part(password)?);
+    // A colon in the name would begin the password (RFC 7617 section 2).
+    let is_sound = !name.contains(':') && !(name.chars().chain(password.chars())).any(char::is_control);
+    is_sound.then(|| format!("{name}:{password}"))
 }
 
 fn number(port: &str) -> Option<u16> {
     port.parse().ok().filter(|&number| number != 0 && !port.starts_with('+'))
 }
 
-fn host_and_port(authority: &str) -> Option<(&str, Option<&str>)> {
+/// Splits `host[:port]`, where a literal IPv6 address stands in brackets.
+pub(crate) fn host_and_port(authority: &str) -> Option<(&str, Option<&str>)> {
     let (host, port) = if let Some(rest) = authority.strip_prefix('[') {
         let (host, port) = rest.split_once(']')?;
         host.parse::<Ipv6Addr>().ok()?;
@@ -122,22 +207,48 @@ mod tests {
             ("http://10.0.0.1?q", "10.0.0.1", 80, "/?q", "10.0.0.1"),
             ("http://[::1]:8080/", "::1", 8080, "/", "[::1]:8080"),
             ("http://[2001:db8::1]", "2001:db8::1", 80, "/", "[2001:db8::1]"),
+            ("https://a", "a", 443, "/", "a"),
+            ("https://a:80/", "a", 80, "/", "a:80"),
+            ("https://a:443/x/../y?%zz", "a", 443, "/x/../y?%zz", "a"),
         ];
         for (text, host, port, target, field) in cases {
             let url: Url = text.parse().unwrap();
             assert_eq!((url.host.as_str(), url.port, url.target.as_str()), (host, port, target), "{text}");
             assert_eq!(url.host_field(), field);
+            assert_eq!((url.scheme == Scheme::Https, url.user), (text.starts_with("https"), None), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_user_is_decoded_and_never_written_into_a_request_line() {
+        let cases = [
+            ("http://me:se%3Acret@a/x", "me:se:cret", "http://a/x"),
+            ("https://me@a:8443", "me:", "https://a:8443/"),
+            ("http://a%40b:p%20q@[::1]:81/", "a@b:p q", "http://[::1]:81/"),
+            ("http://:p@a", ":p", "http://a/"),
+        ];
+        for (text, user, without) in cases {
+            let url: Url = text.parse().unwrap();
+            assert_eq!((url.user.as_deref(), url.to_string().as_str()), (Some(user), without), "{text}");
         }
     }
 
     #[test]
     fn what_is_wrong_with_a_url_is_named() {
         let cases = [
-            ("example.org", "`example.org` does not begin with http://"),
-            ("ftp://a", "`ftp://a` does not begin with http://"),
-            ("https://a", "`https://a` asks for TLS, which is not there yet"),
+            ("example.org", "`example.org` does not begin with http:// or https://"),
+            ("ftp://a", "`ftp://a` does not begin with http:// or https://"),
             ("http://", "`http://` names no host that can be used"),
-            ("http://me@a/", "`http://me@a/` names no host that can be used"),
+            ("http://me@", "`http://me@` names no host that can be used"),
+            (
+                "http://a%3Ab:c@d",
+                "`http://a%3Ab:c@d` has a user or a password that is not percent-encoded UTF-8 without control characters",
+            ),
+            (
+                "http://%ff@d",
+                "`http://%ff@d` has a user or a password that is not percent-encoded UTF-8 without control characters",
+            ),
+            ("http://ä/", "`http://ä/` has a host that is not ASCII"),
             ("http://[::1", "`http://[::1` names no host that can be used"),
             ("http://[a]/", "`http://[a]/` names no host that can be used"),
             ("http://a:x/", "`http://a:x/` has a port that is not a number from 1 to 65535"),

@@ -1,100 +1,36 @@
 //! The kind `http_closed` over loopback, against our responder and against servers that behave badly.
 #![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
 
+mod stage;
+
 use std::{
-    io::{Read, Write},
+    io::Write,
     net::{SocketAddr, TcpListener, TcpStream},
     thread,
 };
 
-use fathom_engine::{Error, Session, TestKind};
+use fathom_engine::{Error, TestKind};
 use fathom_http::{Closed, names};
 use fathom_model::{
-    Derivation, Endpoints, Phases, Record, Role, Settings, Side,
+    Derivation, Phases, Record, Side,
     names::{count, distribution},
     units::Nanos,
 };
 use fathom_sys::clock;
+use stage::{PHASES, read_request, role, server, server_of};
 
-const PHASES: Phases = Phases {
-    warmup_max_ns: Nanos::from_millis(40),
-    measure_ns: Nanos::from_millis(160),
-    interval_ns: Nanos::from_millis(20),
-};
-
-fn role(side: Side, options: &[(&str, &str)]) -> Role {
-    let settings = options.iter().fold(Settings::default(), |all, (name, value)| all.with(name, *value));
-    Role {
-        test: "requests".to_owned(),
-        kind: "http_closed".to_owned(),
-        side,
-        settings: settings.complete(Closed.options()).unwrap(),
-        phases: PHASES,
-        address: None,
-        interface: None,
-        peer: Endpoints::new(),
-        cores: Vec::new(),
-        seed: 1,
-    }
-}
-
-fn session() -> Session {
-    Session::new(clock::now() + Nanos::from_millis(2), PHASES)
-}
-
-/// Runs both sides; the records of the initiator and of the responder.
 fn both(options: &[(&str, &str)]) -> (Record, Record) {
-    let responder = Closed.prepare(&role(Side::Responder, options)).unwrap();
-    let peer = responder.endpoints();
-    let initiator = Closed.prepare(&Role { peer, ..role(Side::Initiator, options) }).unwrap();
-    let (here, there) = (session(), session());
-    let stop = there.stop.clone();
-    thread::scope(|scope| {
-        let answered = scope.spawn(move || responder.run(&there).unwrap());
-        let asked = initiator.run(&here);
-        stop.finish();
-        (asked.unwrap(), answered.join().unwrap())
-    })
+    stage::both(&Closed, options)
 }
 
 /// Runs the initiator against any server.
 fn against(address: SocketAddr, options: &[(&str, &str)]) -> Result<Record, Error> {
-    against_for(PHASES.measure_ns, address, options)
+    stage::against(&Closed, PHASES, address, options)
 }
 
 /// The same, for some time.
 fn against_for(measure_ns: Nanos, address: SocketAddr, options: &[(&str, &str)]) -> Result<Record, Error> {
-    let url = format!("http://{address}");
-    let options = [options, &[("url", &url)]].concat();
-    let session = Session::new(clock::now(), Phases { measure_ns, ..PHASES });
-    Closed.prepare(&role(Side::Initiator, &options))?.run(&session)
-}
-
-/// A server that gives each request to `answer` until that returns an error; it ends when the test does.
-fn server(answer: impl Fn(&mut TcpStream) -> std::io::Result<()> + Clone + Send + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for mut stream in listener.incoming().map_while(Result::ok) {
-            let answer = answer.clone();
-            thread::spawn(move || while read_request(&mut stream).is_some() && answer(&mut stream).is_ok() {});
-        }
-    });
-    address
-}
-
-/// Reads one request without a body; the requests of a closed loop never share a segment.
-fn read_request(stream: &mut TcpStream) -> Option<Vec<u8>> {
-    let mut request = Vec::new();
-    let mut piece = [0; 1024];
-    while !request.ends_with(b"\r\n\r\n") {
-        match stream.read(&mut piece) {
-            Ok(1..) => request.extend_from_slice(&piece[..piece.iter().position(|&byte| byte == 0).unwrap_or(1024)]),
-            _ => return None,
-        }
-        piece.fill(0);
-    }
-    Some(request)
+    stage::against(&Closed, Phases { measure_ns, ..PHASES }, address, options)
 }
 
 #[test]
@@ -157,7 +93,7 @@ fn every_framing_of_an_answer_is_understood() {
         "HTTP/1.1 204 No Content\r\n\r\n",
     ];
     for text in texts {
-        let address = server(move |stream| stream.write_all(text.as_bytes()));
+        let address = server_of(text.as_bytes());
         let record = against(address, &[("connections", "2"), ("requests", "20")]).unwrap();
         assert_eq!((record.totals[count::REQUESTS], record.totals[names::ERRORS]), (20, 0), "{text}");
         assert_eq!(record.totals[count::BYTES_RECEIVED], 20 * text.len() as u64, "{text}");
@@ -190,6 +126,39 @@ fn a_server_that_closes_after_each_answer_is_connected_to_again() {
         let record = against(address, &[("connections", "3"), ("requests", "30")]).unwrap();
         assert_eq!((record.totals[count::REQUESTS], record.totals[names::ERRORS]), (30, 0), "{text}");
         assert_eq!((record.totals[count::CONNECTIONS], record.totals[names::CLOSED_BY_SERVER]), (30, 30), "{text}");
+    }
+}
+
+#[test]
+fn a_pipeline_keeps_several_requests_under_way_and_counts_each_once() {
+    let (asked, answered) = both(&[("pipeline", "7"), ("requests", "1000"), ("connections", "3")]);
+    assert_eq!((asked.totals[count::REQUESTS], answered.totals[count::REQUESTS]), (1000, 1000));
+    assert_eq!(asked.distributions[distribution::SERVICE_TIME].count(), 1000);
+    assert_eq!((asked.totals[names::ERRORS], asked.totals[count::CONNECTIONS]), (0, 3));
+}
+
+#[test]
+fn what_was_sent_behind_the_last_answer_of_a_connection_is_asked_again() {
+    let address = server(|stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
+        read_request(stream).ok_or(std::io::ErrorKind::UnexpectedEof)?;
+        stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")?;
+        Err(std::io::ErrorKind::Other.into())
+    });
+    let record = against(address, &[("pipeline", "4"), ("requests", "20"), ("connections", "1")]).unwrap();
+    assert_eq!((record.totals[count::REQUESTS], record.totals[names::ERRORS]), (20, 0), "{:?}", record.errors);
+    assert_eq!((record.totals[count::CONNECTIONS], record.totals[names::CLOSED_BY_SERVER]), (10, 10));
+    assert!(record.totals[names::ASKED_AGAIN] >= 9);
+}
+
+#[test]
+fn a_connection_is_closed_after_the_number_of_requests_that_it_may_have() {
+    for (per_connection, pipeline, n_connections) in [("1", "1", 60), ("4", "1", 15), ("4", "3", 15), ("3", "8", 20)] {
+        let options = [("per-connection", per_connection), ("pipeline", pipeline), ("requests", "60")];
+        let (asked, answered) = both(&[&options[..], &[("connections", "1")]].concat());
+        assert_eq!((asked.totals[count::REQUESTS], asked.totals[names::ERRORS]), (60, 0));
+        assert_eq!(asked.totals[count::CONNECTIONS], n_connections, "{options:?}");
+        assert_eq!(answered.totals[count::REQUESTS], 60);
     }
 }
 
@@ -265,7 +234,7 @@ fn a_target_that_takes_no_connection_ends_the_trial_at_once() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let begin = clock::now();
     let error = against_for(Nanos::from_secs(60), address, &[("connections", "4"), ("threads", "2")]).unwrap_err();
-    assert!(error.to_string().starts_with(&format!("cannot connect to {address}")), "{error}");
+    assert!(error.to_string().starts_with(&format!("cannot connect to http://{address}")), "{error}");
     let cause = std::error::Error::source(&error).and_then(std::error::Error::source).unwrap();
     assert!(cause.to_string().contains("refused"), "{cause}");
     assert!(clock::now() - begin < Nanos::from_secs(20), "it does not wait for the end of its phases");
@@ -274,17 +243,15 @@ fn a_target_that_takes_no_connection_ends_the_trial_at_once() {
 #[test]
 fn what_cannot_be_asked_is_refused_before_the_start() {
     let refused = |options: &[(&str, &str)]| {
-        let outcome = Closed.prepare(&role(Side::Initiator, options));
+        let outcome = Closed.prepare(&role(&Closed, Side::Initiator, options));
         outcome.err().map(|error| (error.to_string(), error.hint().map(str::to_owned))).unwrap()
     };
-    let (text, hint) = refused(&[("url", "https://a")]);
-    assert_eq!(text, "`https://a` asks for TLS, which is not there yet");
-    assert_eq!(hint.as_deref(), Some("use http://; TLS comes later"));
+    let (text, hint) = refused(&[("url", "ftp://a")]);
+    assert!(text.contains("`ftp://a` does not begin with http://") && hint.is_some(), "{text}");
     let (text, hint) = refused(&[("url", "http://a:b")]);
     assert!(text.contains("has a port that is not a number") && hint.is_some(), "{text}");
     let to = ("url", "http://127.0.0.1");
-    let header = "option `header` takes lines of the form Name: value, not `nonsense`";
-    assert_eq!(refused(&[to, ("header", "nonsense")]).0, header);
-    assert!(refused(&[to, ("path", "a b")]).0.starts_with("option `path` takes visible ASCII"));
+    assert!(refused(&[to, ("header", "nonsense")]).0.contains("`nonsense` is not a header field"));
+    assert!(refused(&[to, ("path", "a b")]).0.contains("`a b`"), "{:?}", refused(&[to, ("path", "a b")]));
     assert!(refused(&[]).0.contains("`address` from the other side"));
 }

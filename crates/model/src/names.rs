@@ -132,12 +132,16 @@ pub mod count {
     pub const REQUESTS: &str = "requests";
     /// Connections opened.
     pub const CONNECTIONS: &str = "connections";
-    /// Datagrams or frames that the kernel accepted.
+    /// Datagrams, frames or requests that the kernel accepted.
     pub const SENT: &str = "sent";
     /// Distinct datagrams or frames that arrived.
     pub const RECEIVED: &str = "received";
-    /// Datagrams or frames that the schedule asked for.
+    /// Datagrams, frames or requests that the schedule asked for.
     pub const INTENDED: &str = "intended";
+    /// Requests that started late because no connection was free.
+    pub const LATE_NO_CONNECTION: &str = "late_no_connection";
+    /// Requests that started late although a connection was free: the worker was not there in time.
+    pub const LATE_OWN_CPU: &str = "late_own_cpu";
     /// Further copies of something that had arrived.
     pub const DUPLICATES: &str = "duplicates";
     /// Arrived after one with a higher number (RFC 4737 section 3.3).
@@ -160,4 +164,16 @@ pub mod distribution {
     pub const CONNECT_TIME: &str = "connect_time_ns";
     /// From the actual start to the first byte of the answer.
     pub const FIRST_BYTE: &str = "first_byte_ns";
+    /// From the intended start of an exchange to the last byte of its answer: what somebody sees who came on his own.
+    pub const RESPONSE_TIME: &str = "response_time_ns";
+    /// From the intended to the actual start.
+    pub const SCHEDULE_LAG: &str = "schedule_lag_ns";
+    /// From the first to the last byte of an answer.
+    pub const DOWNLOAD_TIME: &str = "download_time_ns";
+    /// From the question for a name to its addresses.
+    pub const DNS_TIME: &str = "dns_time_ns";
+    /// From an open connection to a proxy's tunnel through it.
+    pub const PROXY_TIME: &str = "proxy_time_ns";
+    /// From an open connection, or a tunnel through it, to the end of the TLS handshake.
+    pub const TLS_TIME: &str = "tls_time_ns";
 }

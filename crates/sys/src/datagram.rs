@@ -15,7 +15,11 @@ use std::{
 
 use fathom_model::units::Nanos;
 
-use crate::{Error, Result, socket::Wait};
+use crate::{
+    Error, Result,
+    control::{CONTROL_SIZE, Control, control_messages, time},
+    socket::Wait,
+};
 
 /// The shape of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,11 +212,7 @@ impl ReceiveBatch {
     /// When the last call received fewer.
     #[must_use]
     pub fn kernel_time(&self, index: usize) -> Option<Nanos> {
-        let [secs, nanos] = [0..8, 8..16].map(|part: Range<usize>| {
-            let time: [u8; 16] = self.ancillary(index, libc::SO_TIMESTAMPNS)?;
-            u64::try_from(i64::from_ne_bytes(*time[part].first_chunk()?)).ok()
-        });
-        Some(Nanos::from_secs(secs?) + Nanos(nanos?))
+        self.ancillary(index, libc::SO_TIMESTAMPNS).and_then(time)
     }
 
     /// The first bytes of a control message of `SOL_SOCKET`.
@@ -246,33 +246,6 @@ fn socket_address(name: &[u8; NAME_SIZE]) -> Option<SocketAddr> {
         }
         _ => None,
     }
-}
-
-/// Room for a drop counter, a time stamp and one more control message.
-const CONTROL_SIZE: usize = 96;
-
-/// Control messages as the kernel writes them, at the alignment of `struct cmsghdr`.
-#[derive(Clone)]
-#[repr(C, align(8))]
-struct Control([u8; CONTROL_SIZE]);
-
-struct ControlMessage<'a> {
-    level: c_int,
-    kind: c_int,
-    value: &'a [u8],
-}
-
-/// Walks over control messages (cmsg(3), 64-bit: length, level, kind, value padded to 8 bytes).
-fn control_messages(mut bytes: &[u8]) -> impl Iterator<Item = ControlMessage<'_>> {
-    const HEADER: usize = 16;
-    std::iter::from_fn(move || {
-        let length = usize::from_ne_bytes(*bytes.first_chunk()?);
-        let level = c_int::from_ne_bytes(*bytes.get(8..)?.first_chunk()?);
-        let kind = c_int::from_ne_bytes(*bytes.get(12..)?.first_chunk()?);
-        let value = bytes.get(HEADER..length)?;
-        bytes = bytes.get(length.next_multiple_of(8)..).unwrap_or_default();
-        Some(ControlMessage { level, kind, value })
-    })
 }
 
 /// The kernel's view of a batch; its pointers are set before each call and not used after it.
@@ -413,15 +386,5 @@ mod tests {
         };
         assert_eq!(sent, Sent::WouldBlock);
         drop(far);
-    }
-
-    #[test]
-    fn damaged_control_messages_end_the_walk() {
-        assert_eq!(control_messages(&[]).count(), 0);
-        assert_eq!(control_messages(&[0; 96]).count(), 0);
-        assert_eq!(control_messages(&[0xff; 96]).count(), 0);
-        let mut short = [0; 24];
-        short[0] = 20;
-        assert_eq!(control_messages(&short).map(|message| message.value.len()).collect::<Vec<_>>(), [4]);
     }
 }

@@ -7,16 +7,20 @@
 pub mod affinity;
 pub mod bpf;
 pub mod clock;
+mod control;
 pub mod datagram;
 pub mod epoll;
 mod error;
 pub mod ethtool;
+pub mod limits;
 pub mod namespace;
 pub mod netlink;
 pub mod packet_socket;
 pub mod process;
+pub mod reactor;
 pub mod signal;
 pub mod socket;
 pub mod tcp_info;
+pub mod wire_time;
 
 pub use error::{Error, Result};

@@ -364,7 +364,7 @@ pub fn drops(socket: impl AsFd) -> Result<u32> {
 }
 
 /// A value that the kernel may read and write as plain memory: no padding, every bit pattern valid.
-trait Plain: Copy {}
+pub(crate) trait Plain: Copy {}
 impl Plain for c_int {}
 impl Plain for u32 {}
 impl Plain for u64 {}
@@ -373,7 +373,7 @@ fn length<T>(values: &[T]) -> libc::socklen_t {
     libc::socklen_t::try_from(size_of_val(values)).expect("an option is a few bytes long")
 }
 
-fn set<T: Plain>(socket: impl AsFd, (level, name): (c_int, c_int), value: &T) -> io::Result<()> {
+pub(crate) fn set<T: Plain>(socket: impl AsFd, (level, name): (c_int, c_int), value: &T) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<T>()).expect("an option is a few bytes long");
     let value: *const c_void = ptr::from_ref(value).cast();
     // SAFETY: `value` points to `length` readable bytes, and the kernel keeps no pointer.

@@ -1,11 +1,18 @@
-//! When the next of a series is due: pure functions of the time since the start.
+//! When the next of a series is due: functions of the time since the start and of a seed.
+//!
+//! A [`Pace`] can be asked for any event by its number; [`Arrivals`] come one after another, as random ones must, and follow a
+//! [`Profile`]. Nothing here reads a clock.
 
+mod arrivals;
 mod constant;
+mod profile;
 
+pub use arrivals::{Arrivals, Process, Share};
 pub use constant::Constant;
 use fathom_model::units::Nanos;
+pub use profile::{Profile, ProfileError};
 
-/// A schedule of events.
+/// A schedule of events that are known by their numbers.
 pub trait Pace: Send {
     /// How many events are due at `elapsed` since the start.
     fn due(&self, elapsed: Nanos) -> u64;

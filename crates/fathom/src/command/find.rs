@@ -6,9 +6,10 @@ use fathom_model::{plan::SearchPlan, units::Nanos};
 /// The longest warm-up and the measured time of a trial: a search makes dozens of them.
 pub(super) const SPANS: (Nanos, Nanos) = (Nanos::from_millis(500), Nanos::from_secs(1));
 
-const OBJECTIVE: &str = "find-limit";
+/// The option that asks for a search.
+pub(super) const OBJECTIVE: &str = "find-limit";
 
-/// The options, for the commands whose tests can be asked for a rate.
+/// The options, for commands of which a test can be asked for a rate.
 pub(super) fn arguments() -> Vec<Arg> {
     let text = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).help(help).help_heading("Search for a limit")
@@ -24,11 +25,6 @@ pub(super) fn arguments() -> Vec<Arg> {
             .value_parser(clap::value_parser!(u32).range(1..=10_000)),
         bound("find-option", "NAME", "the option that sets the rate, such as pps [default: rate]"),
     ]
-}
-
-/// Whether a search is asked for.
-pub(super) fn is_asked(matches: &ArgMatches) -> bool {
-    matches.try_contains_id(OBJECTIVE).unwrap_or(false)
 }
 
 /// The search that is asked for.

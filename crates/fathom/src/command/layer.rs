@@ -1,8 +1,8 @@
 //! `fathom http | tcp | udp | packet`: one layer, one test.
 
 use clap::{Arg, ArgMatches, Command, parser::ValueSource};
-use fathom_engine::TestKind;
-use fathom_model::{OptionDoc, TestPlan, units::Nanos};
+use fathom_engine::{TestKind, pace::Profile};
+use fathom_model::{TestPlan, units::Nanos};
 
 use super::{
     find,
@@ -28,18 +28,23 @@ pub(super) struct LayerCommand {
     target: (&'static str, &'static str),
     /// The words of `--test` and their kinds; the first is the default.
     tests: &'static [(&'static str, &'static str)],
+    /// Options that say which test is meant without `--test`, with its word.
+    chosen_by: &'static [(&'static str, &'static str)],
     examples: &'static str,
 }
 
 pub(super) const HTTP: LayerCommand = LayerCommand {
     name: "http",
     title: "HTTP",
-    about: "Request load: N connections, each waits for its answer (closed model)",
+    about: "Request load: N connections that wait for their answers (closed), or a rate of requests (open)",
     target: ("URL", "any http:// URL; without it, the responder of a --lab"),
-    tests: &[("closed", "http_closed")],
+    tests: &[("closed", "http_closed"), ("open", "http_open")],
+    chosen_by: &[("rate", "open"), ("profile", "open"), (find::OBJECTIVE, "open")],
     examples: "\
 Examples:
   fathom http http://127.0.0.1:8080/ --connections 100 --duration 10s
+  fathom http http://127.0.0.1:8080/ --rate 20k --arrivals poisson
+  fathom http http://127.0.0.1:8080/ --profile 0-20k:30s,20k:1min
   fathom http http://192.0.2.7/ --allow 192.0.2.7
   fathom http --lab pair",
 };
@@ -50,6 +55,7 @@ pub(super) const TCP: LayerCommand = LayerCommand {
     about: "TCP: stream up and down, request/response, connect/request/response",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
     tests: &[("stream", "tcp_stream"), ("down", "tcp_stream_down"), ("rr", "tcp_rr"), ("crr", "tcp_crr")],
+    chosen_by: &[],
     examples: "\
 Examples:
   fathom tcp 10.0.0.2 --key KEY --flows 4
@@ -63,6 +69,7 @@ pub(super) const UDP: LayerCommand = LayerCommand {
     about: "UDP: loss, reordering, duplicates and jitter of a stream at a rate",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
     tests: &[("stream", "udp_stream")],
+    chosen_by: &[],
     examples: "\
 Examples:
   fathom udp 10.0.0.2 --key KEY --rate 1G --size 1400
@@ -75,6 +82,7 @@ pub(super) const PACKET: LayerCommand = LayerCommand {
     about: "Frames per second: generate, count at both ends, say where the rest was lost",
     target: ("TARGET", "a host that runs `fathom serve` on the same link; without it, the second host of a --lab"),
     tests: &[("frames", "frames")],
+    chosen_by: &[],
     examples: "\
 Examples:
   fathom packet --lab pair --size 64
@@ -97,13 +105,14 @@ impl LayerCommand {
             .arg(target)
             .arg(test.help("what is measured"))
             .args(options)
-            .args(if self.open().is_some() { find::arguments() } else { Vec::new() })
+            .args(find::arguments())
             .args(measuring::arguments())
             .after_help(self.examples)
     }
 
     pub(super) fn run(&self, matches: &ArgMatches) -> anyhow::Result<Exit> {
-        let (word, kind) = self.test(matches);
+        let word = self.word(matches);
+        let (_, kind) = self.tests.iter().find(|(test, _)| *test == word).expect("clap knows the tests of the table");
         let (ends, url) = self.ends(matches)?;
         let given: Vec<_> = self.kinds();
         let mut settings = options::settings(matches, &given);
@@ -113,12 +122,15 @@ impl LayerCommand {
         let settings = settings
             .complete(wire_up::kind(kind)?.options())
             .map_err(|error| Screen::new(Exit::Usage, format!("{} --test {word}: {error}", self.name)))?;
+        // A profile is gone through once, to its end.
+        let profile = settings.text("profile").and_then(|profile| profile.parse::<Profile>().ok());
         let search = find::search(matches);
         let (warmup, duration) = if search.is_some() { find::SPANS } else { SPANS };
+        let duration = profile.and_then(|profile| profile.length()).unwrap_or(duration);
         let rounds = if search.is_some() { 1 } else { ROUNDS };
         let mut tests = vec![TestPlan {
-            name: kind.to_owned(),
-            kind: kind.to_owned(),
+            name: (*kind).to_owned(),
+            kind: (*kind).to_owned(),
             from: ends.from().to_owned(),
             to: url.is_none().then(|| ends.to().to_owned()),
             warmup: measuring::span(matches, "warmup", warmup)?.exact(),
@@ -132,22 +144,12 @@ impl LayerCommand {
         measuring::carry_out(measuring::plan((title, rounds), ends, tests, matches), matches, Keep::WhenAsked)
     }
 
-    /// The test that can be asked for a rate, which a search for a limit needs.
-    fn open(&self) -> Option<(&'static str, &'static str)> {
-        let sets_rate = |option: &OptionDoc| option.name == "rate";
-        let has_rate = |kind: &str| wire_up::kind(kind).is_ok_and(|kind| kind.options().iter().any(sets_rate));
-        self.tests.iter().find(|(_, kind)| has_rate(kind)).copied()
-    }
-
-    /// The word of the test and its kind: what was asked for, else what fits the other options.
-    fn test(&self, matches: &ArgMatches) -> (&'static str, &'static str) {
-        let word = matches.get_one::<String>("test").map_or(self.tests[0].0, String::as_str);
-        let asked = matches.value_source("test") == Some(ValueSource::CommandLine);
-        let named = self.tests.iter().find(|(test, _)| *test == word).expect("clap knows the tests of the table");
-        match self.open() {
-            Some(open) if !asked && find::is_asked(matches) => open,
-            _ => *named,
-        }
+    /// The word of the test that is meant.
+    fn word<'a>(&self, matches: &'a ArgMatches) -> &'a str {
+        let is_given = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
+        let chosen = self.chosen_by.iter().find(|(option, _)| is_given(option) && !is_given("test"));
+        let named = || matches.get_one::<String>("test").map_or(self.tests[0].0, String::as_str);
+        chosen.map_or_else(named, |(_, word)| word)
     }
 
     /// The hosts, and the URL when the target needs nothing of ours.

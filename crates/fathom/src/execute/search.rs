@@ -6,9 +6,9 @@ use fathom_analyze::curve;
 use fathom_engine::search::{Certainty, Found, Load, Measurer, Observation, Step, search};
 use fathom_fleet::{Class, Error};
 use fathom_model::{
-    Confidence, Derivation, Side, TestPlan, TestRun, Trial, ValueKind,
+    Confidence, Derivation, Record, Side, TestPlan, TestRun, Trial, ValueKind,
     finding::Outcome,
-    names::count,
+    names::{count, distribution},
     run::Host,
     search::{CurvePoint, Decision, LoadCurve, SearchTrial},
     units::{Nanos, approximate, ratio, rounded},
@@ -131,19 +131,22 @@ impl Trials<'_, '_> {
         let is_whole = !trial.records.is_empty() && trial.records.values().all(|record| record.complete);
         let value_of = |metric| curve::value_in(trial, self.known, metric).filter(|_| is_whole);
         let (value, achieved) = (value_of(&sought.metric), value_of(&sought.achieved));
-        let totals = trial.records.values().find(|record| record.side == Side::Initiator).map(|record| &record.totals);
-        let total = |name: &str| totals.and_then(|totals| totals.get(name)).copied();
+        let initiator = trial.records.values().find(|record| record.side == Side::Initiator);
+        let total = |name: &str| initiator.and_then(|record| record.totals.get(name)).copied();
+        let late = initiator.and_then(|record| self.own_lateness(record));
         let sent = total(count::SENT).zip(total(count::INTENDED));
         let sent = sent.and_then(|(sent, intended)| ratio((sent + EDGE).min(intended), intended));
+        // A kind that knows why a start was late says by that whose fault it was that something was not sent.
+        let unsent = sent.filter(|_| late.is_none());
         // What is lost is what such an objective is about: how much of it may be missing is for its bound to say.
         let is_loss = matches!(sought.metric.from, Derivation::Missing { .. });
         let is_random = self.test.options.text("arrivals").is_some_and(|arrivals| arrivals != "constant");
         let observation = Observation {
             keeps: value.map(|value| sought.promise.judge(value, None) == Outcome::Pass),
-            sent,
+            sent: unsent,
             achieved: achieved.filter(|_| !is_loss).map(|achieved| achieved / step.load.get()),
             n_random: total(count::INTENDED).filter(|_| is_random).map(approximate),
-            late: None,
+            late,
             took,
         };
         let judged = SearchTrial {
@@ -157,6 +160,26 @@ impl Trials<'_, '_> {
             took_ns: took,
         };
         (observation, judged)
+    }
+}
+
+impl Trials<'_, '_> {
+    /// The share of starts that were late by our own doing, if that can be why the objective was not kept.
+    ///
+    /// It cannot when more waited for a connection, nor when the time from the actual start, which leaves our lateness out, breaks
+    /// the objective too: then the target would have broken it for a tool without fault as well.
+    fn own_lateness(&self, record: &Record) -> Option<f64> {
+        let total = |name: &str| record.totals.get(name).copied();
+        let (own, others) = (total(count::LATE_OWN_CPU)?, total(count::LATE_NO_CONNECTION).unwrap_or(0));
+        let service = match &self.sought.metric.from {
+            Derivation::Quantile { distribution: name, q, .. } if name == distribution::RESPONSE_TIME => {
+                record.distributions.get(distribution::SERVICE_TIME).and_then(|times| times.quantile(*q))
+            }
+            _ => None,
+        };
+        let breaks = |time: u64| self.sought.promise.judge(approximate(time), None) != Outcome::Pass;
+        let is_excused = own < others || service.is_some_and(breaks);
+        if is_excused { Some(0.0) } else { ratio(own, total(count::INTENDED)?) }
     }
 }
 

@@ -1,8 +1,11 @@
 //! Requests, written once before the start.
 
-use std::fmt::Write as _;
+use std::{
+    fmt::{self, Write as _},
+    str::FromStr,
+};
 
-/// What is asked of the server.
+/// How a method bears on its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
     /// The body as well.
@@ -12,110 +15,256 @@ pub enum Method {
 }
 
 impl Method {
-    /// The word of the request line.
+    /// How the answers to a method are read (RFC 9110 section 9.3.2): all methods but one are answered as `GET` is.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Get => "GET",
-            Self::Head => "HEAD",
-        }
+    pub fn of(token: &str) -> Self {
+        if token == "HEAD" { Self::Head } else { Self::Get }
     }
+}
+
+/// What a request says of the protocol it speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// HTTP/1.0: the connection ends with the answer unless both sides say otherwise.
+    Http10,
+    /// HTTP/1.1: the connection stays unless one side says otherwise.
+    Http11,
+}
+
+/// What a request says of its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeepAlive {
+    /// It shall stay.
+    On,
+    /// It shall end with the answer.
+    Off,
 }
 
 /// Why a request cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
+    /// The method is not a token.
+    #[error("`{0}` is no method: it takes letters, digits and !#$%&'*+-.^_`|~")]
+    Method(String),
+    /// The method makes a tunnel or names no resource.
+    #[error("the method {0} is not sent as a request of a load")]
+    Tunnel(String),
     /// A line is not a header field.
     #[error("`{0}` is not a header field of the form `Name: value`")]
     Field(String),
-    /// A field would announce a body.
-    #[error("`{0}` announces a body, and none is sent")]
-    Body(String),
+    /// A field says of the body what is not so.
+    #[error("`{0}` is not true of the body, which has {1} bytes and is sent in one piece")]
+    Body(String, usize),
     /// The target holds what no request line can.
     #[error("`{0}` cannot stand in a request line")]
     Target(String),
+    /// A user or a password has a control character.
+    #[error("a user or a password has a control character in it, or is not of the form name:password")]
+    User,
 }
 
-/// A request without a body, with all that it says.
+/// A header field that was checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    name: String,
+    value: String,
+}
+
+impl Field {
+    /// A field of one of our own options.
+    ///
+    /// # Errors
+    /// [`RequestError::Field`], when the value would break the line.
+    pub fn new(name: &str, value: &str) -> Result<Self, RequestError> {
+        format!("{name}: {value}").parse()
+    }
+
+    /// Whether it has this name; the case of letters is nothing (RFC 9110 section 5.1).
+    #[must_use]
+    pub fn is(&self, name: &str) -> bool {
+        self.name.eq_ignore_ascii_case(name)
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.value)
+    }
+}
+
+/// A field line `Name: value` (RFC 9110 section 5).
+impl FromStr for Field {
+    type Err = RequestError;
+
+    fn from_str(line: &str) -> Result<Self, RequestError> {
+        let (name, value) = line.split_once(':').unwrap_or((line, "\0"));
+        let is_sound = is_token(name) && !value.chars().any(|c| c.is_control() && c != '\t');
+        let field = || Self { name: name.to_owned(), value: value.trim().to_owned() };
+        is_sound.then(field).ok_or_else(|| RequestError::Field(line.to_owned()))
+    }
+}
+
+/// A word of the protocol (RFC 9110 section 5.6.2).
+fn is_token(word: &str) -> bool {
+    let is_of_a_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !word.is_empty() && word.bytes().all(is_of_a_token)
+}
+
+/// All that a request says.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// What is asked.
-    pub method: Method,
-    /// The path and the query, such as `/a?b=c`.
+    /// Any token but `CONNECT`, which is the business of a channel.
+    pub method: &'a str,
+    /// The path and the query, such as `/a?b=c`, or a whole URL for a proxy, or `*`.
     pub target: &'a str,
-    /// The value of `Host`, unless a field of its own gives it.
-    pub host: &'a str,
-    /// Further fields, one per line.
-    pub fields: &'a str,
+    /// What is spoken.
+    pub version: Version,
+    /// What is said of the connection, where it is not the usual.
+    pub keep_alive: KeepAlive,
+    /// Fields of ours, `Host` first; one of `fields` takes the place of its namesake here.
+    pub usual: &'a [Field],
+    /// Fields as the user gave them; one without a value only takes away its namesake above.
+    pub fields: &'a [Field],
+    /// What follows the head; its length is announced.
+    pub body: &'a [u8],
 }
 
 impl Request<'_> {
     /// The bytes on the wire.
     ///
+    /// The order is that of Host, what is said of the connection, the other usual fields, the body's length, the user's fields.
+    ///
     /// # Errors
-    /// Names the field or the target that is not allowed.
+    /// Names the method, the field or the target that is not allowed.
     pub fn bytes(&self) -> Result<Vec<u8>, RequestError> {
-        if !self.target.starts_with('/') || !self.target.bytes().all(|byte| byte.is_ascii_graphic()) {
+        self.check()?;
+        let version = if self.version == Version::Http10 { "1.0" } else { "1.1" };
+        let mut text = format!("{} {} HTTP/{version}\r\n", self.method, self.target);
+        let length = self.body.len().to_string();
+        let field = |name: &str, value: &str| Field { name: name.to_owned(), value: value.to_owned() };
+        let connection = match (self.version, self.keep_alive) {
+            (Version::Http11, KeepAlive::Off) => Some(field("Connection", "close")),
+            (Version::Http10, KeepAlive::On) => Some(field("Connection", "Keep-Alive")),
+            _ => None,
+        };
+        let measured = self.announces_length().then(|| field("Content-Length", &length));
+        let (first, rest) = self.usual.split_at(self.usual.len().min(1));
+        let ours = first.iter().chain(&connection).chain(rest).chain(&measured);
+        let is_given = |name: &str| self.fields.iter().any(|own| own.is(name));
+        let given = self.fields.iter().filter(|own| !own.value.is_empty());
+        for field in ours.filter(|field| !is_given(&field.name)).chain(given) {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{field}\r\n");
+        }
+        Ok([text.as_bytes(), b"\r\n", self.body].concat())
+    }
+
+    /// Methods that are expected to bring content say so when it is empty (RFC 9110 section 8.6).
+    fn announces_length(&self) -> bool {
+        !self.body.is_empty() || ["POST", "PUT", "PATCH"].contains(&self.method)
+    }
+
+    fn check(&self) -> Result<(), RequestError> {
+        if !is_token(self.method) {
+            return Err(RequestError::Method(self.method.to_owned()));
+        }
+        if self.method == "CONNECT" {
+            return Err(RequestError::Tunnel(self.method.to_owned()));
+        }
+        let is_of_a_form = self.target.starts_with('/') || self.target.contains("://") || self.target == "*";
+        if !is_of_a_form || !self.target.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(RequestError::Target(self.target.to_owned()));
         }
-        let mut text = format!("{} {} HTTP/1.1\r\n", self.method.name(), self.target);
-        let mut own = String::new();
-        let mut names = Vec::new();
-        for line in self.fields.lines().filter(|line| !line.trim().is_empty()) {
-            let (name, value) = field(line).ok_or_else(|| RequestError::Field(line.to_owned()))?;
-            if ["content-length", "transfer-encoding"].contains(&name.as_str()) {
-                return Err(RequestError::Body(line.to_owned()));
-            }
-            // Writing to a string cannot fail.
-            let _ = write!(own, "{}: {value}\r\n", line[..name.len()].trim());
-            names.push(name);
+        let n = self.body.len();
+        let is_wrong = |field: &&Field| {
+            let is_length = field.is("Content-Length");
+            field.is("Transfer-Encoding") || (is_length && field.value.parse() != Ok(n))
+        };
+        match self.fields.iter().find(is_wrong) {
+            Some(field) => Err(RequestError::Body(field.to_string(), n)),
+            None => Ok(()),
         }
-        for (name, value) in [("Host", self.host), ("User-Agent", "fathom")] {
-            if !names.contains(&name.to_ascii_lowercase()) {
-                let _ = write!(text, "{name}: {value}\r\n");
-            }
-        }
-        Ok([text.as_bytes(), own.as_bytes(), b"\r\n"].concat())
     }
-}
-
-/// The lower-case name and the value of a field line (RFC 9110 section 5).
-fn field(line: &str) -> Option<(String, &str)> {
-    let (name, value) = line.split_once(':')?;
-    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    let sound = !name.is_empty() && name.bytes().all(token) && !value.chars().any(|c| c.is_control() && c != '\t');
-    sound.then(|| (name.to_ascii_lowercase(), value.trim()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn bytes(target: &str, fields: &str) -> Result<String, RequestError> {
-        let request = Request { method: Method::Get, target, host: "a:80", fields };
-        request.bytes().map(|bytes| String::from_utf8(bytes).unwrap())
+    fn fields(lines: &str) -> Result<Vec<Field>, RequestError> {
+        lines.lines().map(str::parse).collect()
+    }
+
+    const GET: Request<'_> = Request {
+        method: "GET",
+        target: "/",
+        version: Version::Http11,
+        keep_alive: KeepAlive::On,
+        usual: &[],
+        fields: &[],
+        body: b"",
+    };
+
+    fn text(request: Request<'_>, lines: &str) -> Result<String, RequestError> {
+        let usual = fields("Host: a:80\nUser-Agent: fathom").unwrap();
+        let bytes = Request { usual: &usual, fields: &fields(lines)?, ..request }.bytes()?;
+        Ok(String::from_utf8(bytes).unwrap())
     }
 
     #[test]
     fn a_request_says_what_it_was_told_and_no_more() {
         assert_eq!(
-            bytes("/x?y", "Accept:  */*\n\nX-A: b: c"),
+            text(Request { target: "/x?y", ..GET }, "Accept:  */*\nX-A: b: c"),
             Ok("GET /x?y HTTP/1.1\r\nHost: a:80\r\nUser-Agent: fathom\r\nAccept: */*\r\nX-A: b: c\r\n\r\n".to_owned())
         );
         assert_eq!(
-            bytes("/", "host: b\nuser-agent: me"),
-            Ok("GET / HTTP/1.1\r\nhost: b\r\nuser-agent: me\r\n\r\n".to_owned())
+            text(GET, "user-agent: me\nhost: b"),
+            Ok("GET / HTTP/1.1\r\nuser-agent: me\r\nhost: b\r\n\r\n".to_owned())
         );
+        assert_eq!(text(GET, "User-Agent:\nX:"), Ok("GET / HTTP/1.1\r\nHost: a:80\r\n\r\n".to_owned()));
+    }
+
+    #[test]
+    fn what_is_said_of_the_connection_depends_on_the_version() {
+        let cases = [
+            (Version::Http11, KeepAlive::On, ""),
+            (Version::Http11, KeepAlive::Off, "Connection: close\r\n"),
+            (Version::Http10, KeepAlive::On, "Connection: Keep-Alive\r\n"),
+            (Version::Http10, KeepAlive::Off, ""),
+        ];
+        for (version, keep_alive, said) in cases {
+            let version_text = if version == Version::Http10 { "1.0" } else { "1.1" };
+            let expected = format!("GET / HTTP/{version_text}\r\nHost: a:80\r\n{said}\r\n");
+            assert_eq!(text(Request { version, keep_alive, ..GET }, "User-Agent:"), Ok(expected));
+        }
+        let own = text(Request { keep_alive: KeepAlive::Off, ..GET }, "connection: TE").unwrap();
+        assert!(own.ends_with("fathom\r\nconnection: TE\r\n\r\n"), "{own}");
+    }
+
+    #[test]
+    fn a_body_is_announced_by_its_length() {
+        let post = Request { method: "POST", body: b"a=1", ..GET };
+        let head = "POST / HTTP/1.1\r\nHost: a:80\r\nUser-Agent: fathom\r\n";
+        assert_eq!(text(post, ""), Ok(format!("{head}Content-Length: 3\r\n\r\na=1")));
+        assert_eq!(text(Request { body: b"", ..post }, ""), Ok(format!("{head}Content-Length: 0\r\n\r\n")));
+        assert_eq!(text(post, "content-length: 3"), Ok(format!("{head}content-length: 3\r\n\r\na=1")));
+        for line in ["Content-Length: 5", "Transfer-Encoding: chunked"] {
+            assert_eq!(text(post, line), Err(RequestError::Body(line.to_owned(), 3)));
+        }
+        assert!(text(Request { method: "PROPFIND", ..GET }, "").unwrap().starts_with("PROPFIND / HTTP/1.1\r\nHost"));
     }
 
     #[test]
     fn what_would_break_the_request_is_refused() {
-        for fields in ["Accept", ": x", "A b: c", "A: b\rC: d"] {
-            assert_eq!(bytes("/", fields), Err(RequestError::Field(fields.to_owned())));
+        for line in ["Accept", ": x", "A b: c", "A: b\rC: d"] {
+            assert_eq!(text(GET, line), Err(RequestError::Field(line.to_owned())));
         }
-        assert_eq!(bytes("/", "Content-Length: 5"), Err(RequestError::Body("Content-Length: 5".to_owned())));
         for target in ["", "x", "/a b", "/a\r\nB: c", "/ä"] {
-            assert_eq!(bytes(target, ""), Err(RequestError::Target(target.to_owned())));
+            assert_eq!(text(Request { target, ..GET }, ""), Err(RequestError::Target(target.to_owned())));
         }
+        for method in ["", "G ET", "GET\r\n"] {
+            assert_eq!(text(Request { method, ..GET }, ""), Err(RequestError::Method(method.to_owned())));
+        }
+        assert_eq!(text(Request { method: "CONNECT", ..GET }, ""), Err(RequestError::Tunnel("CONNECT".to_owned())));
     }
 }

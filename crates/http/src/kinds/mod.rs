@@ -1,9 +1,14 @@
 //! What can be measured with requests.
 
+mod answering;
 mod closed;
+mod metrics;
+mod open;
+mod options;
 
 pub use closed::Closed;
 use fathom_engine::TestKind;
+pub use open::Open;
 
 /// All kinds of this layer.
-pub const KINDS: &[&dyn TestKind] = &[&Closed];
+pub const KINDS: &[&dyn TestKind] = &[&Closed, &Open];

@@ -2,20 +2,12 @@
 
 use std::{collections::BTreeMap, fmt, io};
 
-use crate::h1::Malformed;
-
-/// What was under way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Stage {
-    Connect,
-    Send,
-    Read,
-    Parse,
-}
+pub(crate) use crate::dial::Stage;
+use crate::{dial, h1::Malformed};
 
 /// What came in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Cause {
+pub(crate) enum Cause {
     /// The kernel's number.
     Errno(i32),
     /// Nothing, for too long.
@@ -26,45 +18,55 @@ pub(super) enum Cause {
     Cut,
     /// The answer is not HTTP/1.1.
     Malformed(Malformed),
+    /// What lies between a socket and HTTP.
+    Dial(dial::Fault),
 }
 
 /// A failure as it is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Fault {
-    pub(super) stage: Stage,
-    pub(super) cause: Cause,
+pub(crate) struct Fault {
+    pub(crate) stage: Stage,
+    pub(crate) cause: Cause,
 }
 
 /// Failures with how often each came.
-pub(super) type Faults = BTreeMap<Fault, u64>;
+pub(crate) type Faults = BTreeMap<Fault, u64>;
 
 impl Fault {
     /// An answer that is not what HTTP/1.1 allows.
-    pub(super) const fn parse(malformed: Malformed) -> Self {
+    pub(crate) const fn parse(malformed: Malformed) -> Self {
         Self { stage: Stage::Parse, cause: Cause::Malformed(malformed) }
     }
 
+    /// A connection that did not come about, or whose layers broke.
+    pub(crate) fn dial(fault: dial::Fault) -> Self {
+        Self { stage: fault.stage(), cause: Cause::Dial(fault) }
+    }
+
+    /// What to do about it, where that is known.
+    pub(crate) fn hint(self) -> Option<&'static str> {
+        match self.cause {
+            Cause::Dial(fault) => fault.hint(),
+            _ => None,
+        }
+    }
+
     /// The failure of a system call.
-    pub(super) fn system(stage: Stage, error: &fathom_sys::Error) -> Self {
+    pub(crate) fn system(stage: Stage, error: &fathom_sys::Error) -> Self {
         Self { stage, cause: Cause::Errno(error.errno().unwrap_or(0)) }
     }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stage = match self.stage {
-            Stage::Connect => "connect",
-            Stage::Send => "send",
-            Stage::Read => "read",
-            Stage::Parse => "parse",
-        };
-        write!(f, "{stage}: ")?;
+        write!(f, "{}: ", self.stage.name())?;
         match self.cause {
             Cause::Errno(errno) => write!(f, "{}", words(errno)),
             Cause::Timeout => f.write_str("timeout"),
             Cause::Closed => f.write_str("closed before the answer"),
             Cause::Cut => f.write_str("closed within the answer"),
             Cause::Malformed(malformed) => write!(f, "{malformed}"),
+            Cause::Dial(fault) => write!(f, "{fault}"),
         }
     }
 }

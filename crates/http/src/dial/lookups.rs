@@ -1,0 +1,122 @@
+//! Looking names up while the load runs, beside the worker: the resolver of the C library blocks.
+
+use std::{
+    io::{self, Write as _},
+    net::SocketAddr,
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{self, Receiver, Sender},
+    },
+    thread,
+};
+
+use fathom_model::units::Nanos;
+use fathom_sys::{clock, socket::Socket};
+
+use super::{DialError, Name};
+
+/// So many names are looked up at once for one worker; a resolver close by answers each within some 100 µs.
+const THREADS: usize = 4;
+
+/// What is asked: for whom, and which name.
+type Question = (Asker, Name);
+
+/// Who waits for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// A connection, by its token, of this route.
+    Connection(u32, usize),
+    /// A route whose answer has become old.
+    Route(usize),
+}
+
+/// What the resolver said.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) asker: Asker,
+    pub(super) found: io::Result<Vec<SocketAddr>>,
+    pub(super) took: Nanos,
+}
+
+/// Threads of one worker that look names up; they end when it is dropped.
+#[derive(Debug)]
+pub(super) struct Lookups {
+    questions: Sender<Question>,
+    answers: Receiver<Answer>,
+    bell: Option<UnixStream>,
+}
+
+impl Lookups {
+    pub(super) fn start() -> Result<Self, DialError> {
+        let (questions, asked) = mpsc::channel::<Question>();
+        let (answer, answers) = mpsc::channel();
+        let (bell, rope) = UnixStream::pair().map_err(DialError::Lookups)?;
+        // A bell that rings already need not ring again, and must not make a thread wait.
+        rope.set_nonblocking(true).map_err(DialError::Lookups)?;
+        bell.set_nonblocking(true).map_err(DialError::Lookups)?;
+        let (asked, rope) = (Arc::new(Mutex::new(asked)), Arc::new(rope));
+        for _ in 0..THREADS {
+            let (asked, rope, answer) = (Arc::clone(&asked), Arc::clone(&rope), answer.clone());
+            let thread = thread::Builder::new().name("lookup".to_owned());
+            thread.spawn(move || look_up(&asked, &rope, &answer)).map_err(DialError::Lookups)?;
+        }
+        Ok(Self { questions, answers, bell: Some(bell) })
+    }
+
+    pub(super) fn ask(&self, asker: Asker, name: Name) {
+        // The threads live as long as this end of their channel.
+        self.questions.send((asker, name)).expect("lookup threads wait for questions");
+    }
+
+    /// A socket that becomes readable when there are answers, once; what can be read from it means nothing else.
+    pub(super) fn bell(&mut self) -> Option<Socket> {
+        self.bell.take().map(|bell| Socket::from(OwnedFd::from(bell)))
+    }
+
+    pub(super) fn next(&self) -> Option<Answer> {
+        self.answers.try_recv().ok()
+    }
+}
+
+fn look_up(asked: &Mutex<Receiver<Question>>, rope: &UnixStream, answer: &Sender<Answer>) {
+    loop {
+        let question = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok((asker, name)) = question else { return };
+        let begun_at = clock::now();
+        let found = name.look_up();
+        let took = clock::now().since(begun_at);
+        if answer.send(Answer { asker, found, took }).is_err() {
+            return;
+        }
+        // A full bell rings already, and one whose other end is gone has nobody to hear it.
+        let _ = (&*rope).write(&[1]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    #[test]
+    fn answers_come_to_those_who_asked_and_the_bell_rings() {
+        let mut lookups = Lookups::start().unwrap();
+        let mut bell = UnixStream::from(OwnedFd::from(lookups.bell().unwrap()));
+        assert!(lookups.bell().is_none());
+        bell.set_nonblocking(false).unwrap();
+        let name = |host: &str| Name { host: host.to_owned(), port: 7 };
+        lookups.ask(Asker::Connection(3, 0), name("127.0.0.1"));
+        lookups.ask(Asker::Route(1), name("nowhere.invalid"));
+        let mut heard = Vec::new();
+        while heard.len() < 2 {
+            bell.read_exact(&mut [0]).unwrap();
+            heard.extend(std::iter::from_fn(|| lookups.next()));
+        }
+        heard.sort_by_key(|answer| answer.asker == Asker::Route(1));
+        assert_eq!(heard[0].asker, Asker::Connection(3, 0));
+        assert_eq!(heard[0].found.as_ref().unwrap()[0].to_string(), "127.0.0.1:7");
+        assert!(heard[1].found.is_err());
+    }
+}

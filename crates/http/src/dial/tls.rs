@@ -1,0 +1,203 @@
+//! What is trusted, shown and offered in TLS, out of options and files.
+
+use std::sync::Arc;
+
+use fathom_model::{Settings, settings::SettingError};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme, SupportedProtocolVersion,
+    client::{
+        Resumption,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem, pem::PemObject},
+    version::{TLS12, TLS13},
+};
+
+use super::{DialError, dressing::read, sessions::Sessions};
+
+/// Takes any certificate, if the server only proves to have its private key.
+#[derive(Debug)]
+struct Anyone(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _certificate: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Whether sessions are resumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Resuming {
+    On,
+    Off,
+}
+
+/// What all TLS connections of a test have in common.
+#[derive(Debug, Clone)]
+pub(super) struct Tls {
+    config: ClientConfig,
+    name: Option<ServerName<'static>>,
+    resuming: Resuming,
+}
+
+impl Tls {
+    /// Reads the options and the files that they name.
+    pub(super) fn from(settings: &Settings) -> Result<Self, DialError> {
+        let provider = Arc::new(ring::default_provider());
+        let versions: &[&SupportedProtocolVersion] = match settings.text("tls").as_deref() {
+            Some("1.2") => &[&TLS12],
+            Some("1.3") => &[&TLS13],
+            _ => &[&TLS12, &TLS13],
+        };
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
+        let builder = builder.with_protocol_versions(versions).map_err(DialError::Tls)?;
+        let builder = if settings.flag("insecure") {
+            if settings.text("ca").is_some() {
+                return Err(DialError::Clash { one: "insecure", other: "ca" });
+            }
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(Anyone(provider)))
+        } else {
+            builder.with_root_certificates(issuers(settings)?)
+        };
+        let mut config = match identity(settings)? {
+            Some((chain, key)) => {
+                let refused = |error: rustls::Error| DialError::Content {
+                    option: "client-cert",
+                    path: settings.text("client-cert").unwrap_or_default().into(),
+                    problem: format!("the certificate cannot be used with its key ({error})"),
+                };
+                builder.with_client_auth_cert(chain, key).map_err(refused)?
+            }
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = protocols(settings)?;
+        let resuming = if settings.text("resumption").as_deref() == Some("off") { Resuming::Off } else { Resuming::On };
+        let name = settings.text("sni").map(|name| server_name("sni", &name)).transpose()?;
+        Ok(Self { config, name, resuming })
+    }
+
+    /// One worker's own for one route: sessions are remembered within it, so that workers share nothing.
+    pub(super) fn of_worker(&self) -> Arc<ClientConfig> {
+        let resumption = match self.resuming {
+            Resuming::On => Resumption::store(Arc::new(Sessions::default())),
+            Resuming::Off => Resumption::disabled(),
+        };
+        let mut config = self.config.clone();
+        config.resumption = resumption;
+        Arc::new(config)
+    }
+
+    /// The name that the server must have.
+    pub(super) fn name(&self, host: &str) -> Result<ServerName<'static>, DialError> {
+        self.name.clone().map_or_else(|| server_name("url", host), Ok)
+    }
+}
+
+fn server_name(option: &str, host: &str) -> Result<ServerName<'static>, DialError> {
+    let refused = |_| SettingError::NotAllowed {
+        name: option.to_owned(),
+        expected: "a host name or an address that a certificate can have".to_owned(),
+        given: host.to_owned(),
+    };
+    Ok(ServerName::try_from(host.to_owned()).map_err(refused)?)
+}
+
+/// The protocols to offer; `none` offers nothing.
+fn protocols(settings: &Settings) -> Result<Vec<Vec<u8>>, DialError> {
+    let text = settings.text("alpn").unwrap_or_else(|| "http/1.1".to_owned());
+    if text == "none" {
+        return Ok(Vec::new());
+    }
+    let names: Vec<Vec<u8>> = text.split(',').map(|name| name.trim().as_bytes().to_vec()).collect();
+    // A name has a length of one byte, and is not empty (RFC 7301 section 3.1).
+    if names.iter().all(|name| (1..256).contains(&name.len())) {
+        return Ok(names);
+    }
+    let expected = "names such as http/1.1, separated by commas, or none".to_owned();
+    Err(SettingError::NotAllowed { name: "alpn".to_owned(), expected, given: text }.into())
+}
+
+/// Who is trusted to vouch for servers.
+fn issuers(settings: &Settings) -> Result<RootCertStore, DialError> {
+    let mut store = RootCertStore::empty();
+    if let Some(path) = settings.text("ca") {
+        for certificate in certificates("ca", &path)? {
+            let refused = |error: rustls::Error| DialError::Content {
+                option: "ca",
+                path: path.clone().into(),
+                problem: format!("a certificate cannot be used ({error})"),
+            };
+            store.add(certificate).map_err(refused)?;
+        }
+        return Ok(store);
+    }
+    let found = rustls_native_certs::load_native_certs();
+    store.add_parsable_certificates(found.certs);
+    if store.is_empty() {
+        let detail = found.errors.first().map_or_else(String::new, |error| format!(": {error}"));
+        return Err(DialError::NoIssuers { detail });
+    }
+    Ok(store)
+}
+
+type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+/// What is shown to servers that ask who we are.
+fn identity(settings: &Settings) -> Result<Option<Identity>, DialError> {
+    let (chain, key) = match (settings.text("client-cert"), settings.text("client-key")) {
+        (None, None) => return Ok(None),
+        (None, Some(_)) => return Err(DialError::Alone { one: "client-key", other: "client-cert" }),
+        (Some(chain), None) => (chain.clone(), ("client-cert", chain)),
+        (Some(chain), Some(key)) => (chain, ("client-key", key)),
+    };
+    let chain = certificates("client-cert", &chain)?;
+    let (option, path) = key;
+    let refused = |error| DialError::Content { option, path: path.clone().into(), problem: problem("key", &error) };
+    let key = PrivateKeyDer::from_pem_slice(&read(option, &path)?).map_err(refused)?;
+    Ok(Some((chain, key)))
+}
+
+/// All certificates of a file, at least one.
+fn certificates(option: &'static str, path: &str) -> Result<Vec<CertificateDer<'static>>, DialError> {
+    let refused = |error| DialError::Content { option, path: path.into(), problem: problem("certificate", &error) };
+    let bytes = read(option, path)?;
+    let found: Vec<_> = CertificateDer::pem_slice_iter(&bytes).collect::<Result<_, _>>().map_err(refused)?;
+    if found.is_empty() { Err(refused(pem::Error::NoItemsFound)) } else { Ok(found) }
+}
+
+fn problem(what: &str, error: &pem::Error) -> String {
+    match error {
+        pem::Error::NoItemsFound => format!("there is no {what}"),
+        error => format!("a {what} is not well written ({error})"),
+    }
+}

@@ -1,0 +1,58 @@
+//! The side that answers, for every kind that asks.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use fathom_engine::{Crew, Error, Session, Test, Until, Worker};
+use fathom_model::{Endpoints, Record, Role, Side, names::count, units::Bytes};
+
+use crate::{
+    load::ADDRESS,
+    names,
+    responder::{Attendant, Responder, ResponderOptions, Served, Tally},
+};
+
+/// The counters of the responder, in the order of [`Served`].
+const SERVED: &[&str] = &[count::REQUESTS, count::BYTES_SENT, count::CONNECTIONS, names::REJECTED, names::TIMED_OUT];
+
+/// The responder, listening.
+pub(super) struct Answering {
+    address: SocketAddr,
+    attendants: Vec<Attendant>,
+    cores: Vec<usize>,
+}
+
+impl Answering {
+    /// Listens, as the role says.
+    pub(super) fn prepare(role: &Role) -> Result<Self, Error> {
+        let own = role.address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let options = ResponderOptions {
+            size: role.settings.size("size").unwrap_or(Bytes(612)),
+            workers: role.cores.len().max(1),
+            ..ResponderOptions::default()
+        };
+        let responder = Responder::bind((own, 0).into(), options)?;
+        Ok(Self { address: responder.address(), attendants: responder.attendants()?, cores: role.cores.clone() })
+    }
+}
+
+impl Test for Answering {
+    fn endpoints(&self) -> Endpoints {
+        Endpoints::from([(ADDRESS.to_owned(), self.address.to_string())])
+    }
+
+    fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
+        let crew = Crew { states: self.attendants, counters: SERVED, cores: &self.cores, until: Until::Told };
+        let conducted = crew.conduct(session, &mut (), |worker, attendant: Attendant| attendant.serve(&worker))?;
+        Ok(conducted.record(Side::Responder))
+    }
+}
+
+impl Tally for Worker<'_> {
+    fn add(&self, counter: Served, amount: u64) {
+        Worker::add(self, counter as usize, amount);
+    }
+
+    fn is_over(&self) -> bool {
+        Worker::is_over(self)
+    }
+}

@@ -1,0 +1,66 @@
+//! Requests in a closed loop: each connection sends, waits for the whole answer, and sends again.
+//!
+//! What it reports is *service time*, from the actual send to the last byte: a server that stalls is asked less meanwhile, so
+//! this is not what users who come on their own would see. That is the open kind's business.
+
+use fathom_engine::{Error, Session, Test, TestKind};
+use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side};
+
+use super::{answering::Answering, metrics, options};
+use crate::load::Load;
+
+/// The kind `http_closed`.
+#[derive(Debug, Clone, Copy)]
+pub struct Closed;
+
+impl TestKind for Closed {
+    fn name(&self) -> &'static str {
+        "http_closed"
+    }
+
+    fn about(&self) -> &'static str {
+        "HTTP/1.1 requests in a closed loop: so many connections, each waiting for its answer"
+    }
+
+    fn layer(&self) -> Layer {
+        Layer::Http
+    }
+
+    fn is_two_sided(&self, settings: &Settings) -> bool {
+        settings.text("url").is_none()
+    }
+
+    fn title(&self, settings: &Settings) -> String {
+        let connections = settings.count("connections").unwrap_or(1);
+        let plural = if connections == 1 { "" } else { "s" };
+        format!("requests, {connections} connection{plural}")
+    }
+
+    fn options(&self) -> &'static [OptionDoc] {
+        options::OF_CLOSED
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        metrics::CLOSED
+    }
+
+    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+        Ok(match role.side {
+            Side::Initiator => Box::new(Asking(Load::prepare(self.name(), role, None)?)),
+            Side::Responder => Box::new(Answering::prepare(role)?),
+        })
+    }
+}
+
+/// The initiator, ready to start.
+pub(super) struct Asking(pub(super) Load);
+
+impl Test for Asking {
+    fn endpoints(&self) -> Endpoints {
+        Endpoints::new()
+    }
+
+    fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
+        self.0.run(session)
+    }
+}

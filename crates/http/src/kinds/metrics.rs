@@ -1,0 +1,106 @@
+//! What a load amounts to, the most important first.
+
+use fathom_model::{
+    Better::{Higher, Lower, Neither},
+    Derivation, Metric, Side, Unit,
+    metric::{Measure, Named},
+    names::{count, distribution},
+};
+
+use crate::names;
+
+const SIDE: Side = Side::Initiator;
+
+/// The page of a kind, on which its metrics are defined.
+#[derive(Clone, Copy)]
+struct Page(&'static str);
+
+const OF_CLOSED: Page = Page("docs/methods/http_closed.md");
+const OF_OPEN: Page = Page("docs/methods/http_open.md");
+
+impl Page {
+    const fn metric(self, named: Named, measure: Measure, from: Derivation) -> Metric {
+        Metric::of(named, measure, self.0, from)
+    }
+
+    const fn quantile(self, named: Named, distribution: &'static str, q: f64) -> Metric {
+        self.metric(named, Measure(Unit::Nanos, Lower), Derivation::quantile(SIDE, distribution, q))
+    }
+
+    const fn share(self, named: Named, part: &'static str, whole: &'static str) -> Metric {
+        self.metric(named, Measure(Unit::Ratio, Lower), Derivation::share((SIDE, part), (SIDE, whole)))
+    }
+
+    const fn answered(self) -> Metric {
+        let measure = Measure(Unit::RequestsPerSec, Higher);
+        self.metric(Named("requests_per_sec", "requests"), measure, Derivation::rate(SIDE, count::REQUESTS))
+    }
+
+    const fn received(self) -> Metric {
+        let measure = Measure(Unit::BitsPerSec, Neither);
+        self.metric(Named("received_bps", "received"), measure, Derivation::rate(SIDE, count::BYTES_RECEIVED))
+    }
+
+    const fn errors(self) -> Metric {
+        self.share(Named("errors_ratio", "errors"), names::ERRORS, names::ATTEMPTS)
+    }
+
+    const fn not_2xx(self) -> Metric {
+        let from = Derivation::missing((SIDE, count::REQUESTS), (SIDE, names::STATUS[0]));
+        self.metric(Named("not_2xx_ratio", "answers other than 2xx"), Measure(Unit::Ratio, Lower), from)
+    }
+
+    const fn cost(self) -> Metric {
+        let from = Derivation::cost(SIDE, count::REQUESTS);
+        self.metric(Named("cost_ns", "cost per request"), Measure(Unit::Nanos, Lower), from)
+    }
+}
+
+pub(super) const CLOSED: &[Metric] = &[
+    OF_CLOSED.answered(),
+    OF_CLOSED.quantile(Named("latency_ns_p50", "p50"), distribution::SERVICE_TIME, 0.5),
+    OF_CLOSED.quantile(Named("latency_ns_p90", "p90"), distribution::SERVICE_TIME, 0.9),
+    OF_CLOSED.quantile(Named("latency_ns_p99", "p99"), distribution::SERVICE_TIME, 0.99),
+    OF_CLOSED.quantile(Named("latency_ns_p999", "p99.9"), distribution::SERVICE_TIME, 0.999),
+    OF_CLOSED.quantile(Named("latency_ns_max", "max"), distribution::SERVICE_TIME, 1.0),
+    OF_CLOSED.quantile(Named("first_byte_ns_p50", "first byte p50"), distribution::FIRST_BYTE, 0.5),
+    OF_CLOSED.quantile(Named("download_ns_p50", "download p50"), distribution::DOWNLOAD_TIME, 0.5),
+    OF_CLOSED.quantile(Named("connect_ns_p50", "connect p50"), distribution::CONNECT_TIME, 0.5),
+    OF_CLOSED.received(),
+    OF_CLOSED.errors(),
+    OF_CLOSED.not_2xx(),
+    OF_CLOSED.cost(),
+];
+
+pub(super) const OPEN: &[Metric] = &[
+    OF_OPEN.answered(),
+    OF_OPEN.quantile(Named("latency_ns_p50", "p50"), distribution::RESPONSE_TIME, 0.5),
+    OF_OPEN.quantile(Named("latency_ns_p90", "p90"), distribution::RESPONSE_TIME, 0.9),
+    OF_OPEN.quantile(Named("latency_ns_p99", "p99"), distribution::RESPONSE_TIME, 0.99),
+    OF_OPEN.quantile(Named("latency_ns_p999", "p99.9"), distribution::RESPONSE_TIME, 0.999),
+    OF_OPEN.quantile(Named("latency_ns_max", "max"), distribution::RESPONSE_TIME, 1.0),
+    OF_OPEN.metric(
+        Named("offered_per_sec", "offered"),
+        Measure(Unit::RequestsPerSec, Neither),
+        Derivation::rate(SIDE, count::INTENDED),
+    ),
+    OF_OPEN.quantile(Named("service_ns_p50", "service p50"), distribution::SERVICE_TIME, 0.5),
+    OF_OPEN.quantile(Named("service_ns_p99", "service p99"), distribution::SERVICE_TIME, 0.99),
+    OF_OPEN.quantile(Named("lag_ns_p50", "lag p50"), distribution::SCHEDULE_LAG, 0.5),
+    OF_OPEN.quantile(Named("lag_ns_p99", "lag p99"), distribution::SCHEDULE_LAG, 0.99),
+    OF_OPEN.quantile(Named("lag_ns_max", "lag max"), distribution::SCHEDULE_LAG, 1.0),
+    OF_OPEN.share(
+        Named("late_no_connection_ratio", "late, no connection free"),
+        count::LATE_NO_CONNECTION,
+        count::INTENDED,
+    ),
+    OF_OPEN.share(Named("late_own_cpu_ratio", "late, own processor"), count::LATE_OWN_CPU, count::INTENDED),
+    OF_OPEN.share(Named("not_started_ratio", "never started"), names::NOT_STARTED, count::INTENDED),
+    OF_OPEN.quantile(Named("first_byte_ns_p50", "first byte p50"), distribution::FIRST_BYTE, 0.5),
+    OF_OPEN.quantile(Named("download_ns_p50", "download p50"), distribution::DOWNLOAD_TIME, 0.5),
+    OF_OPEN.quantile(Named("connect_ns_p50", "connect p50"), distribution::CONNECT_TIME, 0.5),
+    OF_OPEN.received(),
+    OF_OPEN.errors(),
+    OF_OPEN.not_2xx(),
+    OF_OPEN.cost(),
+];

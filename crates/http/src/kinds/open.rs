@@ -1,0 +1,96 @@
+//! Requests by a schedule: they come at their rate whether the server keeps up or not, as users do who come on their own.
+//!
+//! The clock of a request starts when it was to be sent, so a stall is felt by all that were due meanwhile.
+
+use fathom_engine::{
+    Error, Test, TestKind,
+    pace::{Process, Profile},
+};
+use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, settings::SettingError, units::PerSec};
+
+use super::{answering::Answering, closed::Asking, metrics, options};
+use crate::load::{Load, Schedule};
+
+/// A request every 100 ns is more than any machine sends, and what is due and never sent is counted one by one.
+const RATE_MAX: f64 = 1e7;
+
+/// The kind `http_open`.
+#[derive(Debug, Clone, Copy)]
+pub struct Open;
+
+impl TestKind for Open {
+    fn name(&self) -> &'static str {
+        "http_open"
+    }
+
+    fn about(&self) -> &'static str {
+        "HTTP/1.1 requests at a rate, whether the server keeps up or not; latency from the intended start"
+    }
+
+    fn layer(&self) -> Layer {
+        Layer::Http
+    }
+
+    fn is_two_sided(&self, settings: &Settings) -> bool {
+        settings.text("url").is_none()
+    }
+
+    fn title(&self, settings: &Settings) -> String {
+        let arrivals = settings.text("arrivals").filter(|word| word != "constant");
+        let arrivals = arrivals.map_or_else(String::new, |word| format!(", {word}"));
+        match (settings.text("profile"), settings.rate("rate")) {
+            (Some(profile), _) => format!("requests at {profile}{arrivals}"),
+            (None, Some(rate)) => format!("requests at {rate}{arrivals}"),
+            (None, None) => format!("requests at a rate{arrivals}"),
+        }
+    }
+
+    fn options(&self) -> &'static [OptionDoc] {
+        options::OF_OPEN
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        metrics::OPEN
+    }
+
+    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+        Ok(match role.side {
+            Side::Initiator => Box::new(Asking(Load::prepare(self.name(), role, Some(schedule(role)?))?)),
+            Side::Responder => Box::new(Answering::prepare(role)?),
+        })
+    }
+}
+
+fn schedule(role: &Role) -> Result<Schedule, Error> {
+    let settings = &role.settings;
+    let refused = |name: &str, expected: &str, given: String| SettingError::NotAllowed {
+        name: name.to_owned(),
+        expected: expected.to_owned(),
+        given,
+    };
+    let (name, profile) = match (settings.text("profile"), settings.rate("rate")) {
+        (Some(_), Some(rate)) => {
+            return Err(refused("rate", "no value beside a profile, which has its own rates", rate.to_string()).into());
+        }
+        (Some(text), None) => {
+            let profile: Profile = text
+                .parse()
+                .map_err(|error| refused("profile", "steps 10k:10s and ramps 0-20k:30s", format!("{text}: {error}")))?;
+            ("profile", profile)
+        }
+        (None, rate) => {
+            let needed = "the requests per second that are to be started";
+            let profile = Profile::steady(rate.unwrap_or_default())
+                .ok_or_else(|| refused("rate", needed, rate.map_or("nothing".to_owned(), |rate| rate.to_string())))?;
+            ("rate", profile)
+        }
+    };
+    if profile.peak() > PerSec::new(RATE_MAX).unwrap_or_default() {
+        return Err(refused(name, "at most 10M requests per second", profile.peak().to_string()).into());
+    }
+    let process = match settings.text("arrivals").as_deref() {
+        Some("poisson") => Process::Poisson { seed: role.seed },
+        _ => Process::Constant,
+    };
+    Ok(Schedule { profile, process })
+}

@@ -1,0 +1,99 @@
+//! The options of the kinds that ask: one table, of which each kind has its part.
+
+use fathom_model::{OptionDoc, ValueKind};
+
+use crate::dial::options;
+
+/// The most requests under way on one connection; peers of this field go up to a few dozen.
+pub(crate) const PIPELINE_MAX: u64 = 256;
+
+/// What both kinds have beside what belongs to connections and requests.
+const LOAD: [OptionDoc; 5] = [
+    OptionDoc {
+        name: "connections",
+        value: ValueKind::Count(1, 100_000),
+        default: Some("32"),
+        help: "connections that are kept busy; in an open load the most that are opened",
+    },
+    OptionDoc {
+        name: "threads",
+        value: ValueKind::Count(1, 1024),
+        default: None,
+        help: "worker threads of the initiator; one per core of its role unless given",
+    },
+    OptionDoc {
+        name: "size",
+        value: ValueKind::Size,
+        // The welcome page of nginx, against which most figures of this field were made, has this size.
+        default: Some("612"),
+        help: "size of the body that our responder answers with",
+    },
+    OptionDoc {
+        name: "requests",
+        value: ValueKind::Count(1, u64::MAX),
+        default: None,
+        help: "end after so many requests, if the time is not over before",
+    },
+    OptionDoc {
+        name: "timeout",
+        value: ValueKind::Span,
+        // Longer than the first three retransmissions of a lost segment (200, 400 and 800 ms) and of a lost SYN (1 and 2 s).
+        default: Some("5s"),
+        help: "how long a connect, and an answer, may take",
+    },
+];
+
+/// What only a closed loop has.
+const CLOSED: [OptionDoc; 1] = [OptionDoc {
+    name: "pipeline",
+    value: ValueKind::Count(1, PIPELINE_MAX),
+    default: Some("1"),
+    help: "requests under way on each connection at once",
+}];
+
+/// What only an open load has.
+const OPEN: [OptionDoc; 3] = [
+    OptionDoc {
+        name: "rate",
+        value: ValueKind::Rate,
+        default: None,
+        help: "requests per second that are started, whatever becomes of those before",
+    },
+    OptionDoc {
+        name: "profile",
+        value: ValueKind::Text,
+        default: None,
+        help: "rates over time, instead of one: steps 10k:10s,20k:10s and ramps 0-20k:30s",
+    },
+    OptionDoc {
+        name: "arrivals",
+        value: ValueKind::Choice(&["constant", "poisson"]),
+        default: Some("constant"),
+        help: "evenly spaced, or at random as independent users come",
+    },
+];
+
+const N_COMMON: usize = LOAD.len() + options::REQUEST.len() + options::DIALING.len() + options::TLS.len();
+
+/// The options of `http_closed`.
+pub(super) const OF_CLOSED: &[OptionDoc] = &joined::<{ N_COMMON + CLOSED.len() }>(&CLOSED);
+/// The options of `http_open`.
+pub(super) const OF_OPEN: &[OptionDoc] = &joined::<{ N_COMMON + OPEN.len() }>(&OPEN);
+
+/// The table of a kind: what it has alone stands behind the load, where it belongs.
+const fn joined<const N: usize>(own: &[OptionDoc]) -> [OptionDoc; N] {
+    let parts: [&[OptionDoc]; 5] = [&LOAD, own, &options::REQUEST, &options::DIALING, &options::TLS];
+    let mut all = [LOAD[0]; N];
+    let (mut part, mut n) = (0, 0);
+    while part < parts.len() {
+        let mut row = 0;
+        while row < parts[part].len() {
+            all[n] = parts[part][row];
+            n += 1;
+            row += 1;
+        }
+        part += 1;
+    }
+    assert!(n == N, "a table holds all rows of its parts");
+    all
+}

@@ -1,0 +1,283 @@
+//! Answers on their way in, what became of them, and what takes too long.
+
+use std::cmp::Reverse;
+
+use fathom_model::units::Nanos;
+use fathom_sys::reactor::{Piece, Reactor};
+
+use super::{
+    Agenda, Answer, Cause, Clients, Counter, DISCARD_MIN, End, Fault, Malformed, PAUSE_DOUBLINGS, PAUSE_MIN,
+    Persistence, Progress, SWEEP, Stage, State, token,
+};
+use crate::{dial, load::outcome::Outcome};
+
+impl<R: Reactor> Clients<'_, R> {
+    /// What has arrived, plain or not.
+    pub(super) fn received(&mut self, idx: usize, piece: Piece, at: Nanos) {
+        if !self.connections[idx].channel.is_plain() {
+            return self.take(idx, piece, at);
+        }
+        self.worker.add(Counter::BytesReceived as usize, self.reactor.bytes(&piece).len() as u64);
+        let outcome = self.follow(idx, Some(&piece), at);
+        self.reactor.release(piece);
+        self.followed(idx, outcome, at);
+        self.discard_rest(idx);
+    }
+
+    /// What a channel has decrypted.
+    pub(super) fn decrypted(&mut self, idx: usize, at: Nanos) {
+        if !self.desk.plain().is_empty() && self.connections[idx].state == State::Open {
+            let outcome = self.follow(idx, None, at);
+            self.followed(idx, outcome, at);
+        }
+    }
+
+    fn followed(&mut self, idx: usize, outcome: Result<Followed, Malformed>, at: Nanos) {
+        match outcome {
+            Ok(Followed::Answered) => self.go_on(idx, at),
+            Ok(Followed::Within) => {}
+            Ok(Followed::Closes) => self.closed_by_server(idx),
+            Err(malformed) => self.fail(idx, Fault::parse(malformed), at),
+        }
+    }
+
+    /// Follows the answers through a piece, or through what was decrypted.
+    fn follow(&mut self, idx: usize, piece: Option<&Piece>, at: Nanos) -> Result<Followed, Malformed> {
+        let (mut used, mut followed) = (0, Followed::Within);
+        loop {
+            let bytes = piece.map_or(self.desk.plain(), |piece| self.reactor.bytes(piece));
+            let connection = &mut self.connections[idx];
+            if used == bytes.len() {
+                return Ok(followed);
+            }
+            let Some(ask) = self.asked.front(idx, connection) else { return Err(Malformed::Surplus) };
+            connection.first_byte.get_or_insert(at);
+            let heads = &mut self.lanes[usize::from(connection.lane)].heads[usize::from(ask.number)];
+            match connection.reader.take(&bytes[used..], heads)? {
+                Progress::Partial => return Ok(followed),
+                Progress::Complete { used: length, answer } => {
+                    used += length;
+                    let is_all = used == bytes.len();
+                    followed = self.answered(idx, End { answer, at });
+                    if followed == Followed::Closes {
+                        return if is_all { Ok(followed) } else { Err(Malformed::Surplus) };
+                    }
+                }
+            }
+        }
+    }
+
+    /// Lets the kernel throw away what is left of a large body: nobody looks at it.
+    fn discard_rest(&mut self, idx: usize) {
+        let connection = &self.connections[idx];
+        let left = connection.reader.left();
+        if left >= DISCARD_MIN && connection.state == State::Open {
+            self.reactor.discard(token(idx), left);
+            self.outcome.has_discarded = true;
+        }
+    }
+
+    /// Goes on where a part of a body was thrown away.
+    pub(super) fn discarded(&mut self, idx: usize, count: u64, at: Nanos) {
+        self.worker.add(Counter::BytesReceived as usize, count);
+        if let Some(answer) = self.connections[idx].reader.skip(count) {
+            match self.answered(idx, End { answer, at }) {
+                Followed::Closes => self.closed_by_server(idx),
+                _ => self.go_on(idx, at),
+            }
+        }
+    }
+
+    /// Counts an answer that is complete.
+    fn answered(&mut self, idx: usize, end: End) -> Followed {
+        let connection = &mut self.connections[idx];
+        let first_byte = connection.first_byte.unwrap_or(end.at);
+        let Some(ask) = self.asked.pop(idx, connection) else { return Followed::Within };
+        connection.n_failures = 0;
+        self.n_asking -= 1;
+        let Answer { status, persistence } = end.answer;
+        self.worker.add(Counter::Requests as usize, 1);
+        self.worker.add(Counter::Attempts as usize, 1);
+        self.worker.add(Counter::Status2xx as usize + usize::from((status / 100).clamp(2, 6) - 2), 1);
+        if self.counts(ask.intended) {
+            self.outcome.service.record((end.at - ask.sent_at).0);
+            self.outcome.first_byte.record((first_byte - ask.sent_at).0);
+            self.outcome.download.record((end.at - first_byte).0);
+            if self.agenda == Agenda::Open {
+                self.outcome.response.record((end.at - ask.intended).0);
+            }
+        }
+        match persistence {
+            Persistence::Stays => Followed::Answered,
+            Persistence::Closes => Followed::Closes,
+        }
+    }
+
+    /// Whether a request is part of the result: in an open load by when it was due, in a closed one by when it ends.
+    pub(super) fn counts(&self, intended: Nanos) -> bool {
+        match self.agenda {
+            Agenda::Closed => self.measuring,
+            Agenda::Open => {
+                self.measured_from.is_some_and(|from| intended >= from) && self.over_at.is_none_or(|at| intended < at)
+            }
+        }
+    }
+
+    /// The server has ended the connection, which may be the end of its answer.
+    pub(super) fn ended(&mut self, idx: usize, at: Nanos) {
+        let connection = &self.connections[idx];
+        if let Some(fault) = connection.channel.cut() {
+            return self.fail(idx, Fault::dial(fault), at);
+        }
+        if connection.n_asked == 0 {
+            return self.closed_by_server(idx);
+        }
+        if let Some(answer) = connection.reader.end() {
+            self.answered(idx, End { answer, at });
+            return self.closed_by_server(idx);
+        }
+        let cause = if connection.first_byte.is_none() { Cause::Closed } else { Cause::Cut };
+        self.fail(idx, Fault { stage: Stage::Read, cause }, at);
+    }
+
+    /// The socket does not work any more.
+    pub(super) fn broken(&mut self, idx: usize, error: &fathom_sys::Error, at: Nanos) {
+        let connection = &self.connections[idx];
+        let stage = match connection.state {
+            State::Connecting(_) => Stage::Connect,
+            State::Opening(_) => connection.channel.cut().map_or(Stage::Connect, dial::Fault::stage),
+            // Nobody asked for anything: it is closed, if not politely.
+            _ if connection.n_asked == 0 => return self.closed_by_server(idx),
+            _ if error.call == "send" => Stage::Send,
+            _ => Stage::Read,
+        };
+        self.fail(idx, Fault::system(stage, error), at);
+    }
+
+    /// The server takes no further request on a connection, as it may say after any answer.
+    pub(super) fn closed_by_server(&mut self, idx: usize) {
+        self.worker.add(Counter::ClosedByServer as usize, 1);
+        self.ask_again(idx);
+        self.reopen(idx);
+    }
+
+    /// Requests that were sent behind the last one that the server deals with are sent again on another connection
+    /// (RFC 9112 section 9.3.2).
+    fn ask_again(&mut self, idx: usize) {
+        let connection = &mut self.connections[idx];
+        let mut n = 0;
+        while self.asked.pop(idx, connection).is_some() {
+            n += 1;
+        }
+        if n > 0 {
+            self.n_asking -= n;
+            self.left = self.left.map(|left| left + n);
+            self.worker.add(Counter::AskedAgain as usize, n);
+        }
+    }
+
+    /// Counts a failure and gives the connection up; one that had worked is opened anew at once, others after a pause.
+    pub(super) fn fail(&mut self, idx: usize, fault: Fault, at: Nanos) {
+        let connection = &mut self.connections[idx];
+        let is_opening = !matches!(connection.state, State::Open | State::Shut);
+        if is_opening {
+            self.n_connecting -= 1;
+            self.n_failed_connects += 1;
+            self.lanes[usize::from(connection.lane)].n_connecting -= 1;
+        }
+        if self.asked.pop(idx, connection).is_some() {
+            self.n_asking -= 1;
+        }
+        connection.n_failures += 1;
+        let doublings = (connection.n_failures - 1).min(PAUSE_DOUBLINGS);
+        self.ask_again(idx);
+        *self.outcome.faults.entry(fault).or_default() += 1;
+        self.worker.add(Counter::Attempts as usize, 1);
+        self.worker.add(Counter::Errors as usize, 1);
+        if doublings == 0 && !is_opening {
+            return self.reopen(idx);
+        }
+        self.shut(idx);
+        self.pauses.push(Reverse((at + PAUSE_MIN * (1 << doublings), token(idx).0)));
+    }
+
+    /// Ends what has taken too long; each connection has its turn once per [`SWEEP`].
+    pub(super) fn sweep(&mut self, now: Nanos) {
+        let (swept_at, next) = self.swept;
+        let n = self.connections.len();
+        let share = (now - swept_at).0.saturating_mul(n as u64) / SWEEP.0;
+        if share == 0 {
+            return;
+        }
+        let share = usize::try_from(share).unwrap_or(n).min(n);
+        for step in 0..share {
+            self.end_late((next + step) % n, now);
+        }
+        self.swept = (now, (next + share) % n);
+    }
+
+    fn end_late(&mut self, idx: usize, now: Nanos) {
+        let connection = &self.connections[idx];
+        let is_late = |since: Nanos| now.since(since) > self.target.timeout;
+        let stage = match connection.state {
+            State::Resolving(since) if is_late(since) => Stage::Resolve,
+            State::Connecting(since) if is_late(since) => Stage::Connect,
+            State::Opening(since) if is_late(since) => {
+                connection.channel.cut().map_or(Stage::Connect, dial::Fault::stage)
+            }
+            State::Open => match self.asked.front(idx, connection) {
+                Some(ask) if is_late(ask.sent_at) => {
+                    self.waited_in_vain(ask.sent_at, (ask.intended, now));
+                    Stage::Read
+                }
+                _ => return,
+            },
+            _ => return,
+        };
+        self.fail(idx, Fault { stage, cause: Cause::Timeout }, now);
+    }
+
+    /// A request that nobody waits for any longer took at least as long as it was waited for.
+    fn waited_in_vain(&mut self, sent_at: Nanos, (intended, now): (Nanos, Nanos)) {
+        if self.counts(intended) {
+            self.outcome.n_bounds += 1;
+            self.outcome.service.record((now - sent_at).0);
+            if self.agenda == Agenda::Open {
+                self.outcome.response.record((now - intended).0);
+            }
+        }
+    }
+
+    /// What is to be told at the end, of requests without an answer too.
+    pub(super) fn conclude(mut self, now: Nanos) -> Outcome {
+        self.outcome.n_unfinished = self.n_asking;
+        if self.agenda == Agenda::Open {
+            for idx in 0..self.connections.len() {
+                if let Some(ask) = self.asked.front(idx, &self.connections[idx]) {
+                    self.waited_in_vain(ask.sent_at, (ask.intended, now));
+                }
+            }
+        }
+        let (from, start) = (self.measured_from.unwrap_or(Nanos::MAX), self.start);
+        for queue in self.lanes.iter_mut().filter_map(|lane| lane.queue.take()) {
+            self.outcome.n_not_started += queue.waiting();
+            for intended in queue.rest().map(|intended| start + intended).filter(|intended| *intended >= from) {
+                self.outcome.n_bounds += 1;
+                self.outcome.response.record((now - intended).0);
+                self.outcome.lag.record((now - intended).0);
+            }
+        }
+        self.outcome
+    }
+}
+
+/// Where a connection stands after some bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Followed {
+    /// Within an answer, or before it.
+    Within,
+    /// Behind an answer.
+    Answered,
+    /// Behind an answer that was the last on this connection.
+    Closes,
+}

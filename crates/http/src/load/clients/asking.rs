@@ -1,0 +1,135 @@
+//! Requests on their way out.
+
+use fathom_model::units::Nanos;
+use fathom_sys::{clock, reactor::Reactor};
+
+use super::{Agenda, Ask, Clients, Counter, Fault, Free, Late, State, token};
+
+/// When a request is sent, and when it was to be.
+#[derive(Debug, Clone, Copy)]
+struct Stamps {
+    sent_at: Nanos,
+    intended: Nanos,
+}
+
+impl<R: Reactor> Clients<'_, R> {
+    /// Starts what is due on connections that have nothing to do.
+    pub(super) fn start_due(&mut self, now: Nanos) {
+        if self.agenda == Agenda::Closed || self.over_at.is_some() {
+            return;
+        }
+        for lane in 0..self.lanes.len() {
+            let free = if self.has_free(lane) { Free::Some } else { Free::None };
+            let Some(queue) = &mut self.lanes[lane].queue else { return };
+            let n_due = queue.notice(now - self.start, free);
+            if n_due > 0 {
+                self.worker.add(Counter::Intended as usize, n_due);
+            }
+            while self.has_waiting(lane) && self.has_free(lane) {
+                let Some(idx) = self.lanes[lane].free.pop() else { break };
+                self.connections[idx as usize].is_listed = false;
+                self.start_one(idx as usize);
+            }
+        }
+    }
+
+    fn has_waiting(&self, lane: usize) -> bool {
+        self.lanes[lane].queue.as_ref().is_some_and(|queue| queue.waiting() > 0)
+    }
+
+    /// Whether a connection has nothing to do; it is the last of the list then.
+    fn has_free(&mut self, lane: usize) -> bool {
+        let free = &mut self.lanes[lane].free;
+        while let Some(idx) = free.last() {
+            let connection = &mut self.connections[*idx as usize];
+            if connection.state == State::Open && connection.n_asked == 0 {
+                return true;
+            }
+            connection.is_listed = false;
+            free.pop();
+        }
+        false
+    }
+
+    /// Sends the request that has been due for longest.
+    fn start_one(&mut self, idx: usize) {
+        let now = clock::now();
+        let elapsed = now - self.start;
+        let Some(start) = self.lane(idx).queue.as_mut().and_then(|queue| queue.start(elapsed)) else { return };
+        self.worker.add(Counter::Sent as usize, 1);
+        match start.late {
+            None => {}
+            Some(Late::NoConnection) => self.worker.add(Counter::LateNoConnection as usize, 1),
+            Some(Late::OwnProcessor) => self.worker.add(Counter::LateOwnCpu as usize, 1),
+        }
+        let intended = self.start + start.intended;
+        if self.counts(intended) {
+            self.outcome.lag.record(start.lag.0);
+        }
+        self.ask(idx, 1, Stamps { sent_at: now, intended });
+    }
+
+    /// Gives an open connection its next requests, or lets it go.
+    pub(super) fn go_on(&mut self, idx: usize, at: Nanos) {
+        let connection = &self.connections[idx];
+        let allowed = self.target.dialing.per_connection.map_or(u64::MAX, |most| most - connection.n_sent);
+        let room = u64::from(self.target.pipeline - connection.n_asked).min(allowed);
+        let is_busy = connection.n_asked > 0;
+        let n = match self.agenda {
+            _ if !self.may_ask => 0,
+            Agenda::Closed => room.min(self.left.unwrap_or(u64::MAX)),
+            Agenda::Open => room,
+        };
+        match self.agenda {
+            Agenda::Closed if n > 0 => {
+                self.left = self.left.map(|left| left - n);
+                let n = u16::try_from(n).expect("there is room for at most a pipeline");
+                self.ask(idx, n, Stamps { sent_at: at, intended: at });
+            }
+            _ if is_busy => {}
+            Agenda::Open if n > 0 && self.has_waiting(usize::from(connection.lane)) => self.start_one(idx),
+            Agenda::Open if n > 0 => self.set_free(idx),
+            // The next request needs another connection, or there is none.
+            _ if self.may_ask && self.left != Some(0) => self.reopen(idx),
+            _ => self.shut(idx),
+        }
+    }
+
+    fn set_free(&mut self, idx: usize) {
+        if !self.connections[idx].is_listed {
+            self.connections[idx].is_listed = true;
+            self.lane(idx).free.push(token(idx).0);
+        }
+    }
+
+    /// Sends a number of requests at once.
+    fn ask(&mut self, idx: usize, n: u16, stamps: Stamps) {
+        let connection = &mut self.connections[idx];
+        let lane = &mut self.lanes[usize::from(connection.lane)];
+        connection.n_sent += u64::from(n);
+        self.n_asking += u64::from(n);
+        let Stamps { sent_at, intended } = stamps;
+        let is_plain = connection.channel.is_plain();
+        for _ in 0..n {
+            let number = lane.rota.turn();
+            let ask = Ask { sent_at, intended, number: u16::try_from(number).unwrap_or(u16::MAX) };
+            self.asked.push(idx, connection, ask);
+            if !is_plain {
+                let route = &self.target.dialing.routes[usize::from(connection.lane)];
+                if let Err(fault) = connection.channel.seal(&route.asks[number].request, &mut self.desk) {
+                    return self.fail(idx, Fault::dial(fault), sent_at);
+                }
+            } else if !lane.rota.is_single() {
+                self.reactor.send_fixed(token(idx), lane.fixed[number][0]);
+            }
+        }
+        if !is_plain {
+            self.say(idx);
+        } else if lane.rota.is_single() {
+            // As few sends as there are ones in the binary form of the number.
+            for power in (0..u16::BITS).rev().filter(|power| n >> power & 1 == 1) {
+                self.reactor.send_fixed(token(idx), lane.fixed[0][power as usize]);
+            }
+        }
+    }
+}

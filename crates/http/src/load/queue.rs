@@ -1,0 +1,227 @@
+//! What is due in an open load, and what of it has been started: two places in the same series of arrivals.
+//!
+//! A request that waits costs no memory. The one that is to be started next is the next of the arrivals that lag behind; how
+//! many wait is the difference of two counters. Knows no clock and no connection.
+
+use std::{
+    iter::{Peekable, Take},
+    ops::Range,
+};
+
+use fathom_engine::pace::Arrivals;
+use fathom_model::units::Nanos;
+
+use crate::dial::Rota;
+
+/// A start this much later than intended is late: it is what our own pacing stays below in 99 of 100 starts.
+pub(super) const LATE: Nanos = Nanos::from_micros(50);
+
+/// Whether a request that becomes due can be started at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Free {
+    /// A connection has nothing to do.
+    Some,
+    /// All are busy, or there is none yet.
+    None,
+}
+
+/// Why a start was late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Late {
+    /// The request waited for a connection.
+    NoConnection,
+    /// A connection was free, and the worker came too late.
+    OwnProcessor,
+}
+
+/// The start of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Start {
+    /// When it was to be, since the start of the trial.
+    pub(super) intended: Nanos,
+    /// How much later it is.
+    pub(super) lag: Nanos,
+    /// Whose fault it is that it is late.
+    pub(super) late: Option<Late>,
+}
+
+/// Those arrivals of a worker that are for one of its servers.
+#[derive(Debug, Clone)]
+pub(super) struct Share {
+    pub(super) arrivals: Take<Arrivals>,
+    /// Whose turn it is among the servers, and which of them is meant.
+    pub(super) rota: Rota,
+    pub(super) lane: usize,
+}
+
+impl Iterator for Share {
+    type Item = Nanos;
+
+    fn next(&mut self) -> Option<Nanos> {
+        loop {
+            let at = self.arrivals.next()?;
+            if self.rota.turn() == self.lane {
+                return Some(at);
+            }
+        }
+    }
+}
+
+/// The requests that are due and not yet started.
+#[derive(Debug)]
+pub(super) struct Queue {
+    ahead: Peekable<Share>,
+    behind: Share,
+    n_due: u64,
+    n_started: u64,
+    /// The numbers of the requests that became due while connections were free and the worker did not look.
+    overslept: Range<u64>,
+}
+
+impl Queue {
+    /// The queue before the first arrival.
+    pub(super) fn new(share: Share) -> Self {
+        Self { ahead: share.clone().peekable(), behind: share, n_due: 0, n_started: 0, overslept: 0..0 }
+    }
+
+    /// When the next request becomes due that was not noticed yet; nothing when none will.
+    pub(super) fn next_due(&mut self) -> Option<Nanos> {
+        self.ahead.peek().copied()
+    }
+
+    /// Takes note of what has become due by `elapsed`; how much that is.
+    pub(super) fn notice(&mut self, elapsed: Nanos, free: Free) -> u64 {
+        let before = self.n_due;
+        let is_ours = self.waiting() == 0 && free == Free::Some;
+        let mut n_late = 0;
+        while let Some(at) = self.ahead.next_if(|at| *at <= elapsed) {
+            self.n_due += 1;
+            n_late += u64::from(elapsed - at > LATE);
+        }
+        // Those noticed latest were due first.
+        if is_ours && n_late > 0 {
+            self.overslept = before..before + n_late;
+        }
+        self.n_due - before
+    }
+
+    /// How many requests are due and not started.
+    pub(super) fn waiting(&self) -> u64 {
+        self.n_due - self.n_started
+    }
+
+    /// Starts the request that has been due for longest.
+    pub(super) fn start(&mut self, elapsed: Nanos) -> Option<Start> {
+        if self.waiting() == 0 {
+            return None;
+        }
+        let intended = self.behind.next()?;
+        let lag = elapsed - intended;
+        let is_ours = self.overslept.contains(&self.n_started);
+        let late = (lag > LATE).then_some(if is_ours { Late::OwnProcessor } else { Late::NoConnection });
+        self.n_started += 1;
+        Some(Start { intended, lag, late })
+    }
+
+    /// The intended starts of those that wait, which will never be started.
+    pub(super) fn rest(self) -> impl Iterator<Item = Nanos> {
+        let n_waiting = usize::try_from(self.waiting()).unwrap_or(usize::MAX);
+        self.behind.take(n_waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_engine::pace::{self, Process, Profile};
+    use fathom_model::units::PerSec;
+
+    use super::*;
+
+    fn micros(n: u64) -> Nanos {
+        Nanos::from_micros(n)
+    }
+
+    /// A request every 100 µs, dealt out to servers by their weights.
+    fn share(n_max: Option<usize>, (lane, weights): (usize, &[u64])) -> Share {
+        let profile = Profile::steady(PerSec::new(10_000.0).unwrap()).unwrap();
+        let arrivals = Arrivals::new(profile, Process::Constant, pace::Share { idx: 0, of: 1 });
+        Share { arrivals: arrivals.take(n_max.unwrap_or(usize::MAX)), rota: Rota::new(weights).unwrap(), lane }
+    }
+
+    fn queue(n_max: Option<usize>) -> Queue {
+        Queue::new(share(n_max, (0, &[1])))
+    }
+
+    #[test]
+    fn each_request_is_for_one_server_by_its_weight() {
+        let [mut seldom, often] = [0, 1].map(|lane| share(Some(40), (lane, &[1, 3])));
+        let mut all: Vec<Nanos> = often.clone().chain(seldom.clone()).collect();
+        all.sort_unstable();
+        assert!(all.into_iter().eq((0..40).map(|n| micros(100 * n))));
+        assert_eq!((seldom.by_ref().count(), often.count()), (10, 30));
+    }
+
+    #[test]
+    fn a_request_is_started_once_when_it_is_due() {
+        let mut queue = queue(Some(2));
+        assert_eq!(queue.start(micros(0)), None, "nothing was noticed yet");
+        assert_eq!((queue.notice(micros(10), Free::Some), queue.next_due()), (1, Some(micros(100))));
+        let start = Start { intended: micros(0), lag: micros(10), late: None };
+        assert_eq!((queue.start(micros(10)), queue.start(micros(10))), (Some(start), None));
+        assert_eq!((queue.notice(micros(99), Free::Some), queue.waiting()), (0, 0));
+        assert_eq!((queue.notice(micros(100), Free::Some), queue.next_due()), (1, None));
+    }
+
+    #[test]
+    fn a_late_start_is_ours_when_a_connection_was_free_all_the_time() {
+        let mut queue = queue(None);
+        queue.notice(micros(0), Free::Some);
+        queue.start(micros(0));
+        // The worker was away for a millisecond; only the last of ten is not late yet.
+        assert_eq!(queue.notice(micros(1020), Free::Some), 10);
+        let late: Vec<_> = std::iter::from_fn(|| queue.start(micros(1020))).map(|start| start.late).collect();
+        assert_eq!(late[..9], [Some(Late::OwnProcessor); 9]);
+        assert_eq!(late[9], None);
+    }
+
+    #[test]
+    fn a_late_start_is_the_servers_when_no_connection_was_free() {
+        let mut queue = queue(None);
+        queue.notice(micros(10), Free::None);
+        queue.notice(micros(1000), Free::Some);
+        for intended in 0..5 {
+            let start = queue.start(micros(1000)).unwrap();
+            assert_eq!((start.intended, start.late), (micros(intended * 100), Some(Late::NoConnection)));
+            assert_eq!(start.lag, micros(1000 - intended * 100));
+        }
+    }
+
+    #[test]
+    fn a_worker_that_was_away_with_free_connections_is_to_blame_for_the_whole_jam() {
+        let mut queue = queue(None);
+        queue.notice(micros(1020), Free::Some);
+        assert_eq!(queue.start(micros(1020)).unwrap().late, Some(Late::OwnProcessor));
+        // No connection is free now, and more becomes due meanwhile.
+        queue.notice(micros(2000), Free::None);
+        let late: Vec<_> = std::iter::from_fn(|| queue.start(micros(2000))).map(|start| start.late).collect();
+        assert_eq!(late[..9], [Some(Late::OwnProcessor); 9]);
+        assert_eq!(late[9..19], [Some(Late::NoConnection); 10]);
+    }
+
+    #[test]
+    fn what_was_never_started_is_known_with_its_time() {
+        let mut queue = queue(Some(5));
+        queue.notice(micros(10_000), Free::None);
+        queue.start(micros(10_000));
+        assert!(queue.rest().eq([100, 200, 300, 400].map(micros)));
+    }
+
+    #[test]
+    fn a_million_requests_wait_without_memory() {
+        let mut queue = queue(None);
+        queue.notice(Nanos::from_secs(100), Free::None);
+        assert_eq!(queue.waiting(), 1_000_001);
+        assert_eq!(queue.start(Nanos::from_secs(100)).unwrap().lag, Nanos::from_secs(100));
+        assert!(size_of::<Queue>() < 512);
+    }
+}

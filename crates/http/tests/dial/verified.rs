@@ -1,0 +1,201 @@
+//! TLS: cut anywhere, resumed or not, and refused for the reason that it is.
+
+use std::io::Write;
+
+use fathom_http::dial::{Fault, Step, TlsFault};
+use rustls::HandshakeKind;
+
+use crate::server::{BOTH, Issuer, NEW, OLD, Pair, Server, Validity, dialer, settings};
+
+#[test]
+fn a_connection_is_the_same_wherever_the_network_cuts_it() {
+    let issuer = Issuer::new();
+    let config = issuer.server("server.example").config();
+    let body: Vec<u8> = (0..100_000u32).map(|number| number.to_le_bytes()[0]).collect();
+    for version in ["1.2", "1.3"] {
+        let dialer = dialer(&settings(&[("ca", &issuer.ca()), ("tls", version)]));
+        for piece in [1, 2, 3, 5, 7, 64, 1_000, 16_000, 17_000, usize::MAX] {
+            let mut pair = Pair::new(dialer.channel(0).unwrap(), &config);
+            pair.piece = piece;
+            assert!(!pair.channel.is_plain() && pair.channel.security().is_none());
+            let opened = pair.open().unwrap().unwrap();
+            assert!(opened.secured_at.is_some_and(|at| at <= pair.now) && opened.proxied_at.is_none());
+            assert_eq!(pair.channel.security().unwrap().version, format!("TLSv{version}"));
+            for n in [10, 40_000] {
+                pair.channel.seal(&body[..n], &mut pair.desk).unwrap();
+                pair.exchange().unwrap();
+                assert_eq!(pair.heard.split_off(0), &body[..n]);
+            }
+            for part in body.chunks(33_000) {
+                pair.server.writer().write_all(part).unwrap();
+                let steps = pair.exchange().unwrap();
+                assert!(steps.iter().all(|step| *step == Step::Data), "{steps:?}");
+            }
+            assert!(pair.plain == body, "TLS {version} in pieces of {piece}");
+            assert_eq!(pair.channel.cut(), None);
+            pair.server.send_close_notify();
+            assert_eq!(pair.exchange().unwrap().last(), Some(&Step::Ended));
+        }
+    }
+}
+
+#[test]
+fn a_farewell_is_heard_as_one() {
+    let issuer = Issuer::new();
+    let dialer = dialer(&settings(&[("ca", &issuer.ca())]));
+    let mut pair = Pair::new(dialer.channel(0).unwrap(), &issuer.server("server.example").config());
+    pair.open().unwrap().unwrap();
+    pair.channel.farewell(&mut pair.desk);
+    let mut out = pair.desk.out.as_slice();
+    pair.server.read_tls(&mut out).unwrap();
+    assert!(pair.server.process_new_packets().unwrap().peer_has_closed());
+}
+
+#[test]
+fn sessions_are_resumed_if_that_is_wanted() {
+    let issuer = Issuer::new();
+    let config = issuer.server("server.example").config();
+    for version in ["1.2", "1.3"] {
+        for (resumption, expected) in [("on", [false, true, true]), ("off", [false; 3])] {
+            let options = [("ca", issuer.ca()), ("tls", version.to_owned()), ("resumption", resumption.to_owned())];
+            let dialer = dialer(&settings(&options.each_ref().map(|(name, value)| (*name, value.as_str()))));
+            let resumed = expected.map(|is_resumed| {
+                let mut pair = Pair::new(dialer.channel(0).unwrap(), &config);
+                let opened = pair.open().unwrap().unwrap();
+                assert_eq!(pair.server.handshake_kind() == Some(HandshakeKind::Resumed), is_resumed);
+                opened.resumed
+            });
+            assert_eq!(resumed, expected, "TLS {version}, resumption {resumption}");
+        }
+    }
+}
+
+#[test]
+fn many_connections_at_once_are_resumed_too() {
+    let issuer = Issuer::new();
+    let config = issuer.server("server.example").config();
+    let dialer = dialer(&settings(&[("ca", &issuer.ca())]));
+    let n_resumed = |n: usize| {
+        let mut pairs: Vec<Pair> = (0..n).map(|_| Pair::new(dialer.channel(0).unwrap(), &config)).collect();
+        // All of them say hello before one has heard an answer.
+        for pair in &mut pairs {
+            assert_eq!(pair.channel.opened(None, pair.now, &mut pair.desk).unwrap(), Step::Opening);
+        }
+        let ready = pairs.iter_mut().flat_map(|pair| pair.exchange().unwrap());
+        ready.filter(|step| matches!(step, Step::Ready(opened) if opened.resumed)).count()
+    };
+    assert_eq!(n_resumed(50), 0);
+    assert_eq!(n_resumed(50), 50);
+    assert_eq!(n_resumed(50), 50);
+}
+
+/// The fault of a client with these options, and whether the server heard why.
+fn fault(server: &Server<'_>, options: &[(&str, &str)]) -> Option<Fault> {
+    let dialer = dialer(&settings(options));
+    let mut pair = Pair::new(dialer.channel(0).unwrap(), &server.config());
+    match pair.open() {
+        Ok(Some(_)) => {
+            // With TLS 1.3 a server finds the client's certificate wanting only when the client is ready.
+            pair.channel.seal(b"GET", &mut pair.desk).and_then(|()| pair.exchange()).err()
+        }
+        Ok(None) => panic!("neither ready nor refused"),
+        Err(fault) => {
+            if !matches!(fault, Fault::Tls(TlsFault::Alert(_))) {
+                let mut alert = pair.desk.out.as_slice();
+                assert!(!alert.is_empty(), "{fault}: the server is not told");
+                pair.server.read_tls(&mut alert).unwrap();
+                assert!(pair.server.process_new_packets().is_err(), "{fault}: the server heard no alert");
+            }
+            Some(fault)
+        }
+    }
+}
+
+#[test]
+fn a_certificate_that_does_not_verify_is_refused_for_the_reason_that_it_is() {
+    let (issuer, other, namesake) = (Issuer::new(), Issuer::named("another"), Issuer::new());
+    let (ca, others, namesakes) = (issuer.ca(), other.ca(), namesake.ca());
+    for versions in [OLD, NEW] {
+        let of = |host: &str, validity| Server { validity, versions, ..issuer.server(host) };
+        let cases = [
+            (of("server.example", Validity::Now), &ca, None),
+            (of("other.example", Validity::Now), &ca, Some("the certificate is for another name")),
+            (of("server.example", Validity::Over), &ca, Some("the certificate has expired")),
+            (of("server.example", Validity::ToCome), &ca, Some("the certificate is not valid yet")),
+            (of("server.example", Validity::Now), &others, Some("the certificate comes from an unknown issuer")),
+            (
+                of("server.example", Validity::Now),
+                &namesakes,
+                Some("the certificate is not signed by the issuer that it names"),
+            ),
+        ];
+        for (server, ca, expected) in cases {
+            let found = fault(&server, &[("ca", ca)]);
+            assert_eq!(found.map(|fault| fault.to_string()).as_deref(), expected);
+            assert_eq!(found.map(|fault| fault.stage().name()), expected.map(|_| "tls"));
+            assert!(found.is_none_or(|fault| fault.hint().is_some()));
+            assert_eq!(fault(&server, &[("insecure", "true")]), None);
+        }
+    }
+}
+
+#[test]
+fn another_name_can_be_asked_for_and_is_verified() {
+    let issuer = Issuer::new();
+    let dialer = dialer(&settings(&[("ca", &issuer.ca()), ("sni", "other.example")]));
+    let mut pair = Pair::new(dialer.channel(0).unwrap(), &issuer.server("other.example").config());
+    assert!(pair.open().unwrap().is_some());
+    assert_eq!(pair.server.server_name(), Some("other.example"));
+}
+
+#[test]
+fn a_client_shows_its_certificate_to_a_server_that_asks() {
+    let issuer = Issuer::new();
+    let (ca, [certificate, key]) = (issuer.ca(), issuer.client());
+    for versions in [OLD, NEW] {
+        let server = Server { asks: true, versions, ..issuer.server("server.example") };
+        assert_eq!(fault(&server, &[("ca", &ca), ("client-cert", &certificate), ("client-key", &key)]), None);
+        let refused = fault(&server, &[("ca", &ca)]).unwrap();
+        let alert = if versions == NEW { "certificate_required" } else { "handshake_failure" };
+        assert!(
+            refused.to_string() == format!("the server sent the alert {alert}")
+                || refused.to_string() == "the server sent the alert certificate_required",
+            "{refused}"
+        );
+    }
+}
+
+#[test]
+fn what_both_sides_do_not_have_in_common_is_said() {
+    let issuer = Issuer::new();
+    let ca = issuer.ca();
+    let new = Server { versions: NEW, ..issuer.server("server.example") };
+    let found = fault(&new, &[("ca", &ca), ("tls", "1.2")]).unwrap();
+    assert_eq!(found.to_string(), "the server sent the alert protocol_version");
+    let two = Server { alpn: "h2", ..issuer.server("server.example") };
+    let found = fault(&two, &[("ca", &ca)]).unwrap();
+    assert_eq!(found.to_string(), "the server sent the alert no_application_protocol");
+    assert_eq!(fault(&two, &[("ca", &ca), ("alpn", "none")]), None);
+    let server = Server { alpn: "http/1.1", versions: BOTH, ..issuer.server("server.example") };
+    assert_eq!(fault(&server, &[("ca", &ca), ("alpn", "h2, http/1.1")]), None);
+}
+
+#[test]
+fn a_server_that_takes_another_protocol_is_refused() {
+    let issuer = Issuer::new();
+    let dialer = dialer(&settings(&[("ca", &issuer.ca()), ("alpn", "h2,http/1.1")]));
+    let server = Server { alpn: "h2", ..issuer.server("server.example") };
+    let mut pair = Pair::new(dialer.channel(0).unwrap(), &server.config());
+    assert_eq!(pair.open().unwrap_err(), Fault::Tls(TlsFault::OtherProtocol));
+}
+
+#[test]
+fn a_server_without_tls_and_one_that_hangs_up_are_told_apart() {
+    let dialer = dialer(&settings(&[("insecure", "true")]));
+    let mut pair = Pair::new(dialer.channel(0).unwrap(), &Issuer::new().server("a").config());
+    pair.channel.opened(None, pair.now, &mut pair.desk).unwrap();
+    assert_eq!(pair.channel.cut(), Some(Fault::Tls(TlsFault::Closed)));
+    let answer = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
+    let found = pair.channel.take(answer, pair.now, &mut pair.desk).unwrap_err();
+    assert_eq!(found.to_string(), "the server does not speak TLS");
+}

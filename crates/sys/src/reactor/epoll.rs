@@ -1,0 +1,451 @@
+//! The seam over `epoll(7)`: told once per change, one call per transfer.
+//!
+//! A socket is registered once, edge-triggered and for both directions; a send goes out in the call that asks for it, and
+//! only what does not fit is kept. Bytes are received when [`Reactor::next`] gets to them, all into one buffer.
+
+use std::{collections::VecDeque, os::fd::OwnedFd};
+
+use fathom_model::units::{Bytes, Nanos};
+use rustix::{
+    buffer::spare_capacity,
+    event::epoll::{self, EventFlags},
+    io::Errno,
+    net::SocketFlags,
+    time::Timespec,
+};
+
+use super::{Completion, Event, Fixed, Patience, Piece, Reactor, Token};
+use crate::{
+    Error, Result, clock,
+    socket::{self, Domain, SockAddr, Socket, Wait},
+};
+
+/// One receive takes what a connection can have waiting: a large body costs few calls, and the buffer fits in a level-2 cache.
+const BUFFER: usize = 256 * 1024;
+/// Events per wait: enough that a wait is a small part of their cost, few enough that times are not stale.
+const EVENTS: usize = 512;
+/// Transfers per event, so that one fast sender does not keep the others waiting.
+const TURN: u8 = 4;
+/// The most that one discarding receive takes; its count must fit the signed answer of the call.
+const DISCARD: u64 = 1 << 30;
+
+/// The reactor of every kernel that has `epoll_pwait2` (Linux 5.11).
+pub struct Epoll {
+    list: OwnedFd,
+    seats: Vec<Seat>,
+    fixed: Vec<Box<[u8]>>,
+    events: Vec<epoll::Event>,
+    /// How many of `events` are done with.
+    n_done: usize,
+    /// The socket that is being received from.
+    turn: Option<Turn>,
+    /// Sockets that had more than a turn's worth; they go on after the next wait.
+    cut: VecDeque<Turn>,
+    /// How many of `cut` may go on before that.
+    n_cut_now: usize,
+    /// What is known without a receive, with the generation that it is meant for.
+    known: VecDeque<(u32, Completion)>,
+    buffer: Box<[u8]>,
+    buffer_is_out: bool,
+}
+
+/// One token's socket.
+#[derive(Default)]
+struct Seat {
+    socket: Option<Socket>,
+    /// Counts the sockets of this seat; an event of an earlier one is stale.
+    generation: u32,
+    stage: Stage,
+    /// `AF_UNIX` copies even with `MSG_TRUNC`.
+    is_local: bool,
+    n_discard: u64,
+    /// What did not fit into the kernel's buffer.
+    #[expect(clippy::box_collection, reason = "few of many seats ever have it, and the others should stay small")]
+    unsent: Option<Box<VecDeque<Unsent>>>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// No socket, or one that has failed.
+    #[default]
+    Dead,
+    Connecting,
+    Listening,
+    Open,
+    /// The peer has ended; only sending goes on.
+    Ended,
+}
+
+/// Bytes that wait until the kernel has room.
+struct Unsent {
+    bytes: Waiting,
+    n_sent: usize,
+}
+
+enum Waiting {
+    Fixed(Fixed),
+    Copied(Box<[u8]>),
+}
+
+/// One socket's right to receive.
+#[derive(Clone, Copy)]
+struct Turn {
+    token: Token,
+    generation: u32,
+    n_left: u8,
+    /// The event said that the end is there, and no further event will.
+    to_the_end: bool,
+}
+
+impl Turn {
+    fn new(token: Token, generation: u32) -> Self {
+        Self { token, generation, n_left: TURN, to_the_end: false }
+    }
+}
+
+impl Epoll {
+    /// The token's live seat.
+    fn seat(&mut self, token: Token) -> &mut Seat {
+        let seat = self.seats.get_mut(token.index()).filter(|seat| seat.socket.is_some());
+        seat.expect("a token is in use from connect, adopt or listen until close")
+    }
+
+    fn occupy(&mut self, token: Token, socket: Socket, stage: Stage) -> &mut Seat {
+        if self.seats.len() <= token.index() {
+            self.seats.resize_with(token.index() + 1, Seat::default);
+        }
+        let seat = &mut self.seats[token.index()];
+        assert!(seat.socket.is_none(), "token {} is in use", token.0);
+        *seat = Seat { socket: Some(socket), generation: seat.generation, stage, ..Seat::default() };
+        seat
+    }
+
+    /// Watches the token's socket for everything, for good.
+    fn register(&mut self, token: Token) {
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        let seat = &self.seats[token.index()];
+        let data = epoll::EventData::new_u64(u64::from(seat.generation) << 32 | u64::from(token.0));
+        let socket = seat.socket.as_ref().expect("the seat was just occupied");
+        if let Err(error) = epoll::add(&self.list, socket, data, flags) {
+            self.fail(token, Error::new("epoll_ctl(EPOLL_CTL_ADD)", error));
+        }
+    }
+
+    fn know(&mut self, token: Token, event: Event) {
+        let generation = self.seats[token.index()].generation;
+        self.known.push_back((generation, Completion { token, at: clock::now(), event }));
+    }
+
+    fn fail(&mut self, token: Token, error: Error) {
+        let seat = self.seat(token);
+        seat.stage = Stage::Dead;
+        seat.unsent = None;
+        self.know(token, Event::Failed(error));
+    }
+
+    /// Hands bytes to the kernel, or as much as it takes; nothing when they must wait for those before them.
+    fn try_send(&mut self, token: Token, bytes: &[u8]) -> Result<usize> {
+        let seat = self.seat(token);
+        if seat.unsent.is_some() {
+            return Ok(0);
+        }
+        let socket = seat.socket.as_ref().expect("a live seat has a socket");
+        Ok(socket::send(socket, bytes, Wait::Never)?.unwrap_or(0))
+    }
+
+    fn keep(&mut self, token: Token, unsent: Unsent) {
+        self.seat(token).unsent.get_or_insert_default().push_back(unsent);
+    }
+
+    /// Sends what waits, as far as the kernel has room now.
+    fn flush(&mut self, token: Token) {
+        loop {
+            let seat = &mut self.seats[token.index()];
+            let (Some(socket), Some(unsent)) = (&seat.socket, &mut seat.unsent) else { return };
+            let Some(first) = unsent.front_mut() else {
+                seat.unsent = None;
+                return;
+            };
+            let bytes = match &first.bytes {
+                Waiting::Fixed(fixed) => &self.fixed[fixed.index()],
+                Waiting::Copied(bytes) => bytes,
+            };
+            match socket::send(socket, &bytes[first.n_sent..], Wait::Never) {
+                Ok(None) => return,
+                Ok(Some(count)) if first.n_sent + count < bytes.len() => first.n_sent += count,
+                Ok(Some(_)) => {
+                    let done = unsent.pop_front();
+                    if done.is_some_and(|done| matches!(done.bytes, Waiting::Copied(_))) {
+                        self.know(token, Event::Sent);
+                    }
+                }
+                Err(error) => return self.fail(token, error),
+            }
+        }
+    }
+
+    /// Does what one event of the kernel allows, and gives the socket its turn to receive.
+    fn begin(&mut self, event: epoll::Event) {
+        let (data, flags) = (event.data.u64(), event.flags);
+        let token = Token(u32::try_from(data & u64::from(u32::MAX)).expect("it is masked"));
+        let generation = u32::try_from(data >> 32).expect("32 bits are left");
+        let seat = &mut self.seats[token.index()];
+        if seat.generation != generation || seat.stage == Stage::Dead {
+            return;
+        }
+        if seat.stage == Stage::Connecting {
+            let socket = seat.socket.as_ref().expect("a live seat has a socket");
+            match socket::connect_result(socket) {
+                Ok(()) => seat.stage = Stage::Open,
+                Err(error) => return self.fail(token, error),
+            }
+            self.know(token, Event::Connected);
+        } else if flags.contains(EventFlags::OUT) {
+            self.flush(token);
+        }
+        let to_the_end = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
+        if to_the_end || flags.contains(EventFlags::IN) {
+            self.turn = Some(Turn { to_the_end, ..Turn::new(token, generation) });
+        }
+    }
+
+    /// One receive or accept of the socket whose turn it is.
+    fn take(&mut self, turn: Turn) -> Option<Completion> {
+        let token = turn.token;
+        let stage = self.seats.get(token.index()).filter(|seat| seat.generation == turn.generation)?.stage;
+        if !matches!(stage, Stage::Open | Stage::Listening) {
+            return None;
+        }
+        if turn.n_left == 0 {
+            self.cut.push_back(Turn { n_left: TURN, ..turn });
+            return None;
+        }
+        let outcome = if stage == Stage::Listening { self.accept(turn) } else { self.receive(turn) };
+        let event = match outcome {
+            Ok(event) => event?,
+            Err(error) => {
+                self.fail(token, error);
+                return None;
+            }
+        };
+        Some(Completion { token, at: clock::now(), event })
+    }
+
+    fn go_on(&mut self, turn: Turn) {
+        self.turn = Some(Turn { n_left: turn.n_left - 1, ..turn });
+    }
+
+    fn receive(&mut self, turn: Turn) -> Result<Option<Event>> {
+        let seat = &mut self.seats[turn.token.index()];
+        let socket = seat.socket.as_ref().expect("a live seat has a socket");
+        let n_discard = seat.n_discard;
+        let (wanted, received) = if n_discard == 0 {
+            (BUFFER, socket::recv(socket, &mut self.buffer, Wait::Never)?)
+        } else if seat.is_local {
+            let wanted = usize::try_from(n_discard).unwrap_or(BUFFER).min(BUFFER);
+            (wanted, socket::recv(socket, &mut self.buffer[..wanted], Wait::Never)?)
+        } else {
+            let wanted = usize::try_from(n_discard.min(DISCARD)).expect("it is bounded by a gigabyte");
+            (wanted, socket::discard(socket, Bytes(n_discard.min(DISCARD)), Wait::Never)?)
+        };
+        let Some(received) = received else { return Ok(None) };
+        if received == 0 {
+            seat.stage = Stage::Ended;
+            return Ok(Some(Event::Ended));
+        }
+        // Less than was asked for means that nothing is left, and that the kernel will tell of more: the receive that
+        // would only say "not now" is saved.
+        if received == wanted || turn.to_the_end {
+            self.go_on(turn);
+        }
+        if n_discard > 0 {
+            let count = u64::try_from(received).expect("a size fits 64 bits");
+            self.seats[turn.token.index()].n_discard -= count;
+            return Ok(Some(Event::Discarded(count)));
+        }
+        self.buffer_is_out = true;
+        let length = u32::try_from(received).expect("a receive is bounded by the buffer");
+        Ok(Some(Event::Received(Piece { buffer: 0, start: 0, length })))
+    }
+
+    fn accept(&mut self, turn: Turn) -> Result<Option<Event>> {
+        let listener = self.seat(turn.token).socket.as_ref().expect("a live seat has a socket");
+        match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(accepted) => {
+                self.go_on(turn);
+                Ok(Some(Event::Accepted(accepted.into())))
+            }
+            Err(Errno::AGAIN) => Ok(None),
+            // The peer has given up meanwhile; the next one may be waiting.
+            Err(Errno::CONNABORTED | Errno::INTR) => {
+                self.go_on(turn);
+                Ok(None)
+            }
+            Err(error) => Err(Error::new("accept4", error)),
+        }
+    }
+
+    /// Waits at most `span` for events, and adds them to those that are there.
+    fn collect(&mut self, span: Nanos) -> Result<()> {
+        // A span beyond the kernel's range, 292 years, is as good as none.
+        let timeout = Timespec::try_from(span.as_duration()).ok();
+        match epoll::wait(&self.list, spare_capacity(&mut self.events), timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(Error::new("epoll_pwait2", error)),
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        self.n_done < self.events.len() || self.turn.is_some() || !self.known.is_empty()
+    }
+}
+
+impl Reactor for Epoll {
+    const NAME: &'static str = "epoll";
+
+    fn new(n_connections: u32) -> Result<Self> {
+        // The spans of a batch are as short as the slack that the kernel would add to them.
+        clock::sleep_finely();
+        let list = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| Error::new("epoll_create1", error))?;
+        Ok(Self {
+            list,
+            seats: Vec::with_capacity(Token(n_connections).index()),
+            fixed: Vec::new(),
+            events: Vec::with_capacity(EVENTS),
+            n_done: 0,
+            turn: None,
+            cut: VecDeque::new(),
+            n_cut_now: 0,
+            known: VecDeque::new(),
+            buffer: vec![0; BUFFER].into_boxed_slice(),
+            buffer_is_out: false,
+        })
+    }
+
+    fn batches(&self) -> bool {
+        true
+    }
+
+    fn fix(&mut self, bytes: Vec<u8>) -> Fixed {
+        self.fixed.push(bytes.into_boxed_slice());
+        Fixed(u32::try_from(self.fixed.len() - 1).expect("there are few fixed requests"))
+    }
+
+    fn connect(&mut self, token: Token, socket: Socket, address: &SockAddr) {
+        let begun = socket::connect_begin(&socket, address);
+        self.occupy(token, socket, Stage::Connecting).is_local = address.domain() == Domain::UNIX;
+        match begun {
+            // Only now: a socket that does not even connect yet counts as hung up.
+            Ok(_) => self.register(token),
+            Err(error) => self.fail(token, error),
+        }
+    }
+
+    fn adopt(&mut self, token: Token, socket: Socket) {
+        let is_local = socket.domain().is_ok_and(|domain| domain == Domain::UNIX);
+        self.occupy(token, socket, Stage::Open).is_local = is_local;
+        self.register(token);
+    }
+
+    fn listen(&mut self, token: Token, socket: Socket) {
+        self.occupy(token, socket, Stage::Listening);
+        self.register(token);
+    }
+
+    fn send_fixed(&mut self, token: Token, bytes: Fixed) {
+        let seat = self.seat(token);
+        let (stage, must_wait) = (seat.stage, seat.unsent.is_some());
+        if stage == Stage::Dead {
+            return;
+        }
+        let n_sent = if must_wait {
+            Ok(0)
+        } else {
+            let socket = self.seats[token.index()].socket.as_ref().expect("a live seat has a socket");
+            socket::send(socket, &self.fixed[bytes.index()], Wait::Never).map(Option::unwrap_or_default)
+        };
+        match n_sent {
+            Ok(count) if count == self.fixed[bytes.index()].len() => {}
+            Ok(n_sent) => self.keep(token, Unsent { bytes: Waiting::Fixed(bytes), n_sent }),
+            Err(error) => self.fail(token, error),
+        }
+    }
+
+    fn send(&mut self, token: Token, bytes: &[u8]) {
+        if self.seat(token).stage == Stage::Dead {
+            return;
+        }
+        match self.try_send(token, bytes) {
+            Ok(count) if count == bytes.len() => self.know(token, Event::Sent),
+            Ok(count) => self.keep(token, Unsent { bytes: Waiting::Copied(bytes[count..].into()), n_sent: 0 }),
+            Err(error) => self.fail(token, error),
+        }
+    }
+
+    fn discard(&mut self, token: Token, count: u64) {
+        let seat = self.seat(token);
+        seat.n_discard = seat.n_discard.saturating_add(count);
+    }
+
+    fn close(&mut self, token: Token) {
+        if let Some(seat) = self.seats.get_mut(token.index()).filter(|seat| seat.socket.is_some()) {
+            *seat = Seat { generation: seat.generation.wrapping_add(1), ..Seat::default() };
+        }
+    }
+
+    fn socket(&self, token: Token) -> Option<&Socket> {
+        self.seats.get(token.index())?.socket.as_ref()
+    }
+
+    fn wait(&mut self, patience: Patience) -> Result<()> {
+        if self.has_work() {
+            return Ok(());
+        }
+        let begin = clock::now();
+        let span = if self.cut.is_empty() { patience.until.since(begin) } else { Nanos::ZERO };
+        self.n_cut_now = self.cut.len();
+        self.n_done = 0;
+        self.events.clear();
+        self.collect(span)?;
+        let Some(batch) = patience.batch else { return Ok(()) };
+        let is_few = !self.events.is_empty() && self.events.len() < Token(batch.n).index();
+        let until = patience.until.min(begin + batch.within);
+        if is_few && self.cut.is_empty() && clock::now() < until {
+            // The kernel ends a wait with the first event, so the others are waited for asleep: it saves as many waits.
+            clock::sleep_until(until);
+            self.collect(Nanos::ZERO)?;
+        }
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<Completion> {
+        assert!(!self.buffer_is_out, "a piece must be released before the next completion");
+        loop {
+            if let Some((generation, completion)) = self.known.pop_front() {
+                if self.seats[completion.token.index()].generation == generation {
+                    return Some(completion);
+                }
+            } else if let Some(turn) = self.turn.take() {
+                if let Some(completion) = self.take(turn) {
+                    return Some(completion);
+                }
+            } else if let Some(&event) = self.events.get(self.n_done) {
+                self.n_done += 1;
+                self.begin(event);
+            } else if self.n_cut_now > 0 {
+                self.n_cut_now -= 1;
+                self.turn = self.cut.pop_front();
+            } else {
+                return None;
+            }
+        }
+    }
+
+    fn bytes(&self, piece: &Piece) -> &[u8] {
+        &self.buffer[..piece.length as usize]
+    }
+
+    fn release(&mut self, _: Piece) {
+        self.buffer_is_out = false;
+    }
+}

@@ -1,0 +1,674 @@
+//! What every reactor must do, as the same cases for each: real sockets of this host against peers of the standard library.
+
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    os::{fd::OwnedFd, unix::net::UnixListener, unix::net::UnixStream},
+    thread,
+    time::Duration,
+};
+
+use fathom_model::units::Nanos;
+
+use super::{Batch, Completion, Event, Patience, Reactor, Token, Uring, uring::is_allowed};
+use crate::{
+    clock,
+    socket::{self, Domain, SockAddr, Socket, Type},
+};
+
+/// No case takes nearly so long; one that does has failed.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// An event without borrowed bytes.
+#[derive(Debug)]
+enum Seen {
+    Connected,
+    Received(Vec<u8>),
+    Discarded(u64),
+    Sent,
+    Ended,
+    Failed(String, Option<i32>),
+    Accepted(Socket),
+}
+
+/// A reactor and what it has told so far.
+struct Rig<R> {
+    reactor: R,
+    seen: Vec<(Token, Seen)>,
+}
+
+impl<R: Reactor> Rig<R> {
+    fn new(reactor: R) -> Self {
+        Self { reactor, seen: Vec::new() }
+    }
+
+    /// Takes the next completion apart.
+    fn next(&mut self) -> Option<(Token, Seen)> {
+        let Completion { token, at, event } = self.reactor.next()?;
+        assert!(at <= clock::now());
+        let seen = match event {
+            Event::Connected => Seen::Connected,
+            Event::Received(piece) => {
+                let bytes = self.reactor.bytes(&piece).to_vec();
+                self.reactor.release(piece);
+                assert!(!bytes.is_empty());
+                Seen::Received(bytes)
+            }
+            Event::Discarded(count) => Seen::Discarded(count),
+            Event::Sent => Seen::Sent,
+            Event::Ended => Seen::Ended,
+            Event::Failed(error) => Seen::Failed(error.to_string(), error.errno()),
+            Event::Accepted(socket) => Seen::Accepted(socket),
+        };
+        Some((token, seen))
+    }
+
+    /// Waits and lets `each` answer every completion, until it says that it has seen enough.
+    fn drive(&mut self, mut each: impl FnMut(&mut R, Token, &Seen) -> bool) {
+        let deadline = clock::now() + DEADLINE.into();
+        loop {
+            self.reactor.wait(Patience { until: deadline, batch: None }).unwrap();
+            while let Some((token, seen)) = self.next() {
+                assert!(clock::now() < deadline, "{seen:?} of {token:?} is not the end");
+                let enough = each(&mut self.reactor, token, &seen);
+                self.seen.push((token, seen));
+                if enough {
+                    return;
+                }
+            }
+            assert!(clock::now() < deadline, "nothing more comes after {:?}", self.kinds());
+        }
+    }
+
+    /// Waits until a completion like this one has come.
+    fn until(&mut self, mut wanted: impl FnMut(&Seen) -> bool) {
+        self.drive(|_, _, seen| wanted(seen));
+    }
+
+    /// Collects what comes while nothing is expected.
+    fn idle(&mut self) {
+        let until = clock::now() + Nanos::from_millis(30);
+        while clock::now() < until {
+            self.reactor.wait(Patience { until, batch: None }).unwrap();
+            while let Some(seen) = self.next() {
+                self.seen.push(seen);
+            }
+        }
+    }
+
+    fn connected(&mut self, token: Token, address: SocketAddr) {
+        self.reactor.connect(token, socket::stream_nonblocking(address).unwrap(), &address.into());
+        self.until(|seen| matches!(seen, Seen::Connected));
+    }
+
+    /// All bytes that a token has received.
+    fn received(&self, of: Token) -> Vec<u8> {
+        let pieces = self.seen.iter().filter(|(token, _)| *token == of).filter_map(|(_, seen)| match seen {
+            Seen::Received(bytes) => Some(bytes.as_slice()),
+            _ => None,
+        });
+        pieces.collect::<Vec<_>>().concat()
+    }
+
+    fn discarded(&self) -> u64 {
+        self.seen.iter().map(|(_, seen)| if let Seen::Discarded(count) = seen { *count } else { 0 }).sum()
+    }
+
+    /// What came, without the bytes.
+    fn kinds(&self) -> Vec<(u32, &'static str)> {
+        let kind = |seen: &Seen| match seen {
+            Seen::Connected => "connected",
+            Seen::Received(_) => "received",
+            Seen::Discarded(_) => "discarded",
+            Seen::Sent => "sent",
+            Seen::Ended => "ended",
+            Seen::Failed(..) => "failed",
+            Seen::Accepted(_) => "accepted",
+        };
+        self.seen.iter().map(|(token, seen)| (token.0, kind(seen))).collect()
+    }
+}
+
+fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// A peer that never blocks a broken test for ever.
+fn accepted(listener: &TcpListener) -> TcpStream {
+    let (far, _) = listener.accept().unwrap();
+    far.set_read_timeout(Some(DEADLINE)).unwrap();
+    far.set_write_timeout(Some(DEADLINE)).unwrap();
+    far
+}
+
+/// A connection over TCP whose near end belongs to the reactor.
+fn tcp<R: Reactor>(rig: &mut Rig<R>, token: Token) -> TcpStream {
+    let (listener, address) = listener();
+    rig.connected(token, address);
+    accepted(&listener)
+}
+
+/// The same over `AF_UNIX`.
+fn local<R: Reactor>(rig: &mut Rig<R>, token: Token) -> UnixStream {
+    let (near, far) = UnixStream::pair().unwrap();
+    near.set_nonblocking(true).unwrap();
+    rig.reactor.adopt(token, OwnedFd::from(near).into());
+    far.set_read_timeout(Some(DEADLINE)).unwrap();
+    far.set_write_timeout(Some(DEADLINE)).unwrap();
+    far
+}
+
+/// Bytes in which every position differs from its neighbours, so that a gap or a swap is seen.
+fn pattern(count: usize, seed: u8) -> Vec<u8> {
+    let byte = |at: usize| u8::try_from(at).unwrap();
+    (0..count).map(|at| byte(at % 251) ^ byte(at / 251 % 256) ^ seed).collect()
+}
+
+const A: Token = Token(3);
+const B: Token = Token(0);
+
+pub(super) fn a_connection_carries_bytes_both_ways<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let mut far = tcp(&mut rig, A);
+    let request = rig.reactor.fix(b"ping".to_vec());
+    for round in 0..3 {
+        rig.reactor.send_fixed(A, request);
+        rig.reactor.wait(Patience { until: clock::now(), batch: None }).unwrap();
+        let mut bytes = [0; 4];
+        far.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"ping");
+        far.write_all(&[round; 5]).unwrap();
+        rig.until(|seen| matches!(seen, Seen::Received(_)));
+    }
+    assert_eq!(rig.received(A), [[0; 5], [1; 5], [2; 5]].concat());
+    assert_eq!(rig.kinds().len(), 4, "a fixed send is not confirmed: {:?}", rig.kinds());
+    assert!(rig.reactor.socket(A).unwrap().peer_addr().is_ok());
+    rig.reactor.close(A);
+    assert!(rig.reactor.socket(A).is_none());
+    rig.idle();
+    assert_eq!(far.read(&mut [0; 1]).unwrap(), 0);
+}
+
+pub(super) fn a_refused_connect_fails_by_name<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let address = listener().1;
+    rig.reactor.connect(A, socket::stream_nonblocking(address).unwrap(), &address.into());
+    rig.until(|seen| matches!(seen, Seen::Failed(call, Some(libc::ECONNREFUSED)) if call == "connect"));
+    // What is asked of a dead token is ignored.
+    rig.reactor.send(A, b"x");
+    rig.idle();
+    assert_eq!(rig.kinds(), [(3, "failed")]);
+    rig.reactor.close(A);
+    drop(tcp(&mut rig, A));
+}
+
+pub(super) fn large_sends_arrive_in_order_once_the_peer_reads<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let mut far = tcp(&mut rig, A);
+    let parts = [pattern(8 << 20, 1), pattern(3000, 2), pattern(1 << 20, 3), pattern(10, 4)];
+    let fixed = [rig.reactor.fix(parts[1].clone()), rig.reactor.fix(parts[2].clone())];
+    rig.reactor.send(A, &parts[0]);
+    rig.reactor.send_fixed(A, fixed[0]);
+    rig.reactor.send_fixed(A, fixed[1]);
+    rig.reactor.send(A, &parts[3]);
+    rig.idle();
+    assert_eq!(rig.kinds(), [(3, "connected")], "the peer has not read");
+    let expected = parts.concat();
+    let mut bytes = vec![0; expected.len()];
+    thread::scope(|scope| {
+        scope.spawn(|| far.read_exact(&mut bytes).unwrap());
+        let mut n_sent = 0;
+        rig.until(|seen| {
+            n_sent += u32::from(matches!(seen, Seen::Sent));
+            n_sent == 2
+        });
+    });
+    assert!(bytes == expected);
+    rig.idle();
+    assert_eq!(rig.kinds(), [(3, "connected"), (3, "sent"), (3, "sent")]);
+}
+
+pub(super) fn a_pipeline_stays_in_order_when_the_peer_reads_late<R: Reactor>(reactor: R) {
+    // More than the buffers of both ends hold, in sends of all ways, handed over one by one and in groups.
+    const ROUNDS: usize = 6000;
+    let mut rig = Rig::new(reactor);
+    let mut far = tcp(&mut rig, A);
+    let parts: [Vec<u8>; 3] = [pattern(900, 1), pattern(2500, 2), pattern(5000, 3)];
+    let fixed = parts.clone().map(|bytes| rig.reactor.fix(bytes));
+    let mut expected = Vec::new();
+    let mut n_sent = 0;
+    for round in 0..ROUNDS {
+        expected.extend_from_slice(&parts[round % 3]);
+        if round % 7 == 6 {
+            n_sent += 1;
+            rig.reactor.send(A, &parts[round % 3]);
+        } else {
+            rig.reactor.send_fixed(A, fixed[round % 3]);
+        }
+        if round % 5 < 2 {
+            rig.reactor.wait(Patience { until: Nanos::ZERO, batch: None }).unwrap();
+            while rig.next().is_some_and(|(_, seen)| matches!(seen, Seen::Sent)) {
+                n_sent -= 1;
+            }
+        }
+    }
+    // The last one says when all is out.
+    n_sent += 1;
+    rig.reactor.send(A, b"end");
+    expected.extend_from_slice(b"end");
+    let mut bytes = vec![0; expected.len()];
+    thread::scope(|scope| {
+        scope.spawn(|| far.read_exact(&mut bytes).unwrap());
+        rig.until(|seen| {
+            n_sent -= u32::from(matches!(seen, Seen::Sent));
+            n_sent == 0
+        });
+    });
+    assert!(bytes == expected);
+}
+
+pub(super) fn small_sends_are_each_confirmed<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let mut far = tcp(&mut rig, A);
+    for at in 0..100 {
+        rig.reactor.send(A, &[at]);
+    }
+    let mut n_sent = 0;
+    rig.until(|seen| {
+        n_sent += u32::from(matches!(seen, Seen::Sent));
+        n_sent == 100
+    });
+    let mut bytes = [0; 100];
+    far.read_exact(&mut bytes).unwrap();
+    assert!(bytes.iter().enumerate().all(|(at, &byte)| at == usize::from(byte)));
+}
+
+pub(super) fn a_token_is_free_at_once_after_a_close_with_bytes_under_way<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    for round in 0..20 {
+        let mut old = tcp(&mut rig, A);
+        rig.reactor.send(A, &pattern(4 << 20, round));
+        old.write_all(&[1; 10_000]).unwrap();
+        if round % 2 == 0 {
+            // In every other round the kernel knows of the send before the close.
+            rig.reactor.wait(Patience { until: clock::now() + Nanos::from_secs(1), batch: None }).unwrap();
+        }
+        rig.seen.clear();
+        rig.reactor.close(A);
+        let mut new = tcp(&mut rig, A);
+        new.write_all(b"new").unwrap();
+        rig.until(|seen| matches!(seen, Seen::Received(_)));
+        assert_eq!(rig.kinds(), [(3, "connected"), (3, "received")], "round {round}");
+        assert_eq!(rig.received(A), b"new");
+        rig.reactor.close(A);
+        rig.idle();
+        // The old connection ends or is reset; it does not hang.
+        let mut rest = Vec::new();
+        let _ = old.read_to_end(&mut rest);
+        assert_eq!(new.read(&mut [0; 1]).unwrap(), 0);
+    }
+}
+
+pub(super) fn what_was_pending_at_a_close_is_never_told<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let mut peers: Vec<_> = (0..50).map(|token| local(&mut rig, Token(token))).collect();
+    rig.idle();
+    for peer in &mut peers {
+        peer.write_all(b"old").unwrap();
+    }
+    let mut new = Vec::new();
+    rig.until(|seen| matches!(seen, Seen::Received(_)));
+    rig.seen.clear();
+    for token in 0..50 {
+        rig.reactor.close(Token(token));
+        new.push(local(&mut rig, Token(token)));
+    }
+    rig.idle();
+    assert_eq!(rig.kinds(), []);
+    for peer in &mut new {
+        peer.write_all(b"new").unwrap();
+    }
+    let mut n_received = 0;
+    rig.until(|seen| {
+        assert!(matches!(seen, Seen::Received(bytes) if bytes == b"new"), "{seen:?}");
+        n_received += 1;
+        n_received == 50
+    });
+}
+
+fn discard_then_go_on<R: Reactor>(rig: &mut Rig<R>, mut far: impl Write + Send) {
+    for (round, count) in [1, 999, 1000, 65_536, 300_000, 1 << 20, 5 << 20, 7].into_iter().enumerate() {
+        rig.seen.clear();
+        let (head, body, tail) = (b"head:".as_slice(), pattern(count, 9), format!("tail {round}").into_bytes());
+        thread::scope(|scope| {
+            scope.spawn(|| far.write_all(&[head, &body, &tail].concat()).unwrap());
+            // Once the head is there, the rest of the body is of no interest.
+            let (mut n_received, mut asked) = (0, false);
+            rig.drive(|reactor, token, seen| {
+                if let Seen::Received(bytes) = seen {
+                    n_received += bytes.len();
+                    if !asked && n_received >= head.len() {
+                        asked = true;
+                        let left = (head.len() + count).saturating_sub(n_received);
+                        reactor.discard(token, left as u64);
+                        n_received += left;
+                    }
+                }
+                n_received >= head.len() + count + tail.len()
+            });
+        });
+        let (received, discarded) = (rig.received(A), usize::try_from(rig.discarded()).unwrap());
+        assert_eq!(received.len() + discarded, head.len() + count + tail.len(), "{count}: {:?}", rig.kinds());
+        assert!(received.starts_with(head) && received.ends_with(&tail), "{count}");
+    }
+}
+
+pub(super) fn exactly_so_many_bytes_are_discarded<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let far = tcp(&mut rig, A);
+    discard_then_go_on(&mut rig, far);
+}
+
+pub(super) fn a_unix_socket_discards_as_well<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let far = local(&mut rig, A);
+    discard_then_go_on(&mut rig, far);
+}
+
+pub(super) fn a_discard_of_what_has_not_come_yet_waits_for_it<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let mut far = tcp(&mut rig, A);
+    rig.reactor.discard(A, 6);
+    rig.idle();
+    far.write_all(b"123").unwrap();
+    rig.idle();
+    far.write_all(b"456789").unwrap();
+    rig.until(|seen| matches!(seen, Seen::Received(_)));
+    assert_eq!((rig.discarded(), rig.received(A)), (6, b"789".to_vec()));
+}
+
+pub(super) fn an_end_within_a_discard_is_told<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let mut far = tcp(&mut rig, A);
+    rig.reactor.discard(A, 100_000);
+    rig.idle();
+    far.write_all(&vec![0; 40_000]).unwrap();
+    drop(far);
+    rig.until(|seen| matches!(seen, Seen::Ended));
+    assert_eq!(rig.discarded(), 40_000);
+}
+
+pub(super) fn the_end_comes_after_all_bytes_and_sending_goes_on<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let mut far = tcp(&mut rig, A);
+    let sent = pattern(700_000, 5);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            far.write_all(&sent).unwrap();
+            far.shutdown(Shutdown::Write).unwrap();
+        });
+        rig.until(|seen| matches!(seen, Seen::Ended));
+    });
+    assert!(rig.received(A) == sent);
+    rig.reactor.send(A, b"bye");
+    rig.until(|seen| matches!(seen, Seen::Sent));
+    let mut bytes = [0; 3];
+    far.read_exact(&mut bytes).unwrap();
+    rig.idle();
+    assert_eq!(rig.kinds().iter().filter(|(_, kind)| *kind == "ended").count(), 1);
+}
+
+pub(super) fn a_reset_fails_by_name<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let far = tcp(&mut rig, A);
+    socket::set_reset_on_close(&far).unwrap();
+    drop(far);
+    rig.until(|seen| matches!(seen, Seen::Failed(call, Some(libc::ECONNRESET)) if call == "recv"));
+    rig.idle();
+    assert_eq!(rig.kinds(), [(3, "connected"), (3, "failed")]);
+}
+
+pub(super) fn a_send_to_a_peer_that_is_gone_fails_by_name<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let far = tcp(&mut rig, A);
+    drop(far);
+    rig.until(|seen| matches!(seen, Seen::Ended));
+    let request = rig.reactor.fix(b"request".to_vec());
+    // The first send provokes the reset, a later one meets it.
+    let deadline = clock::now() + DEADLINE.into();
+    while !rig.kinds().contains(&(3, "failed")) {
+        assert!(clock::now() < deadline);
+        rig.reactor.send_fixed(A, request);
+        rig.idle();
+    }
+    let Some((_, Seen::Failed(call, errno))) = rig.seen.pop() else { panic!("{:?}", rig.kinds()) };
+    assert_eq!((call.as_str(), errno), ("send", Some(libc::EPIPE)));
+}
+
+pub(super) fn a_listener_tells_of_every_connection<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let near = socket::listen(([127, 0, 0, 1], 0).into(), 64).unwrap();
+    let address = socket::local_address(&near).unwrap();
+    rig.reactor.listen(B, near);
+    let mut peers: Vec<_> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let mut n_accepted = 0;
+    rig.until(|seen| {
+        n_accepted += u32::from(matches!(seen, Seen::Accepted(_)));
+        n_accepted == 40
+    });
+    for (at, (token, seen)) in rig.seen.drain(..).enumerate() {
+        let Seen::Accepted(socket) = seen else { panic!("{seen:?}") };
+        assert_eq!(token, B);
+        rig.reactor.adopt(Token(u32::try_from(at).unwrap() + 1), socket);
+    }
+    peers[7].write_all(b"hello").unwrap();
+    rig.until(|seen| matches!(seen, Seen::Received(bytes) if bytes == b"hello"));
+    let token = rig.seen.pop().unwrap().0;
+    rig.reactor.send(token, b"you too");
+    rig.until(|seen| matches!(seen, Seen::Sent));
+    let mut bytes = [0; 7];
+    peers[7].read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"you too");
+    // A closed listener accepts no more, and its port is free.
+    rig.reactor.close(B);
+    rig.idle();
+    assert!(TcpStream::connect(address).is_err());
+}
+
+pub(super) fn a_unix_socket_connects<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let directory = tempfile::tempdir().unwrap();
+    let address = directory.path().join("socket");
+    let listener = UnixListener::bind(&address).unwrap();
+    let near = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None).unwrap();
+    rig.reactor.connect(A, near, &SockAddr::unix(&address).unwrap());
+    rig.until(|seen| matches!(seen, Seen::Connected));
+    let (mut far, _) = listener.accept().unwrap();
+    rig.reactor.send(A, &pattern(100_000, 1));
+    let mut bytes = vec![0; 100_000];
+    thread::scope(|scope| {
+        scope.spawn(|| far.read_exact(&mut bytes).unwrap());
+        rig.until(|seen| matches!(seen, Seen::Sent));
+    });
+    assert!(bytes == pattern(100_000, 1));
+    drop(far);
+    rig.until(|seen| matches!(seen, Seen::Ended));
+    drop(listener);
+    let near = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None).unwrap();
+    rig.reactor.connect(B, near, &SockAddr::unix(&address).unwrap());
+    rig.until(|seen| matches!(seen, Seen::Failed(call, Some(libc::ECONNREFUSED)) if call == "connect"));
+}
+
+pub(super) fn a_wait_without_events_ends_on_time<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let _far = tcp(&mut rig, A);
+    rig.idle();
+    for batch in [None, Some(Batch { n: 8, within: Nanos::from_millis(1) })] {
+        let begin = clock::now();
+        let until = begin + Nanos::from_millis(20);
+        rig.reactor.wait(Patience { until, batch }).unwrap();
+        let end = clock::now();
+        assert!(end >= until, "{}", (end - begin).exact());
+        assert!(end - begin < Nanos::from_secs(2), "{}", (end - begin).exact());
+        assert!(rig.next().is_none());
+    }
+    // A time that has passed only looks.
+    let begin = clock::now();
+    rig.reactor.wait(Patience { until: Nanos::ZERO, batch: None }).unwrap();
+    assert!(clock::now() - begin < Nanos::from_secs(1));
+}
+
+pub(super) fn a_batch_waits_for_more_but_not_for_long<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let mut peers: Vec<_> = (0..4).map(|token| local(&mut rig, Token(token))).collect();
+    rig.idle();
+    // One of eight comes: the wait ends long before its last time.
+    let begin = clock::now();
+    let batch = Some(Batch { n: 8, within: Nanos::from_millis(30) });
+    peers[0].write_all(b"x").unwrap();
+    rig.reactor.wait(Patience { until: begin + DEADLINE.into(), batch }).unwrap();
+    let span = clock::now() - begin;
+    assert!(matches!(rig.next(), Some((Token(0), Seen::Received(_)))));
+    assert!(span < Nanos::from_secs(5), "{}", span.exact());
+    if rig.reactor.batches() {
+        assert!(span >= Nanos::from_millis(29), "{}", span.exact());
+    }
+    // All that was hoped for comes: the wait ends before its span.
+    let begin = clock::now();
+    for peer in &mut peers {
+        peer.write_all(b"x").unwrap();
+    }
+    let batch = Some(Batch { n: 4, within: Nanos::from_secs(10) });
+    rig.reactor.wait(Patience { until: begin + DEADLINE.into(), batch }).unwrap();
+    assert!(clock::now() - begin < Nanos::from_secs(5));
+    assert_eq!((0..9).take_while(|_| rig.next().is_some()).count(), 4);
+}
+
+pub(super) fn a_fast_sender_does_not_keep_the_others_waiting<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let mut fast = tcp(&mut rig, A);
+    let mut slow = tcp(&mut rig, B);
+    thread::scope(|scope| {
+        // It sends until its connection is closed.
+        let flood = scope.spawn(move || while fast.write_all(&vec![0; 1 << 16]).is_ok() {});
+        slow.write_all(b"x").unwrap();
+        let mut n_rounds = 0;
+        rig.drive(|_, token, seen| {
+            if token == B && matches!(seen, Seen::Received(_)) {
+                n_rounds += 1;
+                slow.write_all(b"x").unwrap();
+            }
+            n_rounds == 20
+        });
+        rig.reactor.close(A);
+        rig.idle();
+        flood.join().unwrap();
+    });
+}
+
+pub(super) fn thousands_of_connections_are_served<R: Reactor>(reactor: R) {
+    const COUNT: u32 = 2000;
+    let mut rig = Rig::new(reactor);
+    for round in 0..2 {
+        let mut peers: Vec<_> = (0..COUNT).map(|token| local(&mut rig, Token(token))).collect();
+        let request = rig.reactor.fix(vec![b'a' + round; 100]);
+        (0..COUNT).for_each(|token| rig.reactor.send_fixed(Token(token), request));
+        rig.idle();
+        for peer in &mut peers {
+            let mut bytes = [0; 100];
+            peer.read_exact(&mut bytes).unwrap();
+            assert_eq!(bytes, [b'a' + round; 100]);
+            peer.write_all(&[round; 3000]).unwrap();
+        }
+        let mut received = vec![0; COUNT as usize];
+        let mut n_left = COUNT;
+        rig.drive(|reactor, token, seen| {
+            let Seen::Received(bytes) = seen else { panic!("{seen:?}") };
+            assert!(bytes.iter().all(|&byte| byte == round));
+            received[token.index()] += bytes.len();
+            if received[token.index()] == 3000 {
+                n_left -= 1;
+                reactor.close(token);
+            }
+            n_left == 0
+        });
+        rig.idle();
+        rig.seen.clear();
+        assert!(peers.iter_mut().all(|peer| peer.read(&mut [0; 1]).unwrap() == 0));
+    }
+}
+
+pub(super) fn a_reactor_is_dropped_with_everything_under_way<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let near = socket::listen(([127, 0, 0, 1], 0).into(), 8).unwrap();
+    let address = socket::local_address(&near).unwrap();
+    rig.reactor.listen(Token(9), near);
+    let mut peers: Vec<_> = (0..8).map(|token| tcp(&mut rig, Token(token))).collect();
+    let request = rig.reactor.fix(pattern(6 << 20, 1));
+    for (token, peer) in (0..).zip(&mut peers) {
+        rig.reactor.send(Token(token), &pattern(6 << 20, 1));
+        rig.reactor.send_fixed(Token(token), request);
+        peer.write_all(&vec![0; 100_000]).unwrap();
+    }
+    rig.reactor.discard(Token(2), 1 << 40);
+    rig.reactor.wait(Patience { until: clock::now() + Nanos::from_secs(1), batch: None }).unwrap();
+    rig.reactor.send(Token(0), b"never handed over");
+    drop(rig);
+    for peer in &mut peers {
+        let _ = peer.read_to_end(&mut Vec::new());
+    }
+    assert!(TcpStream::connect(address).is_err());
+}
+
+/// One test per case for a reactor, of which `$make` gives a new one, or nothing where it cannot work.
+macro_rules! suite {
+    ($module:ident, $make:expr) => {
+        suite!($module, $make;
+            a_connection_carries_bytes_both_ways,
+            a_refused_connect_fails_by_name,
+            large_sends_arrive_in_order_once_the_peer_reads,
+            a_pipeline_stays_in_order_when_the_peer_reads_late,
+            small_sends_are_each_confirmed,
+            a_token_is_free_at_once_after_a_close_with_bytes_under_way,
+            what_was_pending_at_a_close_is_never_told,
+            exactly_so_many_bytes_are_discarded,
+            a_unix_socket_discards_as_well,
+            a_discard_of_what_has_not_come_yet_waits_for_it,
+            an_end_within_a_discard_is_told,
+            the_end_comes_after_all_bytes_and_sending_goes_on,
+            a_reset_fails_by_name,
+            a_send_to_a_peer_that_is_gone_fails_by_name,
+            a_listener_tells_of_every_connection,
+            a_unix_socket_connects,
+            a_wait_without_events_ends_on_time,
+            a_batch_waits_for_more_but_not_for_long,
+            a_fast_sender_does_not_keep_the_others_waiting,
+            thousands_of_connections_are_served,
+            a_reactor_is_dropped_with_everything_under_way);
+    };
+    ($module:ident, $make:expr; $($case:ident),+) => {
+        mod $module {
+            $(#[test]
+            fn $case() {
+                if let Some(reactor) = $make {
+                    super::$case(reactor);
+                }
+            })+
+        }
+    };
+}
+
+suite!(epoll, Some(<crate::reactor::Epoll as crate::reactor::Reactor>::new(16).unwrap()));
+suite!(uring, super::uring());
+
+/// A reactor of `io_uring`, or nothing where the kernel does not give one: a skip that is heard of, and a failure in CI.
+pub(super) fn uring() -> Option<Uring> {
+    if let Err(error) = is_allowed() {
+        assert!(std::env::var_os("CI").is_none(), "{error}: {}", error.source);
+        eprintln!("SKIPPED: {error}: {}", error.source);
+        return None;
+    }
+    Some(Uring::new(16).unwrap())
+}

@@ -1,0 +1,797 @@
+//! The seam over `io_uring`: what is asked is queued, and one call hands it over and waits.
+//!
+//! A socket is received from by one request that stays (multishot) into buffers that the kernel picks when bytes are there.
+//! When bytes are to be thrown away, or keep filling whole buffers, the socket changes to requests for one receive, which
+//! can leave the bytes in the kernel (`MSG_TRUNC`) or take many at once. Fixed bytes are sent without a word of success.
+
+mod flight;
+mod memory;
+mod ring;
+
+use std::{
+    collections::VecDeque,
+    io,
+    marker::PhantomData,
+    mem::ManuallyDrop,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::unix::net::UnixStream,
+};
+
+use fathom_model::units::Nanos;
+use io_uring::{cqueue, opcode, squeue, types::Fd};
+
+use self::{
+    flight::{Bytes, Flight, Flights, Outbox, Stage as Sending, Unsent},
+    memory::{Block, Pool},
+    ring::{GENERATIONS, Kind, Ring, Ticket, error},
+};
+use super::{Completion, Event, Fixed, Patience, Piece, Reactor, Token};
+use crate::{
+    Error, Result, clock,
+    socket::{Domain, SockAddr, Socket},
+};
+
+/// The buffers of receives that stay: a head and a small body fit. Few, for they are used in turn and should stay in the cache.
+const SMALL: (u16, usize) = (256, 4096);
+/// The buffers for a socket that filled small ones several times in a row.
+const LARGE: (u16, usize) = (16, 64 * 1024);
+/// The kernel's numbers of the two groups.
+const SMALL_GROUP: u16 = 0;
+const LARGE_GROUP: u16 = 1;
+/// So many full buffers in a row make a bulk of it.
+const BULK: u8 = 4;
+/// So many single receives go by before a socket goes back to one that stays: the change costs about one receive.
+const ROUNDS: u8 = 32;
+/// What is to be thrown away is received into buffers up to this size, for a change of requests costs more than the copy.
+const COPIED_DISCARD: u64 = 16 * 1024;
+/// The most that one request discards; its count must fit the signed result of a completion.
+const DISCARD: u64 = 1 << 30;
+/// The most that one request sends: it is begun again whenever there is room, and after 128 times by a thread of the kernel.
+const FLIGHT: usize = 1 << 20;
+/// Fixed bytes up to this size are sent without a word of success: the kernel has room for them once all before is answered.
+const UNCONFIRMED: usize = 4096;
+/// How long a reactor that is dropped waits for the kernel to let go of its memory.
+const PARTING: Nanos = Nanos::from_secs(2);
+
+/// The reactor of Linux 6.1 and later, where `io_uring` is allowed.
+pub struct Uring {
+    ring: Ring,
+    lent: ManuallyDrop<Lent>,
+    seats: Vec<Seat>,
+    /// Tokens that need another request for their receives.
+    stale: Vec<Token>,
+    /// What is known without a completion of the kernel, with the generation that it is meant for.
+    known: VecDeque<(u32, Completion)>,
+    /// The rest of a buffer whose beginning was discarded.
+    rest: Option<(Token, u32, Piece)>,
+    /// When the last wait returned.
+    at: Nanos,
+    /// Requests that the kernel will say the end of.
+    n_under_way: usize,
+    piece_is_out: bool,
+    /// The kernel accepts requests of one thread only.
+    stays: PhantomData<*const ()>,
+}
+
+/// All memory that the kernel may read or write at any time.
+struct Lent {
+    small: Pool,
+    large: Pool,
+    /// Where unix sockets discard to; it is never read.
+    scratch: Block,
+    fixed: Vec<Box<[u8]>>,
+    flights: Flights,
+}
+
+/// One token's socket.
+#[derive(Default)]
+struct Seat {
+    socket: Option<Socket>,
+    generation: u32,
+    stage: Stage,
+    receiving: Receiving,
+    is_stale: bool,
+    is_cancelling: bool,
+    is_local: bool,
+    /// Single receives to go before one that stays.
+    n_single: u8,
+    /// Full buffers in a row.
+    n_full: u8,
+    n_discard: u64,
+    /// A fixed send that nothing has been heard of yet.
+    unconfirmed: Option<Fixed>,
+    outbox: Option<Box<Outbox>>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// No socket, or one that has failed.
+    #[default]
+    Dead,
+    Connecting,
+    Listening,
+    Open,
+    /// The peer has ended; only sending goes on.
+    Ended,
+}
+
+/// The request that is under way for what comes in.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Receiving {
+    #[default]
+    Nothing,
+    Connect,
+    Accept,
+    Staying,
+    Single,
+    Discard,
+}
+
+impl Receiving {
+    fn kind(self) -> Kind {
+        match self {
+            Self::Connect => Kind::Connect,
+            Self::Accept => Kind::Accept,
+            Self::Nothing | Self::Staying | Self::Single | Self::Discard => Kind::Receive,
+        }
+    }
+}
+
+/// Whether this kernel gives such a ring, and whether a receive that stays works on it.
+///
+/// Old kernels, `kernel.io_uring_disabled` and the seccomp filters of containers are found out here, before a run.
+///
+/// # Errors
+/// The call that failed, mostly `io_uring_setup`: `EINVAL` before Linux 6.1, `EPERM` or `ENOSYS` when it is forbidden.
+pub fn is_allowed() -> Result<()> {
+    let pair = UnixStream::pair().and_then(|(near, far)| near.set_nonblocking(true).map(|()| (near, far)));
+    let (near, far) = pair.map_err(|error| Error::new("socketpair", error))?;
+    let mut reactor = Uring::new(1)?;
+    reactor.adopt(Token(0), OwnedFd::from(near).into());
+    let until = clock::now() + Nanos::from_secs(1);
+    for _ in 0..2 {
+        io::Write::write_all(&mut &far, b"x").map_err(|error| Error::new("send", error))?;
+        reactor.wait(Patience { until, batch: None })?;
+        match reactor.next().map(|completion| completion.event) {
+            Some(Event::Received(piece)) => reactor.release(piece),
+            Some(Event::Failed(error)) => return Err(error),
+            _ => return Err(Error::new("io_uring_enter", io::Error::from(io::ErrorKind::TimedOut))),
+        }
+    }
+    if reactor.seats[0].receiving == Receiving::Staying {
+        Ok(())
+    } else {
+        Err(Error::new("io_uring_enter(IORING_RECV_MULTISHOT)", io::Error::from(io::ErrorKind::Unsupported)))
+    }
+}
+
+impl Uring {
+    fn seat(&mut self, token: Token) -> &mut Seat {
+        let seat = self.seats.get_mut(token.index()).filter(|seat| seat.socket.is_some());
+        seat.expect("a token is in use from connect, adopt or listen until close")
+    }
+
+    fn occupy(&mut self, token: Token, socket: Socket, stage: Stage) -> &mut Seat {
+        if self.seats.len() <= token.index() {
+            self.seats.resize_with(token.index() + 1, Seat::default);
+        }
+        let seat = &mut self.seats[token.index()];
+        assert!(seat.socket.is_none(), "token {} is in use", token.0);
+        *seat = Seat { socket: Some(socket), generation: seat.generation, stage, ..Seat::default() };
+        seat
+    }
+
+    fn ticket(&self, token: Token, kind: Kind) -> Ticket {
+        Ticket { kind, generation: self.seats[token.index()].generation, place: token.0 }
+    }
+
+    fn fd(&self, token: Token) -> Fd {
+        Fd(self.seats[token.index()].socket.as_ref().expect("a live seat has a socket").as_raw_fd())
+    }
+
+    /// Queues a request whose end will be told.
+    fn begin(&mut self, request: squeue::Entry, ticket: Ticket) {
+        self.n_under_way += 1;
+        // SAFETY: requests point into `lent` only, which is kept until the kernel has let go of all of them.
+        unsafe { self.ring.push(&request.user_data(ticket.bits())) };
+    }
+
+    fn know(&mut self, token: Token, event: Event) {
+        let generation = self.seats[token.index()].generation;
+        self.known.push_back((generation, Completion { token, at: self.at, event }));
+    }
+
+    fn fail(&mut self, token: Token, error: Error) {
+        let seat = self.seat(token);
+        if seat.stage != Stage::Dead {
+            seat.stage = Stage::Dead;
+            self.know(token, Event::Failed(error));
+        }
+    }
+
+    /// Remembers that the receives of a token are to be looked at before the next wait.
+    fn mark(&mut self, token: Token) {
+        let seat = &mut self.seats[token.index()];
+        if !seat.is_stale {
+            seat.is_stale = true;
+            self.stale.push(token);
+        }
+    }
+
+    /// Gives every marked token the request that it needs now.
+    fn refresh(&mut self) {
+        while let Some(token) = self.stale.pop() {
+            let seat = &mut self.seats[token.index()];
+            seat.is_stale = false;
+            match (seat.stage, seat.receiving) {
+                (Stage::Open, Receiving::Nothing) => self.receive(token),
+                (Stage::Open, Receiving::Staying) if seat.n_single > 0 && !seat.is_cancelling => {
+                    seat.is_cancelling = true;
+                    let ticket = self.ticket(token, Kind::Receive);
+                    self.ring.push_cancel(ticket, Ticket { kind: Kind::Cancel, ..ticket });
+                }
+                (Stage::Listening, Receiving::Nothing) => self.accept(token),
+                _ => {}
+            }
+        }
+    }
+
+    fn accept(&mut self, token: Token) {
+        self.seats[token.index()].receiving = Receiving::Accept;
+        let request = opcode::AcceptMulti::new(self.fd(token)).flags(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+        self.begin(request.build(), self.ticket(token, Kind::Accept));
+    }
+
+    /// Begins the receive that suits what the socket has done lately.
+    fn receive(&mut self, token: Token) {
+        /// `IORING_RECVSEND_POLL_FIRST`: nothing is there yet, so do not try.
+        const POLL_FIRST: u16 = 1;
+        let fd = self.fd(token);
+        let seat = &mut self.seats[token.index()];
+        let (receiving, request) = if seat.n_single == 0 {
+            (Receiving::Staying, opcode::RecvMulti::new(fd, SMALL_GROUP).build())
+        } else if seat.n_discard > 0 {
+            let (place, most, flags) = if seat.is_local {
+                (self.lent.scratch.at(0), self.lent.scratch.size() as u64, libc::MSG_WAITALL)
+            } else {
+                // Not with MSG_WAITALL: nothing is copied, so a request that is begun again asks for all of its bytes again.
+                (std::ptr::null_mut(), DISCARD, libc::MSG_TRUNC)
+            };
+            let count = u32::try_from(seat.n_discard.min(most)).expect("it is bounded by a gigabyte");
+            (Receiving::Discard, opcode::Recv::new(fd, place, count).flags(flags).build())
+        } else {
+            let (group, size) = if seat.n_full > 0 { (LARGE_GROUP, LARGE.1) } else { (SMALL_GROUP, SMALL.1) };
+            let size = u32::try_from(size).expect("a buffer is far smaller");
+            let request = opcode::Recv::new(fd, std::ptr::null_mut(), size).buf_group(group);
+            let request = request.ioprio(if seat.n_full > 0 { 0 } else { POLL_FIRST });
+            (Receiving::Single, request.build().flags(squeue::Flags::BUFFER_SELECT))
+        };
+        seat.receiving = receiving;
+        self.begin(request, self.ticket(token, Kind::Receive));
+    }
+
+    /// Takes a completion of the kernel apart.
+    fn digest(&mut self, entry: &cqueue::Entry) -> Option<Completion> {
+        let ticket = Ticket::from_bits(entry.user_data());
+        if ticket.kind == Kind::Flight {
+            self.n_under_way -= 1;
+            self.land(ticket.place, entry.result());
+            return None;
+        }
+        let is_over = !cqueue::more(entry.flags());
+        if is_over && matches!(ticket.kind, Kind::Receive | Kind::Accept | Kind::Connect) {
+            self.n_under_way -= 1;
+        }
+        let token = Token(ticket.place);
+        let seat = self.seats.get_mut(token.index()).filter(|seat| seat.generation == ticket.generation);
+        let Some(seat) = seat.filter(|seat| seat.stage != Stage::Dead) else {
+            self.drop_unwanted(ticket.kind, entry);
+            return None;
+        };
+        let event = match ticket.kind {
+            Kind::Receive => {
+                let receiving = seat.receiving;
+                if is_over {
+                    (seat.receiving, seat.is_cancelling) = (Receiving::Nothing, false);
+                    self.mark(token);
+                }
+                self.received(token, receiving, entry)
+            }
+            Kind::Accept => {
+                if is_over {
+                    seat.receiving = Receiving::Nothing;
+                    self.mark(token);
+                }
+                self.accepted(token, entry.result())
+            }
+            Kind::Connect => {
+                seat.receiving = Receiving::Nothing;
+                self.connected(token, entry.result())
+            }
+            Kind::Send => {
+                self.returned(token, entry.result());
+                None
+            }
+            Kind::Probe => {
+                self.probed(token, entry.result());
+                None
+            }
+            Kind::Flight | Kind::Cancel => None,
+        };
+        event.map(|event| Completion { token, at: self.at, event })
+    }
+
+    /// Gives back what a completion carries that nobody waits for any more.
+    fn drop_unwanted(&mut self, kind: Kind, entry: &cqueue::Entry) {
+        if let (Kind::Receive, Some(id)) = (kind, cqueue::buffer_select(entry.flags())) {
+            // Which group a closed socket took it from is not known any more, but its number tells.
+            self.give(u32::from(id));
+        }
+        if kind == Kind::Accept && entry.result() >= 0 {
+            drop(owned(entry.result()));
+        }
+    }
+
+    fn give(&mut self, buffer: u32) {
+        let id = u16::try_from(buffer).expect("buffers have 16-bit numbers");
+        if id < SMALL.0 { self.lent.small.give(id) } else { self.lent.large.give(id) }
+    }
+
+    fn connected(&mut self, token: Token, result: i32) -> Option<Event> {
+        if result < 0 {
+            self.fail(token, error("connect", result));
+            return None;
+        }
+        self.seat(token).stage = Stage::Open;
+        self.mark(token);
+        Some(Event::Connected)
+    }
+
+    fn accepted(&mut self, token: Token, result: i32) -> Option<Event> {
+        if result >= 0 {
+            return Some(Event::Accepted(owned(result).into()));
+        }
+        // After these the listener goes on: the peer has given up meanwhile, or the request has to be begun again.
+        if !matches!(-result, libc::ECONNABORTED | libc::EINTR | libc::EAGAIN | libc::ECANCELED) {
+            self.fail(token, error("accept4", result));
+        }
+        None
+    }
+
+    fn received(&mut self, token: Token, by: Receiving, entry: &cqueue::Entry) -> Option<Event> {
+        let id = cqueue::buffer_select(entry.flags()).map(u32::from);
+        let Ok(count @ 1..) = u32::try_from(entry.result()) else {
+            if let Some(id) = id {
+                self.give(id);
+            }
+            return self.not_received(token, entry.result());
+        };
+        let seat = self.seat(token);
+        // The peer answers: what was sent has reached it.
+        seat.unconfirmed = None;
+        let Some(buffer) = id else {
+            // It was discarded. What follows it is not known to be large.
+            (seat.n_full, seat.n_discard) = (0, seat.n_discard.saturating_sub(count.into()));
+            return Some(Event::Discarded(count.into()));
+        };
+        let is_full = count as usize >= SMALL.1;
+        seat.n_full = if is_full { seat.n_full.saturating_add(1) } else { 0 };
+        if by == Receiving::Staying && seat.n_full >= BULK {
+            seat.n_single = ROUNDS;
+            self.mark(token);
+        } else if by == Receiving::Single && !is_full {
+            seat.n_single -= 1;
+        }
+        Some(self.deliver(token, Piece { buffer, start: 0, length: count }))
+    }
+
+    /// Splits a piece into what is to be discarded and the rest.
+    fn deliver(&mut self, token: Token, mut piece: Piece) -> Event {
+        let seat = self.seat(token);
+        let n_discard = u32::try_from(seat.n_discard).unwrap_or(u32::MAX).min(piece.length);
+        if n_discard == 0 {
+            self.piece_is_out = true;
+            return Event::Received(piece);
+        }
+        seat.n_discard -= u64::from(n_discard);
+        piece.start += n_discard;
+        piece.length -= n_discard;
+        if piece.length == 0 {
+            self.give(piece.buffer);
+        } else {
+            let generation = seat.generation;
+            self.rest = Some((token, generation, piece));
+        }
+        Event::Discarded(n_discard.into())
+    }
+
+    fn not_received(&mut self, token: Token, result: i32) -> Option<Event> {
+        match -result {
+            0 => {
+                self.seat(token).stage = Stage::Ended;
+                Some(Event::Ended)
+            }
+            // The request has to be begun again: buffers had run out, or another kind of receive is wanted.
+            libc::ENOBUFS | libc::ECANCELED | libc::EINTR | libc::EAGAIN => None,
+            _ => {
+                self.fail(token, error("recv", result));
+                None
+            }
+        }
+    }
+
+    /// An unconfirmed send speaks up: it has failed, or was cancelled to learn how far it is.
+    fn returned(&mut self, token: Token, result: i32) {
+        let seat = self.seat(token);
+        let is_probing = seat.outbox.as_ref().is_some_and(|outbox| outbox.stage == Sending::Probing);
+        let Some(fixed) = seat.unconfirmed.take() else { return self.fail(token, send_error(result)) };
+        let is_cancelled = result >= 0 || result == -libc::ECANCELED;
+        if !is_probing || !is_cancelled {
+            return self.fail(token, send_error(result));
+        }
+        let n_sent = usize::try_from(result).unwrap_or(0);
+        let outbox = seat.outbox.as_mut().expect("it is probing");
+        outbox.stage = Sending::Idle;
+        outbox.queue.push_front(Unsent { bytes: Bytes::Fixed(fixed), n_sent, n_told: 0 });
+        self.launch(token);
+    }
+
+    /// The answer to whether an unconfirmed send is still under way.
+    fn probed(&mut self, token: Token, result: i32) {
+        match -result {
+            // It is over, and would have said if it had failed.
+            libc::ENOENT => {
+                let seat = self.seat(token);
+                seat.unconfirmed = None;
+                if let Some(outbox) = seat.outbox.as_mut().filter(|outbox| outbox.stage == Sending::Probing) {
+                    outbox.stage = Sending::Idle;
+                    self.launch(token);
+                }
+            }
+            // It was, and says how far it is.
+            0 => {}
+            // It is running; ask again.
+            _ => self.probe(token),
+        }
+    }
+
+    fn probe(&mut self, token: Token) {
+        let ticket = self.ticket(token, Kind::Probe);
+        self.ring.push_cancel(Ticket { kind: Kind::Send, ..ticket }, ticket);
+    }
+
+    /// Puts bytes behind those that the token has yet to send.
+    fn enqueue(&mut self, token: Token, bytes: Outgoing<'_>) {
+        let seat = self.seats.get_mut(token.index()).expect("the caller has looked at the seat");
+        let outbox = seat.outbox.get_or_insert_default();
+        match bytes {
+            Outgoing::Copy(bytes) => self.lent.flights.enqueue(&mut outbox.queue, bytes, 1),
+            Outgoing::Fixed(fixed) => {
+                outbox.queue.push_back(Unsent { bytes: Bytes::Fixed(fixed), n_sent: 0, n_told: 0 });
+            }
+        }
+        if outbox.stage == Sending::Idle {
+            if seat.unconfirmed.is_some() {
+                outbox.stage = Sending::Probing;
+                self.probe(token);
+            } else {
+                self.launch(token);
+            }
+        }
+    }
+
+    /// Begins to send what is first in the queue of an idle outbox.
+    fn launch(&mut self, token: Token) {
+        let seat = self.seats.get_mut(token.index()).expect("the caller has looked at the seat");
+        let generation = seat.generation;
+        let outbox = seat.outbox.as_mut().expect("the caller has looked at the outbox");
+        let Some(unsent) = outbox.queue.pop_front() else { return };
+        let number = self.lent.flights.add(Flight { token, generation, unsent });
+        outbox.stage = Sending::Flying(number);
+        self.fly(number);
+    }
+
+    /// Hands the next part of a flight's bytes to the kernel.
+    fn fly(&mut self, number: u32) {
+        let flight = self.lent.flights.get(number);
+        let fd = self.fd(flight.token);
+        let bytes = match &flight.unsent.bytes {
+            Bytes::Fixed(fixed) => &self.lent.fixed[fixed.index()],
+            Bytes::Copied(bytes) => bytes.as_slice(),
+        };
+        let request = send(fd, &bytes[flight.unsent.n_sent..]);
+        self.begin(request, Ticket { kind: Kind::Flight, generation: 0, place: number });
+    }
+
+    /// A flight's request is over.
+    fn land(&mut self, number: u32, result: i32) {
+        let Lent { flights, fixed, .. } = &mut *self.lent;
+        let flight = flights.get_mut(number);
+        let (token, generation) = (flight.token, flight.generation);
+        let wanted = self
+            .seats
+            .get(token.index())
+            .is_some_and(|seat| seat.generation == generation && !matches!(seat.stage, Stage::Dead));
+        let outcome = usize::try_from(result);
+        if let (true, Ok(count)) = (wanted, outcome) {
+            flight.unsent.n_sent += count;
+            let length = match &flight.unsent.bytes {
+                Bytes::Fixed(number) => fixed[number.index()].len(),
+                Bytes::Copied(bytes) => bytes.len(),
+            };
+            if flight.unsent.n_sent < length {
+                return self.fly(number);
+            }
+        }
+        let Unsent { bytes, n_told, .. } = flights.remove(number).unsent;
+        flights.recycle(bytes);
+        if !wanted {
+            return;
+        }
+        if outcome.is_err() {
+            return self.fail(token, error("send", result));
+        }
+        self.seat(token).outbox.as_mut().expect("it has sent").stage = Sending::Idle;
+        (0..n_told).for_each(|_| self.know(token, Event::Sent));
+        self.launch(token);
+    }
+
+    /// Ends every request and waits until the kernel has let go of the memory; whether it has.
+    fn part(&mut self) -> bool {
+        const ALL: Ticket = Ticket { kind: Kind::Cancel, generation: 1, place: 0 };
+        for seat in &mut self.seats {
+            seat.generation = (seat.generation + 1) % GENERATIONS;
+        }
+        let until = clock::now() + PARTING;
+        let mut n_left = None;
+        self.ring.push_cancel_all(ALL);
+        while clock::now() < until && self.ring.wait(until, None).is_ok() {
+            while let Some(entry) = self.ring.next() {
+                if Ticket::from_bits(entry.user_data()) == ALL {
+                    n_left = Some(entry.result());
+                }
+                self.digest(&entry);
+            }
+            // Unconfirmed sends are not counted, but what can be cancelled includes them.
+            match n_left.take() {
+                Some(0) if self.n_under_way == 0 => return true,
+                Some(_) => self.ring.push_cancel_all(ALL),
+                None => {}
+            }
+        }
+        false
+    }
+}
+
+/// Bytes as they are asked to be sent.
+#[derive(Clone, Copy)]
+enum Outgoing<'a> {
+    Fixed(Fixed),
+    Copy(&'a [u8]),
+}
+
+/// Sends all of the bytes that fit one request, however often the kernel has to begin again.
+fn send(fd: Fd, bytes: &[u8]) -> squeue::Entry {
+    let length = u32::try_from(bytes.len().min(FLIGHT)).expect("it is bounded by a megabyte");
+    opcode::Send::new(fd, bytes.as_ptr(), length).flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL).build()
+}
+
+/// Why a send that had nothing to say but failures has spoken.
+fn send_error(result: i32) -> Error {
+    if result < 0 { error("send", result) } else { Error::new("send", io::Error::from(io::ErrorKind::WriteZero)) }
+}
+
+/// A descriptor that the kernel has just made for this process.
+fn owned(fd: i32) -> OwnedFd {
+    // SAFETY: the completion of an accept gives the descriptor away, once.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+impl Reactor for Uring {
+    const NAME: &'static str = "io_uring";
+
+    fn new(n_connections: u32) -> Result<Self> {
+        let ring = Ring::new()?;
+        let lent = Lent {
+            small: Pool::new(&ring.io, SMALL_GROUP, 0..SMALL.0, SMALL.1)?,
+            large: Pool::new(&ring.io, LARGE_GROUP, SMALL.0..SMALL.0 + LARGE.0, LARGE.1)?,
+            scratch: Block::new(LARGE.1),
+            fixed: Vec::new(),
+            flights: Flights::default(),
+        };
+        Ok(Self {
+            ring,
+            lent: ManuallyDrop::new(lent),
+            seats: Vec::with_capacity(Token(n_connections).index()),
+            stale: Vec::new(),
+            known: VecDeque::new(),
+            rest: None,
+            at: Nanos::ZERO,
+            n_under_way: 0,
+            piece_is_out: false,
+            stays: PhantomData,
+        })
+    }
+
+    fn batches(&self) -> bool {
+        self.ring.has_min_wait()
+    }
+
+    fn fix(&mut self, bytes: Vec<u8>) -> Fixed {
+        self.lent.fixed.push(bytes.into_boxed_slice());
+        Fixed(u32::try_from(self.lent.fixed.len() - 1).expect("there are few fixed requests"))
+    }
+
+    fn connect(&mut self, token: Token, socket: Socket, address: &SockAddr) {
+        let fd = socket.as_raw_fd();
+        let seat = self.occupy(token, socket, Stage::Connecting);
+        seat.is_local = address.domain() == Domain::UNIX;
+        seat.receiving = Receiving::Connect;
+        self.n_under_way += 1;
+        let ticket = self.ticket(token, Kind::Connect);
+        self.ring.push_connect(fd, address, ticket);
+    }
+
+    fn adopt(&mut self, token: Token, socket: Socket) {
+        let is_local = socket.domain().is_ok_and(|domain| domain == Domain::UNIX);
+        self.occupy(token, socket, Stage::Open).is_local = is_local;
+        self.mark(token);
+    }
+
+    fn listen(&mut self, token: Token, socket: Socket) {
+        self.occupy(token, socket, Stage::Listening);
+        self.mark(token);
+    }
+
+    fn send_fixed(&mut self, token: Token, bytes: Fixed) {
+        let seat = self.seat(token);
+        if seat.stage == Stage::Dead {
+            return;
+        }
+        let is_alone =
+            seat.unconfirmed.is_none() && seat.outbox.as_ref().is_none_or(|outbox| outbox.stage == Sending::Idle);
+        if !is_alone || self.lent.fixed[bytes.index()].len() > UNCONFIRMED {
+            return self.enqueue(token, Outgoing::Fixed(bytes));
+        }
+        self.seats[token.index()].unconfirmed = Some(bytes);
+        let request = send(self.fd(token), &self.lent.fixed[bytes.index()]).flags(squeue::Flags::SKIP_SUCCESS);
+        let ticket = self.ticket(token, Kind::Send);
+        // SAFETY: the bytes are in `lent`, which is kept until the kernel has let go of every request.
+        unsafe { self.ring.push(&request.user_data(ticket.bits())) };
+    }
+
+    fn send(&mut self, token: Token, bytes: &[u8]) {
+        if self.seat(token).stage != Stage::Dead {
+            self.enqueue(token, Outgoing::Copy(bytes));
+        }
+    }
+
+    fn discard(&mut self, token: Token, count: u64) {
+        let seat = self.seat(token);
+        seat.n_discard = seat.n_discard.saturating_add(count);
+        seat.n_full = 0;
+        if seat.n_discard > COPIED_DISCARD {
+            seat.n_single = ROUNDS;
+            self.mark(token);
+        }
+    }
+
+    fn close(&mut self, token: Token) {
+        let Some(seat) = self.seats.get_mut(token.index()) else { return };
+        let Some(socket) = seat.socket.take() else { return };
+        let generation = seat.generation;
+        let closed = std::mem::replace(
+            seat,
+            Seat { generation: (generation + 1) % GENERATIONS, is_stale: seat.is_stale, ..Seat::default() },
+        );
+        let ticket = |kind, place| Ticket { kind, generation, place };
+        let nobody = ticket(Kind::Cancel, token.0);
+        if closed.receiving != Receiving::Nothing {
+            self.ring.push_cancel(ticket(closed.receiving.kind(), token.0), nobody);
+        }
+        if closed.unconfirmed.is_some() {
+            self.ring.push_cancel(ticket(Kind::Send, token.0), nobody);
+        }
+        if let Some(Outbox { stage: Sending::Flying(number), .. }) = closed.outbox.as_deref() {
+            self.ring.push_cancel(Ticket { kind: Kind::Flight, generation: 0, place: *number }, nobody);
+        }
+        self.ring.close(socket);
+    }
+
+    fn socket(&self, token: Token) -> Option<&Socket> {
+        self.seats.get(token.index())?.socket.as_ref()
+    }
+
+    fn wait(&mut self, patience: Patience) -> Result<()> {
+        if self.ring.has_completions() || !self.known.is_empty() || self.rest.is_some() {
+            return Ok(());
+        }
+        self.refresh();
+        self.lent.small.publish();
+        self.lent.large.publish();
+        self.ring.wait(patience.until, patience.batch)?;
+        self.at = clock::now();
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<Completion> {
+        assert!(!self.piece_is_out, "a piece must be released before the next completion");
+        loop {
+            if let Some((token, generation, piece)) = self.rest.take() {
+                let seat = &self.seats[token.index()];
+                if seat.generation != generation || seat.stage == Stage::Dead {
+                    self.give(piece.buffer);
+                } else {
+                    let event = self.deliver(token, piece);
+                    return Some(Completion { token, at: self.at, event });
+                }
+            } else if let Some((generation, completion)) = self.known.pop_front() {
+                if self.seats[completion.token.index()].generation == generation {
+                    return Some(completion);
+                }
+            } else {
+                let entry = self.ring.next()?;
+                if let Some(completion) = self.digest(&entry) {
+                    return Some(completion);
+                }
+            }
+        }
+    }
+
+    fn bytes(&self, piece: &Piece) -> &[u8] {
+        let id = u16::try_from(piece.buffer).expect("buffers have 16-bit numbers");
+        let pool = if id < SMALL.0 { &self.lent.small } else { &self.lent.large };
+        pool.bytes(id, piece.start as usize, piece.length as usize)
+    }
+
+    fn release(&mut self, piece: Piece) {
+        self.piece_is_out = false;
+        self.give(piece.buffer);
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        if self.part() {
+            // SAFETY: it is dropped once, here, and no request that points into it is left.
+            unsafe { ManuallyDrop::drop(&mut self.lent) };
+        }
+        // Otherwise the memory is left to the end of the process: better lost than written to by surprise.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+    use crate::reactor::suite;
+
+    #[test]
+    fn the_kernel_lets_go_of_all_memory_before_it_is_freed() {
+        let Some(mut reactor) = suite::uring() else { return };
+        let mut peers = Vec::new();
+        let request = reactor.fix(vec![0; 3000]);
+        for token in 0..100 {
+            let (near, far) = UnixStream::pair().unwrap();
+            near.set_nonblocking(true).unwrap();
+            reactor.adopt(Token(token), OwnedFd::from(near).into());
+            reactor.send(Token(token), &vec![0; 1 << 20]);
+            reactor.send_fixed(Token(token), request);
+            peers.push(far);
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(directory.path().join("socket")).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        reactor.listen(Token(100), OwnedFd::from(listener).into());
+        reactor.wait(Patience { until: clock::now(), batch: None }).unwrap();
+        assert_eq!(reactor.n_under_way, 201, "a receive and a send of each, and the accept");
+        assert!(reactor.part());
+        assert_eq!(reactor.n_under_way, 0);
+    }
+
+    #[test]
+    fn a_connection_takes_little_memory() {
+        assert!(size_of::<Seat>() <= 64, "{}", size_of::<Seat>());
+    }
+}

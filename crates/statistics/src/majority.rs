@@ -24,6 +24,12 @@ impl Votes {
         self.n_yes + self.n_no
     }
 
+    /// These votes and others together.
+    #[must_use]
+    pub const fn and(self, others: Self) -> Self {
+        Self { n_yes: self.n_yes + others.n_yes, n_no: self.n_no + others.n_no }
+    }
+
     /// The votes with yes and no exchanged.
     #[must_use]
     pub const fn reversed(self) -> Self {

@@ -37,6 +37,9 @@ pub fn search<M: Measurer>(aim: &Aim, measurer: &mut M) -> Found<M::Error> {
         Course { aim, measurer, points: Vec::new(), n_done: 0, took: Nanos::ZERO, n_voids: 0, claims: Vec::new() };
     let mut ends = Ends::default();
     let outcome = course.find(&mut ends);
+    if outcome.is_err() {
+        course.widen(&mut ends);
+    }
     let (ending, error) = match outcome {
         Ok(ending) => (ending, course.draw(ends.kept).err().and_then(Halt::error)),
         Err(Halt::Budget) => (Ending::OutOfBudget, None),
@@ -269,11 +272,30 @@ impl<M: Measurer> Course<'_, M> {
         found.map(|point| point.load)
     }
 
-    /// A load beyond an end, twice as far each time; nothing at the bound.
+    /// A load beyond an end, twice as far each time, up to sixteen widths; nothing at the bound.
     fn beyond(&self, end: End, load: Load, n_moves: i32) -> Option<Load> {
-        let step = (1.0 + self.aim.precision).powi(1 << n_moves.min(6));
+        let step = (1.0 + self.aim.precision).powi(1 << n_moves.min(4));
         let next = self.bounded(load.times(if end == End::Kept { 1.0 / step } else { step }));
         (next != load).then_some(next)
+    }
+
+    /// Puts the ends of a search that was cut short where no vote speaks against them: beyond every load on the wrong side.
+    fn widen(&self, ends: &mut Ends) {
+        let majority = |point: &&Point| {
+            let votes = point.led.and(point.confirmed);
+            votes.n_yes.cmp(&votes.n_no)
+        };
+        let lowest_broken = self.points.iter().find(|point| majority(point).is_lt()).map(|point| point.load);
+        let highest_kept = self.points.iter().rev().find(|point| majority(point).is_gt()).map(|point| point.load);
+        let (mut kept, mut broken) = (highest_kept, lowest_broken);
+        if let (Some(high), Some(low)) = (highest_kept, lowest_broken)
+            && low < high
+        {
+            kept = self.points.iter().rev().find(|point| point.load < low).map(|point| point.load);
+            broken = self.points.iter().find(|point| point.load > high).map(|point| point.load);
+        }
+        ends.set(End::Kept, kept);
+        ends.set(End::Broken, broken);
     }
 
     /// One trial at each load of the curve that nothing near was measured at.

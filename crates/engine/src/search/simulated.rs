@@ -5,7 +5,7 @@ use fathom_model::{
     units::{Nanos, approximate},
 };
 
-use super::{Aim, Budget, Certainty, Found, Load, Measurer, Observation, Step, search};
+use super::{Aim, Budget, Certainty, Found, Load, Measurer, Observation, Point, Step, search};
 
 /// `SplitMix64`: the same noise on every machine.
 struct Noise(u64);
@@ -193,6 +193,28 @@ fn a_search_out_of_budget_tells_what_it_knows_and_confirms_nothing() {
     }
     let hurried = Aim { budget: Budget { time: Nanos::from_secs(10), ..aim().budget }, ..aim() };
     assert_eq!(n_trials(&searched(&hurried, |load, _| load <= 41_200.0)), 10);
+}
+
+#[test]
+fn a_search_that_is_cut_short_among_contradictions_has_ends_that_nothing_contradicts() {
+    // What is kept and what is broken changes with every trial between 30,000 and 50,000.
+    let brief = Aim { budget: Budget { n_trials: 60, ..aim().budget }, ..aim() };
+    let votes = |point: &Point| point.led.and(point.confirmed);
+    let mut n_cut = 0;
+    for seed in 0..100 {
+        let mut noise = Noise(seed);
+        let coin = |load: f64| (3e4..5e4).contains(&load);
+        let found = searched(&brief, |load, _| if coin(load) { noise.uniform() < 0.5 } else { load < 3e4 });
+        n_cut += usize::from(found.ending == Ending::OutOfBudget);
+        if found.ending == Ending::OutOfBudget {
+            let mut below = found.points.iter().filter(|point| Some(point.load) <= found.kept);
+            let is_above = |point: &&Point| found.broken.is_some_and(|broken| point.load >= broken);
+            let mut above = found.points.iter().filter(is_above);
+            assert!(below.all(|point| votes(point).n_yes >= votes(point).n_no), "{seed}: {found:?}");
+            assert!(above.all(|point| votes(point).n_no >= votes(point).n_yes), "{seed}: {found:?}");
+        }
+    }
+    assert!(n_cut >= 50, "{n_cut} of 100 were cut short");
 }
 
 #[test]

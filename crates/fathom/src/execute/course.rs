@@ -17,7 +17,7 @@ use fathom_sys::{
 };
 use jiff::Zoned;
 
-use super::{Executed, Surroundings, plan::without_keys};
+use super::{Executed, Surroundings, plan::without_keys, sought::Sought};
 use crate::{
     exit::{Exit, Screen, engine_screen},
     hosts::{Hosts, fleet_screen},
@@ -116,9 +116,9 @@ fn blank(plan: &Plan, surroundings: &Surroundings, now: &Zoned) -> anyhow::Resul
 /// What a test is called: a search by its objective too.
 fn title(test: &TestPlan, kind: &dyn TestKind) -> String {
     let title = kind.title(&test.options);
-    match &test.search {
-        Some(search) => format!("{title}, limit of {}", search.objective),
-        None => title,
+    match Sought::of(test, kind) {
+        Ok(sought) => format!("{title}, limit of {}", sought.words()),
+        Err(_) => title,
     }
 }
 

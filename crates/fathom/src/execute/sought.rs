@@ -154,6 +154,12 @@ impl Sought {
         })
     }
 
+    /// The objective as people read it: `p99 < 20.0 ms`.
+    pub(super) fn words(&self) -> String {
+        let Promise { relation, bound } = self.promise;
+        format!("{} {} {}", self.metric.title, relation.sign(), self.metric.show(bound))
+    }
+
     /// The options of a trial at a load.
     pub(super) fn at(&self, options: &Settings, load: Load) -> Settings {
         let text = match self.option.value {

@@ -55,7 +55,7 @@ pub(crate) fn load_curve(test: &TestRun, curve: &LoadCurve) -> Plot {
     let named: Vec<(f64, String)> = ticks.iter().map(|tick| (tick * size, label(*tick))).collect();
     let x = |left: f64| Scale::linear((0.0, whole), (left, left + PANEL));
     let first = Panel {
-        title: "achieved".to_owned(),
+        title: format!("achieved, {}", magnitude(curve.unit, end).1),
         unit: curve.unit,
         x: x(LEFT),
         y: Scale::linear((0.0, whole), (HEIGHT - BOTTOM, TOP)),
@@ -124,9 +124,12 @@ fn draw(curve: &LoadCurve, ticks: &[(f64, String)], panels: &[Option<Panel>]) ->
                     text.tick x=(px(panel.x.at(*value))) y=(px(HEIGHT - BOTTOM + 17.0)) text-anchor="middle" { (text) }
                 }
                 text.unit x=(px(right)) y=(px(HEIGHT - 4.0)) text-anchor="end" { "offered, " (unit) }
-                text.unit x=(px(left)) y=(px(TOP - 18.0)) { (panel.title) }
+                text.unit x=(px(left)) y=(px(TOP - 20.0)) { (panel.title) }
                 @if let Some((name, points)) = &panel.reference {
                     path.line.faint d=(path(points.iter().map(|(x, y)| (panel.x.at(*x), panel.y.at(*y))))) { title { (name) } }
+                    @if let Some((x, y)) = points.last().filter(|(_, y)| points[0].1.total_cmp(y).is_eq()) {
+                        text.tick x=(px(panel.x.at(*x))) y=(px(panel.y.at(*y) - 5.0)) text-anchor="end" { (name) }
+                    }
                 }
                 g.pick data-x=(panel.x.describe(unit_word(curve.unit))) data-y=(panel.y.describe(unit_word(panel.unit))) data-title="offered" {
                     @for (idx, (name, points)) in panel.lines.iter().enumerate() {
@@ -137,6 +140,13 @@ fn draw(curve: &LoadCurve, ticks: &[(f64, String)], panels: &[Option<Panel>]) ->
                             circle class={ "part s" (idx % 4 + 1) } cx=(px(panel.x.at(*x))) cy=(px(panel.y.at(*y))) r="2.2" {}
                         }
                     }
+                }
+            }
+        }
+        @for panel in panels.iter().flatten().filter(|panel| panel.lines.len() > 1) {
+            ul.legend {
+                @for (idx, (name, _)) in panel.lines.iter().enumerate() {
+                    li { span class={ "key s" (idx % 4 + 1) } {} (name) }
                 }
             }
         }

@@ -80,9 +80,9 @@ pub struct Departure {
 /// Receives what is there, with its time; nothing means not now.
 ///
 /// # Errors
-/// `recvmsg`: reset by the peer.
+/// `recv`: reset by the peer.
 pub fn recv(connection: impl AsFd, bytes: &mut [u8]) -> Result<Option<Arrival>> {
-    let received = not_now(Message::receive(connection, bytes, 0), "recvmsg")?;
+    let received = not_now(Message::receive(connection, bytes, 0), "recv")?;
     Ok(received.map(|message| Arrival { n_bytes: message.n_bytes, at: message.stamp() }))
 }
 

@@ -8,7 +8,7 @@ use crate::dial::options;
 pub(crate) const PIPELINE_MAX: u64 = 256;
 
 /// What both kinds have beside what belongs to connections and requests.
-const LOAD: [OptionDoc; 5] = [
+const LOAD: [OptionDoc; 7] = [
     OptionDoc {
         name: "connections",
         value: ValueKind::Count(1, 100_000),
@@ -41,15 +41,41 @@ const LOAD: [OptionDoc; 5] = [
         default: Some("5s"),
         help: "how long a connect, and an answer, may take",
     },
+    OptionDoc {
+        name: "reactor",
+        value: ValueKind::Choice(&["auto", "io_uring", "epoll"]),
+        default: Some("auto"),
+        help: "the kernel's way of serving many connections; auto is io_uring where it is to be had",
+    },
+    OptionDoc {
+        name: "timestamps",
+        value: ValueKind::Choice(&["user", "kernel"]),
+        default: Some("user"),
+        help: "whose: user has all that a client waits for, kernel only what happens between the hosts",
+    },
 ];
 
 /// What only a closed loop has.
-const CLOSED: [OptionDoc; 1] = [OptionDoc {
-    name: "pipeline",
-    value: ValueKind::Count(1, PIPELINE_MAX),
-    default: Some("1"),
-    help: "requests under way on each connection at once",
-}];
+const CLOSED: [OptionDoc; 3] = [
+    OptionDoc {
+        name: "pipeline",
+        value: ValueKind::Count(1, PIPELINE_MAX),
+        default: Some("1"),
+        help: "requests under way on each connection at once",
+    },
+    OptionDoc {
+        name: "batch",
+        value: ValueKind::Count(1, 1024),
+        default: None,
+        help: "answers to collect before they are dealt with (io_uring); follows the load unless given",
+    },
+    OptionDoc {
+        name: "batch-wait",
+        value: ValueKind::Span,
+        default: Some("100us"),
+        help: "how long an answer may wait for others to be dealt with together",
+    },
+];
 
 /// What only an open load has.
 const OPEN: [OptionDoc; 3] = [

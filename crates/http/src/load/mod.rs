@@ -11,6 +11,7 @@ mod fault;
 mod outcome;
 mod queue;
 mod target;
+mod way;
 
 use std::sync::Arc;
 
@@ -24,12 +25,19 @@ use fathom_model::{
     names::{count, distribution},
     units::Nanos,
 };
-use fathom_sys::reactor::{Epoll, Reactor};
+use fathom_sys::{
+    limits,
+    reactor::{Epoll, Reactor, StampedEpoll, Uring},
+};
 use outcome::{CLOSED_COUNTERS, COUNTERS, Outcome};
 use target::Target;
+use way::{Way, Which};
 
 pub(crate) use self::target::ADDRESS;
 use crate::names;
+
+/// Descriptors beside those of connections: rings, epolls and bells of the workers, files, standard streams.
+const DESCRIPTORS_MORE: u64 = 256;
 
 /// A schedule of requests, all workers together.
 #[derive(Debug, Clone)]
@@ -42,6 +50,7 @@ pub(crate) struct Schedule {
 #[derive(Debug)]
 pub(crate) struct Load {
     target: Arc<Target>,
+    way: Way,
     schedule: Option<Schedule>,
     n_connections: u64,
     n_workers: u64,
@@ -59,10 +68,14 @@ impl Load {
         let mut target = Target::of(role, kind)?;
         // A profile is gone through once, from the start to its end, as a number of requests is.
         target.is_counted |= schedule.as_ref().is_some_and(|schedule| schedule.profile.length().is_some());
+        let way = Way::of(settings, schedule.is_none())?;
         let n_connections = settings.count("connections").unwrap_or(1);
+        limits::allow_descriptors(n_connections + DESCRIPTORS_MORE)
+            .map_err(|cause| Error::system(format!("open {n_connections} connections"), "CAP_SYS_RESOURCE", cause))?;
         let n_cores = u64::try_from(role.cores.len().max(1)).unwrap_or(1);
         Ok(Self {
             target: Arc::new(target),
+            way,
             schedule,
             n_connections,
             n_workers: settings.count("threads").unwrap_or(n_cores).min(n_connections),
@@ -76,7 +89,11 @@ impl Load {
     /// # Errors
     /// When nothing could be recorded.
     pub(crate) fn run(&self, session: &Session) -> Result<Record, Error> {
-        let record = self.run_over::<Epoll>(session)?;
+        let record = match self.way.which {
+            Which::Uring => self.run_over::<Uring>(session),
+            Which::Epoll => self.run_over::<Epoll>(session),
+            Which::Stamped => self.run_over::<StampedEpoll>(session),
+        }?;
         if record.totals[count::CONNECTIONS] == 0 && session.stop.told() != Stop::Abort {
             let what = format!("took no connection at {} within the whole trial", self.target.name);
             return Err(Error::Peer { what });
@@ -109,6 +126,7 @@ impl Load {
                 connections,
                 left: self.requests.map(|requests| share(requests, number)),
                 arrivals,
+                batching: self.way.batching,
                 stop: session.stop.clone(),
             }
         };
@@ -146,6 +164,7 @@ impl Load {
         }
         record.distributions = distributions.into_iter().map(|(name, all)| (name.to_owned(), all)).collect();
         record.notes.extend(notes.drain(..).flatten().chain(self.target.dialing.notes.iter().cloned()));
+        record.notes.push(self.way.note.clone());
         record
     }
 }

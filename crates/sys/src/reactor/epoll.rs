@@ -18,6 +18,7 @@ use super::{Completion, Event, Fixed, Patience, Piece, Reactor, Token};
 use crate::{
     Error, Result, clock,
     socket::{self, Domain, SockAddr, Socket, Wait},
+    wire_time::{self, Epoch},
 };
 
 /// One receive takes what a connection can have waiting: a large body costs few calls, and the buffer fits in a level-2 cache.
@@ -30,7 +31,10 @@ const TURN: u8 = 4;
 const DISCARD: u64 = 1 << 30;
 
 /// The reactor of every kernel that has `epoll_pwait2` (Linux 5.11).
-pub struct Epoll {
+///
+/// When it is `STAMPED`, completions of receives carry the time at which the kernel had the bytes, and [`Reactor::departed`] tells
+/// when sends left; each costs a system call more.
+pub struct Epoll<const STAMPED: bool = false> {
     list: OwnedFd,
     seats: Vec<Seat>,
     fixed: Vec<Box<[u8]>>,
@@ -47,7 +51,14 @@ pub struct Epoll {
     known: VecDeque<(u32, Completion)>,
     buffer: Box<[u8]>,
     buffer_is_out: bool,
+    /// How the stamps of the kernel relate to the clock of completions.
+    epoch: Epoch,
+    /// The stamp of the bytes that were received last.
+    arrived: Option<Nanos>,
 }
+
+/// An [`Epoll`] whose times are those on the wire (`SO_TIMESTAMPING`), for established TCP sockets.
+pub type StampedEpoll = Epoll<true>;
 
 /// One token's socket.
 #[derive(Default)]
@@ -103,7 +114,7 @@ impl Turn {
     }
 }
 
-impl Epoll {
+impl<const STAMPED: bool> Epoll<STAMPED> {
     /// The token's live seat.
     fn seat(&mut self, token: Token) -> &mut Seat {
         let seat = self.seats.get_mut(token.index()).filter(|seat| seat.socket.is_some());
@@ -128,6 +139,15 @@ impl Epoll {
         let socket = seat.socket.as_ref().expect("the seat was just occupied");
         if let Err(error) = epoll::add(&self.list, socket, data, flags) {
             self.fail(token, Error::new("epoll_ctl(EPOLL_CTL_ADD)", error));
+        }
+    }
+
+    /// Asks for stamps of what will be sent and received; a socket that knows none goes by the clock.
+    fn stamp(&mut self, token: Token) {
+        let seat = &self.seats[token.index()];
+        if let (true, false, Some(socket)) = (STAMPED, seat.is_local, &seat.socket) {
+            // The only refusal is for a connection that has broken already, which its next event tells.
+            let _ = wire_time::enable(socket);
         }
     }
 
@@ -199,6 +219,7 @@ impl Epoll {
                 Ok(()) => seat.stage = Stage::Open,
                 Err(error) => return self.fail(token, error),
             }
+            self.stamp(token);
             self.know(token, Event::Connected);
         } else if flags.contains(EventFlags::OUT) {
             self.flush(token);
@@ -228,7 +249,7 @@ impl Epoll {
                 return None;
             }
         };
-        Some(Completion { token, at: clock::now(), event })
+        Some(Completion { token, at: self.arrived.take().unwrap_or_else(clock::now), event })
     }
 
     fn go_on(&mut self, turn: Turn) {
@@ -239,7 +260,12 @@ impl Epoll {
         let seat = &mut self.seats[turn.token.index()];
         let socket = seat.socket.as_ref().expect("a live seat has a socket");
         let n_discard = seat.n_discard;
-        let (wanted, received) = if n_discard == 0 {
+        let (wanted, received) = if STAMPED && !seat.is_local {
+            let wanted = if n_discard == 0 { BUFFER } else { usize::try_from(n_discard).unwrap_or(BUFFER).min(BUFFER) };
+            let arrival = wire_time::recv(socket, &mut self.buffer[..wanted])?;
+            self.arrived = arrival.and_then(|arrival| arrival.at).map(|at| self.epoch.monotonic(at));
+            (wanted, arrival.map(|arrival| arrival.n_bytes))
+        } else if n_discard == 0 {
             (BUFFER, socket::recv(socket, &mut self.buffer, Wait::Never)?)
         } else if seat.is_local {
             let wanted = usize::try_from(n_discard).unwrap_or(BUFFER).min(BUFFER);
@@ -300,7 +326,7 @@ impl Epoll {
     }
 }
 
-impl Reactor for Epoll {
+impl<const STAMPED: bool> Reactor for Epoll<STAMPED> {
     const NAME: &'static str = "epoll";
 
     fn new(n_connections: u32) -> Result<Self> {
@@ -319,6 +345,8 @@ impl Reactor for Epoll {
             known: VecDeque::new(),
             buffer: vec![0; BUFFER].into_boxed_slice(),
             buffer_is_out: false,
+            epoch: Epoch::now(),
+            arrived: None,
         })
     }
 
@@ -344,6 +372,7 @@ impl Reactor for Epoll {
     fn adopt(&mut self, token: Token, socket: Socket) {
         let is_local = socket.domain().is_ok_and(|domain| domain == Domain::UNIX);
         self.occupy(token, socket, Stage::Open).is_local = is_local;
+        self.stamp(token);
         self.register(token);
     }
 
@@ -395,6 +424,13 @@ impl Reactor for Epoll {
 
     fn socket(&self, token: Token) -> Option<&Socket> {
         self.seats.get(token.index())?.socket.as_ref()
+    }
+
+    fn departed(&mut self, token: Token) -> Option<Nanos> {
+        let socket = self.seats.get(token.index()).filter(|_| STAMPED)?.socket.as_ref()?;
+        // A stamp that cannot be read is one that there is not.
+        let departures = std::iter::from_fn(|| wire_time::departure(socket).ok().flatten());
+        departures.last().map(|departure| self.epoch.monotonic(departure.at))
     }
 
     fn wait(&mut self, patience: Patience) -> Result<()> {

@@ -12,7 +12,11 @@ pub mod uring;
 
 use fathom_model::units::Nanos;
 
-pub use self::{batch::Adaptive, epoll::Epoll, uring::Uring};
+pub use self::{
+    batch::Adaptive,
+    epoll::{Epoll, StampedEpoll},
+    uring::Uring,
+};
 use crate::{
     Error, Result,
     socket::{SockAddr, Socket},
@@ -172,6 +176,12 @@ pub trait Reactor: Sized {
 
     /// The socket of a token, for its options and counters.
     fn socket(&self, token: Token) -> Option<&Socket>;
+
+    /// When the last of the sends that have left was on the wire; nothing where the reactor does not stamp, or none has left since.
+    fn departed(&mut self, token: Token) -> Option<Nanos> {
+        let _ = token;
+        None
+    }
 
     /// Hands over what was asked, then waits for completions; returns at once when some are left from before.
     ///

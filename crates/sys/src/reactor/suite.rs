@@ -661,6 +661,7 @@ macro_rules! suite {
 }
 
 suite!(epoll, Some(<crate::reactor::Epoll as crate::reactor::Reactor>::new(16).unwrap()));
+suite!(stamped_epoll, Some(<crate::reactor::StampedEpoll as crate::reactor::Reactor>::new(16).unwrap()));
 suite!(uring, super::uring());
 
 /// A reactor of `io_uring`, or nothing where the kernel does not give one: a skip that is heard of, and a failure in CI.
@@ -671,4 +672,25 @@ pub(super) fn uring() -> Option<Uring> {
         return None;
     }
     Some(Uring::new(16).unwrap())
+}
+
+#[test]
+fn a_stamped_send_departs_before_its_answer_arrives() {
+    let mut rig = Rig::new(<crate::reactor::StampedEpoll as Reactor>::new(1).unwrap());
+    let mut peer = tcp(&mut rig, Token(0));
+    assert_eq!(rig.reactor.departed(Token(0)), None);
+    let before = clock::now();
+    rig.reactor.send(Token(0), b"asked");
+    peer.read_exact(&mut [0; 5]).unwrap();
+    peer.write_all(b"answered").unwrap();
+    let arrived = loop {
+        rig.reactor.wait(Patience { until: clock::now() + Nanos::from_secs(1), batch: None }).unwrap();
+        if let Some(Completion { at, event: Event::Received(piece), .. }) = rig.reactor.next() {
+            rig.reactor.release(piece);
+            break at;
+        }
+    };
+    let departed = rig.reactor.departed(Token(0)).unwrap();
+    assert!(before <= departed && departed <= arrived && arrived <= clock::now(), "{before} {departed} {arrived}");
+    assert_eq!(rig.reactor.departed(Token(0)), None, "each departure is told once");
 }

@@ -93,18 +93,23 @@ impl<R: Reactor> Clients<'_, R> {
         let connection = &mut self.connections[idx];
         let first_byte = connection.first_byte.unwrap_or(end.at);
         let Some(ask) = self.asked.pop(idx, connection) else { return Followed::Within };
+        // The kernel knows better when the request left, if it was asked.
+        let sent_at = self.reactor.departed(token(idx)).unwrap_or(ask.sent_at);
         connection.n_failures = 0;
         self.n_asking -= 1;
         let Answer { status, persistence } = end.answer;
         self.worker.add(Counter::Requests as usize, 1);
         self.worker.add(Counter::Attempts as usize, 1);
         self.worker.add(Counter::Status2xx as usize + usize::from((status / 100).clamp(2, 6) - 2), 1);
+        let (service, response) = (end.at - sent_at, end.at - ask.intended);
+        self.batching.observe(service);
+        self.worker.show(if self.agenda == Agenda::Open { response } else { service });
         if self.counts(ask.intended) {
-            self.outcome.service.record((end.at - ask.sent_at).0);
-            self.outcome.first_byte.record((first_byte - ask.sent_at).0);
+            self.outcome.service.record(service.0);
+            self.outcome.first_byte.record((first_byte - sent_at).0);
             self.outcome.download.record((end.at - first_byte).0);
             if self.agenda == Agenda::Open {
-                self.outcome.response.record((end.at - ask.intended).0);
+                self.outcome.response.record(response.0);
             }
         }
         match persistence {

@@ -27,6 +27,7 @@ use super::{
     outcome::{Counter, Outcome},
     queue::{Free, Late, Queue, Share},
     target::Target,
+    way::Batching,
 };
 use crate::{
     dial::{Desk, Dialer, Rota, Route},
@@ -76,6 +77,7 @@ pub(super) struct Duty {
     pub(super) left: Option<u64>,
     /// When requests are due; nothing in a closed load.
     pub(super) arrivals: Option<Arrivals>,
+    pub(super) batching: Batching,
     pub(super) stop: StopFlag,
 }
 
@@ -116,6 +118,7 @@ pub(super) struct Clients<'a, R> {
     /// Connections that failed, with the time until which they rest.
     pauses: BinaryHeap<Reverse<(Nanos, u32)>>,
     agenda: Agenda,
+    batching: Batching,
     stop: StopFlag,
     start: Nanos,
     left: Option<u64>,
@@ -156,6 +159,7 @@ impl<'a, R: Reactor> Clients<'a, R> {
             asked: Asked::new(n, duty.target.pipeline),
             pauses: BinaryHeap::with_capacity(n),
             agenda: if duty.arrivals.is_some() { Agenda::Open } else { Agenda::Closed },
+            batching: duty.batching,
             stop: duty.stop,
             start: worker.start,
             left: duty.left,
@@ -221,7 +225,7 @@ impl<'a, R: Reactor> Clients<'a, R> {
         (!self.may_ask && self.n_asking == 0) || self.over_at.is_some_and(|at| now >= at + drain)
     }
 
-    /// How long to wait: until something is due.
+    /// How long to wait: until something is due, and for several answers while each asks for the next request.
     fn patience(&mut self, now: Nanos) -> Patience {
         let mut until = now + TICK;
         if let Some(Reverse((resumes_at, _))) = self.pauses.peek() {
@@ -233,7 +237,8 @@ impl<'a, R: Reactor> Clients<'a, R> {
             // A sleep this short would end later than looking again does.
             until = until.min(if due < now + SPIN { now } else { due });
         }
-        Patience { until, batch: None }
+        let batch = if self.may_ask { self.batching.batch(self.n_asking) } else { None };
+        Patience { until, batch }
     }
 
     /// Ends the trial when nothing of the target has ever been reached: there would be nothing to record.

@@ -1,6 +1,7 @@
 //! What the tests of the kinds share: roles, sessions, and servers that behave as they are told.
 
 use std::{
+    cell::Cell,
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     thread,
@@ -8,7 +9,7 @@ use std::{
 
 use fathom_engine::{Error, Session, TestKind};
 use fathom_model::{Endpoints, Phases, Record, Role, Settings, Side, units::Nanos};
-use fathom_sys::clock;
+use fathom_sys::{clock, reactor::uring};
 
 pub(crate) const PHASES: Phases = Phases {
     warmup_max_ns: Nanos::from_millis(40),
@@ -16,8 +17,39 @@ pub(crate) const PHASES: Phases = Phases {
     interval_ns: Nanos::from_millis(20),
 };
 
+thread_local! {
+    /// The reactor of the test that this thread runs.
+    static REACTOR: Cell<&'static str> = const { Cell::new("auto") };
+}
+
+/// Runs a test over a reactor; one that the kernel does not give is a skip that is heard of, and a failure in CI.
+#[expect(clippy::print_stderr, reason = "a skip has to be heard of")]
+pub(crate) fn over(reactor: &'static str, test: fn()) {
+    if let Some(error) = uring::is_allowed().err().filter(|_| reactor == "io_uring") {
+        assert!(std::env::var_os("CI").is_none(), "{error}: {}", error.source);
+        eprintln!("SKIPPED: {error}: {}", error.source);
+        return;
+    }
+    REACTOR.set(reactor);
+    test();
+}
+
+/// Makes tests of functions, each over both reactors.
+macro_rules! over_both {
+    ($($test:ident)*) => {
+        mod over_epoll {
+            $(#[test] fn $test() { crate::stage::over("epoll", super::$test) })*
+        }
+        mod over_io_uring {
+            $(#[test] fn $test() { crate::stage::over("io_uring", super::$test) })*
+        }
+    };
+}
+pub(crate) use over_both;
+
 pub(crate) fn role(kind: &dyn TestKind, side: Side, options: &[(&str, &str)]) -> Role {
-    let settings = options.iter().fold(Settings::default(), |all, (name, value)| all.with(name, *value));
+    let settings = Settings::default().with("reactor", REACTOR.get());
+    let settings = options.iter().fold(settings, |all, (name, value)| all.with(name, *value));
     Role {
         test: "requests".to_owned(),
         kind: kind.name().to_owned(),

@@ -1,7 +1,4 @@
 //! The kind `http_closed` over loopback, against our responder and against servers that behave badly.
-#![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
-
-mod stage;
 
 use std::{
     io::Write,
@@ -9,6 +6,7 @@ use std::{
     thread,
 };
 
+use crate::stage::{self, PHASES, over_both, read_request, role, server, server_of};
 use fathom_engine::{Error, TestKind};
 use fathom_http::{Closed, names};
 use fathom_model::{
@@ -17,7 +15,6 @@ use fathom_model::{
     units::Nanos,
 };
 use fathom_sys::clock;
-use stage::{PHASES, read_request, role, server, server_of};
 
 fn both(options: &[(&str, &str)]) -> (Record, Record) {
     stage::both(&Closed, options)
@@ -33,7 +30,26 @@ fn against_for(measure_ns: Nanos, address: SocketAddr, options: &[(&str, &str)])
     stage::against(&Closed, Phases { measure_ns, ..PHASES }, address, options)
 }
 
-#[test]
+over_both! {
+    both_sides_count_the_same_requests
+    every_metric_follows_from_what_is_recorded
+    a_number_of_requests_is_kept_exactly
+    head_gets_no_body_and_headers_are_sent
+    every_framing_of_an_answer_is_understood
+    an_answer_that_comes_byte_by_byte_is_put_together
+    a_server_that_closes_after_each_answer_is_connected_to_again
+    a_pipeline_keeps_several_requests_under_way_and_counts_each_once
+    what_was_sent_behind_the_last_answer_of_a_connection_is_asked_again
+    a_connection_is_closed_after_the_number_of_requests_that_it_may_have
+    what_is_not_http_is_counted_as_an_error_by_its_name
+    an_answer_that_breaks_off_is_an_error_and_the_others_go_on
+    answers_other_than_2xx_count_and_are_told
+    a_server_that_never_answers_times_out
+    a_server_that_dies_in_the_middle_leaves_a_record_with_its_errors
+    a_target_that_takes_no_connection_ends_the_trial_at_once
+    what_cannot_be_asked_is_refused_before_the_start
+}
+
 fn both_sides_count_the_same_requests() {
     let (asked, answered) = both(&[("connections", "8"), ("threads", "2")]);
     let requests = asked.totals[count::REQUESTS];
@@ -48,7 +64,6 @@ fn both_sides_count_the_same_requests() {
     assert!(service.quantile(0.5) >= first_byte.quantile(0.5));
 }
 
-#[test]
 fn every_metric_follows_from_what_is_recorded() {
     let (asked, _) = both(&[("requests", "10")]);
     let counted = |counter: &str| asked.totals.contains_key(counter) && asked.timeline.counters.contains_key(counter);
@@ -65,7 +80,6 @@ fn every_metric_follows_from_what_is_recorded() {
     }
 }
 
-#[test]
 fn a_number_of_requests_is_kept_exactly() {
     let options = [("requests", "1001"), ("connections", "3"), ("threads", "2"), ("size", "100KiB")];
     let (asked, answered) = both(&options);
@@ -77,7 +91,6 @@ fn a_number_of_requests_is_kept_exactly() {
     assert_eq!((asked.totals[count::CONNECTIONS], answered.totals[count::CONNECTIONS]), (3, 3));
 }
 
-#[test]
 fn head_gets_no_body_and_headers_are_sent() {
     let (asked, answered) = both(&[("method", "HEAD"), ("requests", "50"), ("header", "X-A: b\nConnection: close")]);
     assert_eq!((asked.totals[count::REQUESTS], answered.totals[count::REQUESTS]), (50, 50));
@@ -85,7 +98,6 @@ fn head_gets_no_body_and_headers_are_sent() {
     assert_eq!((asked.totals[names::CLOSED_BY_SERVER], asked.totals[count::CONNECTIONS]), (50, 50));
 }
 
-#[test]
 fn every_framing_of_an_answer_is_understood() {
     let texts = [
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
@@ -101,7 +113,6 @@ fn every_framing_of_an_answer_is_understood() {
     }
 }
 
-#[test]
 fn an_answer_that_comes_byte_by_byte_is_put_together() {
     let text = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\n0\r\nA: b\r\n\r\n";
     let address = server(move |stream| {
@@ -114,7 +125,6 @@ fn an_answer_that_comes_byte_by_byte_is_put_together() {
     assert!(median(distribution::FIRST_BYTE) < median(distribution::SERVICE_TIME));
 }
 
-#[test]
 fn a_server_that_closes_after_each_answer_is_connected_to_again() {
     for text in
         ["HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello", "HTTP/1.0 200 OK\r\n\r\nhello"]
@@ -129,7 +139,6 @@ fn a_server_that_closes_after_each_answer_is_connected_to_again() {
     }
 }
 
-#[test]
 fn a_pipeline_keeps_several_requests_under_way_and_counts_each_once() {
     let (asked, answered) = both(&[("pipeline", "7"), ("requests", "1000"), ("connections", "3")]);
     assert_eq!((asked.totals[count::REQUESTS], answered.totals[count::REQUESTS]), (1000, 1000));
@@ -137,7 +146,6 @@ fn a_pipeline_keeps_several_requests_under_way_and_counts_each_once() {
     assert_eq!((asked.totals[names::ERRORS], asked.totals[count::CONNECTIONS]), (0, 3));
 }
 
-#[test]
 fn what_was_sent_behind_the_last_answer_of_a_connection_is_asked_again() {
     let address = server(|stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
@@ -151,7 +159,6 @@ fn what_was_sent_behind_the_last_answer_of_a_connection_is_asked_again() {
     assert!(record.totals[names::ASKED_AGAIN] >= 9);
 }
 
-#[test]
 fn a_connection_is_closed_after_the_number_of_requests_that_it_may_have() {
     for (per_connection, pipeline, n_connections) in [("1", "1", 60), ("4", "1", 15), ("4", "3", 15), ("3", "8", 20)] {
         let options = [("per-connection", per_connection), ("pipeline", pipeline), ("requests", "60")];
@@ -162,7 +169,6 @@ fn a_connection_is_closed_after_the_number_of_requests_that_it_may_have() {
     }
 }
 
-#[test]
 fn what_is_not_http_is_counted_as_an_error_by_its_name() {
     let cases = [
         ("SSH-2.0-OpenSSH_9.2\r\n", "parse: not HTTP/1"),
@@ -178,7 +184,6 @@ fn what_is_not_http_is_counted_as_an_error_by_its_name() {
     }
 }
 
-#[test]
 fn an_answer_that_breaks_off_is_an_error_and_the_others_go_on() {
     let address = server(|stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx")?;
@@ -192,7 +197,6 @@ fn an_answer_that_breaks_off_is_an_error_and_the_others_go_on() {
     assert_eq!(record.errors["read: closed within the answer"], 10);
 }
 
-#[test]
 fn answers_other_than_2xx_count_and_are_told() {
     let address = server(|stream| stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"));
     let record = against(address, &[("connections", "1"), ("requests", "5")]).unwrap();
@@ -200,7 +204,6 @@ fn answers_other_than_2xx_count_and_are_told() {
     assert!(record.notes.iter().any(|note| note.id == "http-status" && note.text.contains("5 × 4xx")));
 }
 
-#[test]
 fn a_server_that_never_answers_times_out() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let options = [("connections", "2"), ("timeout", "30ms")];
@@ -209,7 +212,6 @@ fn a_server_that_never_answers_times_out() {
     assert!(record.complete && record.errors["read: timeout"] >= 2, "{:?}", record.errors);
 }
 
-#[test]
 fn a_server_that_dies_in_the_middle_leaves_a_record_with_its_errors() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -229,7 +231,6 @@ fn a_server_that_dies_in_the_middle_leaves_a_record_with_its_errors() {
     assert!(record.totals[names::ERRORS] < 100, "{:?}", record.errors);
 }
 
-#[test]
 fn a_target_that_takes_no_connection_ends_the_trial_at_once() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let begin = clock::now();
@@ -240,7 +241,6 @@ fn a_target_that_takes_no_connection_ends_the_trial_at_once() {
     assert!(clock::now() - begin < Nanos::from_secs(20), "it does not wait for the end of its phases");
 }
 
-#[test]
 fn what_cannot_be_asked_is_refused_before_the_start() {
     let refused = |options: &[(&str, &str)]| {
         let outcome = Closed.prepare(&role(&Closed, Side::Initiator, options));

@@ -1,7 +1,4 @@
 //! The kind `http_open` over loopback: what comes by a schedule, and what becomes of it when the server does not keep up.
-#![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
-
-mod stage;
 
 use std::{
     io::Write,
@@ -12,6 +9,7 @@ use std::{
     },
 };
 
+use crate::stage::{self, PHASES, over_both, role, server, server_of};
 use fathom_engine::TestKind;
 use fathom_http::{Closed, Open, names};
 use fathom_model::{
@@ -20,7 +18,6 @@ use fathom_model::{
     units::Nanos,
 };
 use fathom_sys::clock;
-use stage::{PHASES, role, server, server_of};
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
@@ -42,7 +39,19 @@ fn quantile(record: &Record, name: &str, q: f64) -> Nanos {
     Nanos(times(record, name).quantile(q).unwrap())
 }
 
-#[test]
+over_both! {
+    as_many_requests_are_started_as_the_rate_says
+    a_number_of_requests_and_a_profile_are_gone_through_once
+    every_metric_follows_from_what_is_recorded
+    connections_are_opened_as_they_are_needed
+    a_stall_is_felt_by_all_requests_that_were_due_and_by_one_of_a_closed_loop
+    response_time_is_lag_and_service_time_together
+    what_an_overloaded_server_never_got_is_counted_and_enters_the_response_time
+    a_request_that_is_never_answered_counts_with_the_time_that_it_was_waited_for
+    a_server_that_closes_idle_connections_is_no_error
+    a_schedule_that_cannot_be_kept_is_refused_before_the_start
+}
+
 fn as_many_requests_are_started_as_the_rate_says() {
     for threads in ["1", "3"] {
         for arrivals in ["constant", "poisson"] {
@@ -58,7 +67,6 @@ fn as_many_requests_are_started_as_the_rate_says() {
     }
 }
 
-#[test]
 fn a_number_of_requests_and_a_profile_are_gone_through_once() {
     let record = both(&[("rate", "5k"), ("requests", "301"), ("threads", "2")]);
     assert_eq!((record.totals[count::REQUESTS], record.totals[count::INTENDED]), (301, 301));
@@ -69,7 +77,6 @@ fn a_number_of_requests_and_a_profile_are_gone_through_once() {
     assert!(record.complete);
 }
 
-#[test]
 fn every_metric_follows_from_what_is_recorded() {
     let record = both(&[("rate", "1k"), ("requests", "10")]);
     for metric in Open.metrics() {
@@ -87,7 +94,6 @@ fn every_metric_follows_from_what_is_recorded() {
     }
 }
 
-#[test]
 fn connections_are_opened_as_they_are_needed() {
     let record = against(100, server_of(OK), &[("rate", "100"), ("connections", "50")]);
     assert!(record.totals[count::CONNECTIONS] <= 2, "{}", record.totals[count::CONNECTIONS]);
@@ -100,7 +106,6 @@ fn connections_are_opened_as_they_are_needed() {
     assert!((10..=20).contains(&record.totals[count::CONNECTIONS]), "{}", record.totals[count::CONNECTIONS]);
 }
 
-#[test]
 fn a_stall_is_felt_by_all_requests_that_were_due_and_by_one_of_a_closed_loop() {
     // One request in the middle takes 200 ms, and a single connection makes all others wait for it.
     let stalling = || {
@@ -126,7 +131,6 @@ fn a_stall_is_felt_by_all_requests_that_were_due_and_by_one_of_a_closed_loop() {
     assert_eq!(times(&closed, distribution::SERVICE_TIME).count_above(100_000_000), 1);
 }
 
-#[test]
 fn response_time_is_lag_and_service_time_together() {
     let record = against(300, server_of(OK), &[("rate", "1k"), ("connections", "2")]);
     let mean = |name: &str| times(&record, name).mean().unwrap();
@@ -134,7 +138,6 @@ fn response_time_is_lag_and_service_time_together() {
     assert!((mean(distribution::RESPONSE_TIME) - sum).abs() < 1.0, "{sum}");
 }
 
-#[test]
 fn what_an_overloaded_server_never_got_is_counted_and_enters_the_response_time() {
     let slow = server(|stream| {
         clock::sleep_until(clock::now() + Nanos::from_millis(20));
@@ -151,7 +154,6 @@ fn what_an_overloaded_server_never_got_is_counted_and_enters_the_response_time()
     assert!(record.complete);
 }
 
-#[test]
 fn a_request_that_is_never_answered_counts_with_the_time_that_it_was_waited_for() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let options = [("rate", "100"), ("connections", "100"), ("timeout", "100ms")];
@@ -162,7 +164,6 @@ fn a_request_that_is_never_answered_counts_with_the_time_that_it_was_waited_for(
     assert!(quantile(&record, distribution::RESPONSE_TIME, 0.0) >= Nanos::from_millis(90));
 }
 
-#[test]
 fn a_server_that_closes_idle_connections_is_no_error() {
     let address = server(|stream| {
         stream.write_all(OK)?;
@@ -176,7 +177,6 @@ fn a_server_that_closes_idle_connections_is_no_error() {
     assert!(record.totals[names::CLOSED_BY_SERVER] >= record.totals[count::REQUESTS] - 1);
 }
 
-#[test]
 fn a_schedule_that_cannot_be_kept_is_refused_before_the_start() {
     let refused = |options: &[(&str, &str)]| {
         let options = [options, &[("url", "http://127.0.0.1")]].concat();

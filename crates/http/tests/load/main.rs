@@ -1,0 +1,8 @@
+//! The kinds that ask, over loopback and over both reactors.
+#![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
+
+mod closed;
+mod misbehaviour;
+mod open;
+mod stage;
+mod ways;

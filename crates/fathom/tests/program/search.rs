@@ -78,6 +78,24 @@ fn a_limit_beyond_the_highest_rate_that_is_allowed_is_told_as_such() {
 }
 
 #[test]
+fn requests_are_searched_with_the_open_kind_and_judged_from_their_intended_start() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let find = ["--find-limit", "p99<2s", "--find-low", "200", "--find-high", "300", "--json"];
+    let run = stage.fathom([&["http", "--lab", "pair"][..], &find, SHORT].concat()).succeeded().run();
+    let test = &run.tests[0];
+    assert_eq!((test.kind.as_str(), limit(test)), ("http_open", (Some(300.0), None)));
+    let curve = test.curve.as_ref().unwrap();
+    assert_eq!(curve.objective, "latency_ns_p99 < 2s");
+    // A p99 needs a thousand samples, which 200 per second do not give in 0.3 s: the trials are longer.
+    let samples: u64 = test.trials[0].records["a"].distributions["response_time_ns"].count();
+    assert!(samples >= 900, "{samples}");
+    assert!(curve.points.iter().all(|point| point.median_ns.unwrap() <= point.value.unwrap()), "{:?}", curve.points);
+}
+
+#[test]
 fn a_search_that_is_interrupted_keeps_its_curve() {
     if lacks_root() {
         return;

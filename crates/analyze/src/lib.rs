@@ -4,6 +4,7 @@
 //! and counters are known by the names that `fathom_model::names` gives them.
 
 mod conservation;
+pub mod curve;
 mod findings;
 mod limits;
 pub mod promise;
@@ -16,7 +17,7 @@ mod story;
 
 use std::collections::BTreeMap;
 
-use fathom_model::{Metric, Run};
+use fathom_model::{Derivation, Metric, Run};
 
 pub use findings::{CAUSES, Cause, Evidenced};
 
@@ -35,11 +36,19 @@ pub struct Context {
 /// does not know, the metrics that are in the run are taken.
 pub fn analyze(run: &mut Run, context: &Context) {
     for idx in 0..run.tests.len() {
+        if let Some(curve) = &mut run.tests[idx].curve {
+            curve::derive(curve);
+        }
         let test = &run.tests[idx];
-        let metrics = match context.metrics.get(&test.kind) {
+        let mut metrics = match context.metrics.get(&test.kind) {
             Some(metrics) => metrics.clone(),
             None => test.summaries.iter().map(|summary| summary.metric.clone()).collect(),
         };
+        if let Some(curve) = &test.curve
+            && !metrics.iter().any(|metric| metric.from == Derivation::Limit)
+        {
+            metrics.insert(0, curve::limit_metric(curve.unit));
+        }
         let summaries = summaries::summaries(test, &run.hosts, &metrics);
         let conservation = conservation::conservation(test, &run.hosts);
         (run.tests[idx].summaries, run.tests[idx].conservation) = (summaries, conservation);

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Better, Derivation, Environment, Finding, HostRecord, Layer, Metric, Plan, Record, Run, Side, Timeline, Trial,
-    Unit, Verdict,
+    Better, Confidence, Derivation, Environment, Finding, HostRecord, Layer, Metric, Plan, Record, Run, Side, Timeline,
+    Trial, Unit, Verdict,
     finding::Outcome,
     names::{count, distribution, host as counter},
     plan::Reach,
     record::Series,
     run::{Completeness, Host, TestRun},
+    search::{Cause, CurvePoint, Decision, Ending, LoadCurve, Purpose, SearchTrial, Vote},
     units::Nanos,
 };
 
@@ -147,6 +148,7 @@ impl Story {
             conservation: None,
             findings: Vec::new(),
             unavailable: None,
+            curve: None,
         });
         self.run.tests.last_mut().unwrap()
     }
@@ -170,6 +172,51 @@ impl Story {
         let rate = rate("packets_pps", "rate", Unit::FramesPerSec, (Side::Responder, count::RECEIVED));
         let trials = trials.collect();
         self.tell((Layer::Udp, "udp_stream"), &[rate, loss()], trials);
+    }
+
+    /// Makes the last test a search of what loses at most 0.1 %, which 4,000 per second do and 4,100 do not.
+    pub(crate) fn search(&mut self, ending: Ending, cause: Cause) {
+        let trial = |n: u32, offered: f64, vote: Vote| SearchTrial {
+            n,
+            purpose: Purpose::Confirm,
+            sent: Some(offered),
+            achieved: Some(offered - f64::from(n % 3)),
+            value: Some(0.0),
+            // The response time of a queue that serves 4,000 per second.
+            median_ns: Some(1e9 / (4_200.0 - offered)),
+            vote,
+            took_ns: Nanos::from_secs(1),
+        };
+        let point = |offered: f64, votes: [Vote; 3]| CurvePoint {
+            offered,
+            decision: Decision::Undecided,
+            cause: None,
+            achieved: None,
+            value: None,
+            median_ns: None,
+            trials: (0..).zip(votes).map(|(n, vote)| trial(n, offered, vote)).collect(),
+        };
+        let (kept, broken) = (Vote::Kept, Vote::Broken(cause));
+        let sure = (ending == Ending::Found).then_some(Confidence { low: 4e3, high: 4.1e3, level: 0.95, n_trials: 12 });
+        self.run.tests.last_mut().unwrap().curve = Some(LoadCurve {
+            objective: "loss <= 0.1%".to_owned(),
+            metric: "loss".to_owned(),
+            bound: 0.001,
+            option: "pps".to_owned(),
+            unit: Unit::FramesPerSec,
+            ending,
+            kept: Some(4_000.0),
+            broken: Some(4_100.0),
+            confidence: sure,
+            knee: None,
+            points: vec![
+                point(1_000.0, [kept, kept, kept]),
+                point(2_000.0, [kept, kept, kept]),
+                point(4_000.0, [kept, broken, kept]),
+                point(4_050.0, [kept, broken, broken]),
+                point(4_100.0, [broken, broken, broken]),
+            ],
+        });
     }
 
     /// One trial of requests over this many connections.

@@ -11,7 +11,10 @@ use fathom_model::{
 };
 use fathom_statistics::{LEVEL, mean, mean_interval, quantile_summary, samples_needed, share_interval};
 
-use crate::window::{Window, record_of, usable, widened};
+use crate::{
+    curve,
+    window::{Window, record_of, usable, widened},
+};
 
 /// Everything that values of one test are computed from.
 struct Trials<'a> {
@@ -29,6 +32,9 @@ pub(crate) fn summaries(test: &TestRun, hosts: &BTreeMap<String, Host>, metrics:
     metrics
         .iter()
         .map(|metric| {
+            if metric.from == Derivation::Limit {
+                return curve::summary(test, metric);
+            }
             let mut summary = trials.summary(metric);
             if n_left_out > 0 && summary.note.is_none() {
                 summary.note =
@@ -37,6 +43,11 @@ pub(crate) fn summaries(test: &TestRun, hosts: &BTreeMap<String, Host>, metrics:
             summary
         })
         .collect()
+}
+
+/// The value of one trial.
+pub(crate) fn of_trial(trial: &Trial, hosts: &BTreeMap<String, Host>, metric: &Metric) -> Summary {
+    Trials { trials: vec![trial], hosts }.summary(metric)
 }
 
 /// A value of one trial, or why there is none.
@@ -73,6 +84,7 @@ impl<'a> Trials<'a> {
                 self.of_means(metric, |trial| total(trial, *side, counter).map(approximate))
             }
             Derivation::Cost { side, counter } => self.of_means(metric, |trial| cost(trial, *side, counter)),
+            Derivation::Limit => Summary { note: Some("one trial has no limit".to_owned()), ..empty(metric) },
             Derivation::Quantile { side, distribution, q } => {
                 let of = |trial| recorded(trial, *side).ok()?.1.distributions.get(distribution.as_ref());
                 self.of_quantile(metric, *q, &of)

@@ -1,4 +1,5 @@
-//! How a plan runs: what a test is ([`TestKind`]), how its phases follow each other ([`Crew`]), how it is paced ([`pace`]).
+//! How a plan runs: what a test is ([`TestKind`]), how its phases follow each other ([`Crew`]), how it is paced ([`pace`]),
+//! and how a limit is found over many of its trials ([`search`]).
 //!
 //! Worker threads are pinned and share nothing: each writes its own padded [`Slot`], read once per interval, and its own
 //! histograms, merged after the run. This crate knows no protocol, no output and no way to reach a host.
@@ -8,6 +9,7 @@ mod error;
 mod kind;
 mod observe;
 pub mod pace;
+pub mod search;
 mod session;
 mod slot;
 

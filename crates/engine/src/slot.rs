@@ -1,8 +1,7 @@
 //! Counters that one thread writes and another reads.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
 use fathom_model::units::{Nanos, approximate, rounded};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The most counters that a kind has: as many as fill the two cache lines that a slot takes anyway.
 pub(crate) const COUNTERS_MAX: usize = 16;

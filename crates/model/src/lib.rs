@@ -12,6 +12,7 @@ pub mod plan;
 pub mod record;
 pub mod role;
 pub mod run;
+pub mod search;
 pub mod settings;
 pub mod summary;
 pub mod units;

@@ -150,6 +150,8 @@ pub enum Derivation {
         /// The total that is the work.
         counter: Cow<'static, str>,
     },
+    /// The highest rate of a search that keeps its objective.
+    Limit,
 }
 
 /// The tables of kinds are constants, and so are what stands in them.

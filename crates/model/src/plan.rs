@@ -31,6 +31,32 @@ pub enum Reach {
     },
 }
 
+/// The highest rate that keeps an objective is to be found, in place of measuring at one rate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SearchPlan {
+    /// What is to be kept: `latency_ns_p99 < 20ms`.
+    pub objective: String,
+    /// The option of the kind that sets the rate; `rate` when it is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub option: Option<String>,
+    /// The lowest rate that may be offered, where the search begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub low: Option<String>,
+    /// The highest rate that may be offered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high: Option<String>,
+    /// How far apart the ends of the interval may be in the end, such as `2.5%`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<String>,
+    /// How sure the interval is to be, such as `95%`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<String>,
+    /// The most trials.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trials: Option<u32>,
+}
+
 /// One test between two hosts, or of a target that needs nothing of ours.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -51,6 +77,9 @@ pub struct TestPlan {
     /// The kind's options.
     #[serde(default)]
     pub options: Settings,
+    /// The search for a limit that this test is; absent for a test at one rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search: Option<SearchPlan>,
     /// What was promised, by metric: `throughput_bps = ">= 10G"`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub expect: BTreeMap<String, String>,

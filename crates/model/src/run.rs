@@ -10,6 +10,7 @@ use crate::{
     metric::Layer,
     plan::Plan,
     record::{HostRecord, Record},
+    search::LoadCurve,
     settings::Settings,
     summary::{Conservation, Limit, Summary},
     units::Nanos,
@@ -74,8 +75,11 @@ pub struct TestRun {
     /// The promises by metric, as they were written.
     #[serde(default)]
     pub expect: BTreeMap<String, String>,
-    /// The rounds.
+    /// The rounds; of a search, the trials at the highest rate that keeps its objective.
     pub trials: Vec<Trial>,
+    /// What a search measured at all its rates; absent for a test at one rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub curve: Option<LoadCurve>,
     /// The values, the most important first.
     #[serde(default)]
     pub summaries: Vec<Summary>,

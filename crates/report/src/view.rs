@@ -91,6 +91,10 @@ fn empty(test: &TestRun, label: String) -> Row<'_> {
 
 /// Which rounds a test lacks, in words.
 pub(crate) fn rounds_missing(run: &Run, test: &TestRun) -> Option<String> {
+    // A search makes as many trials as it needs.
+    if test.curve.is_some() {
+        return None;
+    }
     let planned = usize::try_from(run.plan.rounds).unwrap_or(usize::MAX);
     (test.trials.len() < planned).then(|| format!("{} of {planned} rounds", test.trials.len()))
 }

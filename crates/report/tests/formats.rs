@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fathom_model::{Run, Trial, record::Series, run::Completeness, units::Nanos};
+use fathom_model::{Run, Trial, record::Series, run::Completeness, search::Ending, units::Nanos};
 use fathom_report::{
     FORMATS, Format,
     formats::{Colour, Csv, Html, Json, Ndjson, Text, TextStyle},
@@ -102,7 +102,9 @@ fn an_evaluation_tells_the_finding_first_and_the_verdict_last() {
 fn no_line_is_wider_than_the_screen() {
     for width in [80, 100, 140] {
         let style = TextStyle { colour: Colour::Never, width };
-        for run in [sample::run(), sample::run_of("tcp_stream"), sample::run_of("udp_stream"), bare()] {
+        for run in
+            [sample::run(), sample::run_of("tcp_stream"), sample::run_of("udp_stream"), sample::searched(), bare()]
+        {
             for line in written(&Text(style), &run).lines() {
                 assert!(line.chars().count() <= width, "{width} columns: {line}");
             }
@@ -132,6 +134,54 @@ fn a_single_test_is_told_in_detail() {
     assert!(text.contains("10.0.0.1:51000") && text.contains("8,949 B"), "{text}");
     let text = written(&Text(TextStyle::PLAIN), &sample::run_of("frames_1518"));
     assert!(text.contains("–  needs CAP_NET_RAW"), "{text}");
+}
+
+/// What a search looks like on a screen; the figures are those of the sample.
+const CURVE: &str = "\
+  offered           achieved      p99  median latency  trials            p99 < 2ms
+  4.00 k req/s  4.00 k req/s   100 µs         15.1 µs  3 of 3                 kept
+  8.00 k req/s  8.00 k req/s   110 µs         16.5 µs  3 of 3                 kept
+  16.0 k req/s  16.0 k req/s   135 µs         20.4 µs  3 of 3                 kept
+  24.0 k req/s  24.0 k req/s   177 µs         26.7 µs  3 of 3                 kept   ◂ knee
+  32.0 k req/s  32.0 k req/s   256 µs         38.5 µs  3 of 3                 kept
+";
+
+#[test]
+fn a_search_is_told_as_its_limit_and_its_curve() {
+    let run = sample::searched();
+    let text = written(&Text(TextStyle::PLAIN), &run);
+    assert!(text.contains(CURVE), "{text}");
+    assert!(text.contains("limit         47.6 k req/s    47.6 – 48.2") && text.contains("◂ limit"), "{text}");
+    assert!(text.contains("broken: fell behind") && text.contains("undecided"), "{text}");
+    let mut stopped = run.clone();
+    stopped.tests[0].curve.as_mut().unwrap().ending = Ending::OutOfBudget;
+    assert!(written(&Text(TextStyle::PLAIN), &stopped).contains("ran out before the ends were sure"));
+}
+
+#[test]
+fn a_search_is_drawn_with_its_limit_and_its_knee() {
+    let html = written(&Html, &sample::searched());
+    well_formed(&html);
+    for part in ["aria-label=\"load curve\"", "the limit lies here", ">knee<", "as much as offered", "p99 &lt; 2ms"] {
+        assert!(html.contains(part), "{part}");
+    }
+    let mut nothing = sample::searched();
+    nothing.tests[0].curve.as_mut().unwrap().points.clear();
+    assert!(written(&Html, &nothing).contains("No trial of the search has a rate that could be drawn."));
+}
+
+#[test]
+fn a_search_has_a_row_of_csv_and_an_event_per_rate() {
+    let run = sample::searched();
+    let text = written(&Csv, &run);
+    let row = text.lines().find(|row| row.contains("achieved") && row.ends_with(",64000")).unwrap();
+    assert!(row.contains(",50000,") && row.contains("broken: fell-behind"), "{row}");
+    let lines = written(&Ndjson, &run);
+    assert!(serde_json::from_str::<Run>(lines.lines().last().unwrap()).unwrap() == run);
+    let steps: Vec<&str> = lines.lines().filter(|line| line.starts_with("{\"event\":\"step\"")).collect();
+    let first: serde_json::Value = serde_json::from_str(steps[0]).unwrap();
+    assert_eq!(steps.len(), 36);
+    assert_eq!((first["offered"].as_f64(), first["vote"].as_str()), (Some(4000.0), Some("kept")), "{first}");
 }
 
 #[test]

@@ -3,13 +3,17 @@
 //! It knows no clock, no file and no kind of test. What cannot be computed is `None`, never 0 or NaN.
 
 mod drift;
+mod knee;
 mod line_rate;
+mod majority;
 mod moments;
 mod quantile;
 mod steadiness;
 
 pub use drift::drift;
+pub use knee::{Loaded, knee};
 pub use line_rate::{ETHERNET_OVERHEAD, Headers, WIRE_OVERHEAD, best_goodput, frame_rate};
+pub use majority::Votes;
 pub use moments::{LEVEL, mean, mean_interval, share_interval, stdev, student_t};
 pub use quantile::{Quantile, quantile_interval, quantile_summary, samples_needed};
 pub use steadiness::Steadiness;

@@ -8,6 +8,7 @@ mod errors;
 mod flow_limited;
 mod generator_limited;
 mod incomplete;
+mod limit;
 mod line;
 mod notes;
 mod promise_broken;
@@ -41,6 +42,7 @@ pub trait Cause: Sync {
 
 /// Every cause that is looked for.
 pub const CAUSES: &[&dyn Cause] = &[
+    &limit::LimitFound,
     &core_saturated::CoreSaturated,
     &generator_limited::GeneratorLimited,
     &generator_limited::OfferedTooLittle,

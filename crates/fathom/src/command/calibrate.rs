@@ -72,6 +72,7 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
             warmup: "300ms".to_owned(),
             duration: duration.exact(),
             options: options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text)),
+            search: None,
             expect: BTreeMap::new(),
         };
         let mut plan = Plan {

@@ -79,6 +79,7 @@ fn tests(ends: &Ends, pace: &Pace, matches: &ArgMatches) -> anyhow::Result<Vec<T
         warmup: warmup.exact(),
         duration: duration.exact(),
         options: options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text)),
+        search: None,
         expect: std::collections::BTreeMap::new(),
     };
     Ok(TESTS.iter().map(test).collect())

@@ -4,11 +4,19 @@ use clap::{Arg, ArgMatches, Command, parser::ValueSource};
 use fathom_engine::{TestKind, pace::Profile};
 use fathom_model::{TestPlan, units::Nanos};
 
-use super::measuring::{self, Ends, Keep};
+use super::{
+    find,
+    measuring::{self, Ends, Keep},
+};
 use crate::{
     exit::{Exit, Screen},
     options, wire_up,
 };
+
+/// The longest warm-up and the measured time of a round.
+const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(2));
+/// As many rounds as make an interval narrow.
+const ROUNDS: u32 = 5;
 
 /// A command that measures one layer.
 pub(super) struct LayerCommand {
@@ -31,7 +39,7 @@ pub(super) const HTTP: LayerCommand = LayerCommand {
     about: "Request load: N connections that wait for their answers (closed), or a rate of requests (open)",
     target: ("URL", "any http:// URL; without it, the responder of a --lab"),
     tests: &[("closed", "http_closed"), ("open", "http_open")],
-    chosen_by: &[("rate", "open"), ("profile", "open")],
+    chosen_by: &[("rate", "open"), ("profile", "open"), (find::OBJECTIVE, "open")],
     examples: "\
 Examples:
   fathom http http://127.0.0.1:8080/ --connections 100 --duration 10s
@@ -97,6 +105,7 @@ impl LayerCommand {
             .arg(target)
             .arg(test.help("what is measured"))
             .args(options)
+            .args(find::arguments())
             .args(measuring::arguments())
             .after_help(self.examples)
     }
@@ -115,20 +124,24 @@ impl LayerCommand {
             .map_err(|error| Screen::new(Exit::Usage, format!("{} --test {word}: {error}", self.name)))?;
         // A profile is gone through once, to its end.
         let profile = settings.text("profile").and_then(|profile| profile.parse::<Profile>().ok());
-        let length = profile.and_then(|profile| profile.length()).unwrap_or(Nanos::from_secs(2));
+        let search = find::search(matches);
+        let (warmup, duration) = if search.is_some() { find::SPANS } else { SPANS };
+        let duration = profile.and_then(|profile| profile.length()).unwrap_or(duration);
+        let rounds = if search.is_some() { 1 } else { ROUNDS };
         let mut tests = vec![TestPlan {
             name: (*kind).to_owned(),
             kind: (*kind).to_owned(),
             from: ends.from().to_owned(),
             to: url.is_none().then(|| ends.to().to_owned()),
-            warmup: measuring::span(matches, "warmup", Nanos::from_secs(1))?.exact(),
-            duration: measuring::span(matches, "duration", length)?.exact(),
+            warmup: measuring::span(matches, "warmup", warmup)?.exact(),
+            duration: measuring::span(matches, "duration", duration)?.exact(),
             options: settings,
+            search,
             expect: std::collections::BTreeMap::new(),
         }];
         measuring::promise(&mut tests, matches)?;
         let title = format!("{} {}", self.title, url.as_deref().unwrap_or(word));
-        measuring::carry_out(measuring::plan((title, 5), ends, tests, matches), matches, Keep::WhenAsked)
+        measuring::carry_out(measuring::plan((title, rounds), ends, tests, matches), matches, Keep::WhenAsked)
     }
 
     /// The word of the test that is meant.

@@ -5,6 +5,7 @@ mod as_tool;
 mod calibrate;
 mod doctor;
 mod evaluate;
+mod find;
 mod generate;
 mod lab;
 mod layer;

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, io};
 
-use fathom_engine::Live;
-use fathom_fleet::{Class, Error, Part, Supervision, TrialPlan};
+use fathom_engine::{Live, TestKind};
+use fathom_fleet::{Class, Error, Part, Supervision, TrialOutcome, TrialPlan};
 use fathom_model::{
     Derivation, Phases, Plan, Role, Run, Side, TestPlan, TestRun, Unit, Verdict,
     finding::Outcome,
@@ -17,7 +17,7 @@ use fathom_sys::{
 };
 use jiff::Zoned;
 
-use super::{Executed, Surroundings, plan::without_keys};
+use super::{Executed, Surroundings, plan::without_keys, sought::Sought};
 use crate::{
     exit::{Exit, Screen, engine_screen},
     hosts::{Hosts, fleet_screen},
@@ -83,7 +83,7 @@ fn blank(plan: &Plan, surroundings: &Surroundings, now: &Zoned) -> anyhow::Resul
         let kind = wire_up::kind(&test.kind).map_err(|error| engine_screen(&error))?;
         Ok(TestRun {
             name: test.name.clone(),
-            title: kind.title(&test.options),
+            title: title(test, kind),
             layer: kind.layer(),
             kind: test.kind.clone(),
             from: test.from.clone(),
@@ -96,6 +96,7 @@ fn blank(plan: &Plan, surroundings: &Surroundings, now: &Zoned) -> anyhow::Resul
             conservation: None,
             findings: Vec::new(),
             unavailable: None,
+            curve: None,
         })
     });
     Ok(Run {
@@ -112,6 +113,15 @@ fn blank(plan: &Plan, surroundings: &Surroundings, now: &Zoned) -> anyhow::Resul
         verdict: Verdict { outcome: Outcome::Measured, reasons: Vec::new() },
         completeness: Completeness::Complete,
     })
+}
+
+/// What a test is called: a search by its objective too.
+fn title(test: &TestPlan, kind: &dyn TestKind) -> String {
+    let title = kind.title(&test.options);
+    match Sought::of(test, kind) {
+        Ok(sought) => format!("{title}, limit of {}", sought.words()),
+        Err(_) => title,
+    }
 }
 
 /// Writes down what every host is before the first trial.
@@ -141,11 +151,11 @@ fn describe_again(run: &mut Run, hosts: &mut Hosts) {
 }
 
 /// The trials of a run under way.
-struct Course<'a> {
+pub(super) struct Course<'a> {
     plan: &'a Plan,
     surroundings: &'a Surroundings,
     signals: &'a Watch,
-    progress: Progress,
+    pub(super) progress: Progress,
 }
 
 impl Course<'_> {
@@ -153,12 +163,18 @@ impl Course<'_> {
     fn rounds(&mut self, run: &mut Run, hosts: &mut Hosts) -> anyhow::Result<()> {
         for round in 0..self.plan.rounds {
             for (idx, test) in self.plan.tests.iter().enumerate() {
-                if run.tests[idx].unavailable.is_some() {
+                // A search spreads its trials itself, and what it found would be no better for a second one.
+                let is_done = round > 0 && test.search.is_some();
+                if run.tests[idx].unavailable.is_some() || is_done {
                     self.progress.ended();
                     continue;
                 }
-                self.progress.begins(&test.name, round);
-                let error = self.trial(&mut run.tests[idx], (test, round), hosts)?;
+                let error = if test.search.is_some() {
+                    self.search(&mut run.tests[idx], test, (&run.hosts, hosts))?
+                } else {
+                    self.progress.begins(&test.name, round);
+                    self.trial(&mut run.tests[idx], (test, round), hosts)?
+                };
                 self.progress.ended();
                 if let Some(error) = error
                     && !self.goes_on_after(&error, &mut run.tests[idx], &mut run.completeness)?
@@ -177,13 +193,31 @@ impl Course<'_> {
         (test, round): (&TestPlan, u32),
         hosts: &mut Hosts,
     ) -> anyhow::Result<Option<Error>> {
+        let outcome = self.play(test, round, hosts);
+        if self.is_live() {
+            Event::trial(&test.name, &outcome.trial).write(&mut io::stdout().lock())?;
+        }
+        if !outcome.trial.records.is_empty() {
+            into.trials.push(outcome.trial);
+        }
+        Ok(outcome.error)
+    }
+
+    /// Whether events are printed as they happen.
+    pub(super) fn is_live(&self) -> bool {
+        self.surroundings.is_live
+    }
+
+    /// Has the hosts play one trial, shown while it goes on.
+    pub(super) fn play(&self, test: &TestPlan, round: u32, hosts: &mut Hosts) -> TrialOutcome {
         let trial_plan = self.trial_plan(test, round, hosts);
         let rate = LiveRate::of(test);
+        self.progress.starts(&phases(test));
         let progress = &self.progress;
         let watcher = self.surroundings.watcher.as_ref();
         let mut live = |_: &str, side: Side, live: Live| {
             if side == rate.side {
-                progress.shows(rate.text(live));
+                progress.shows(&live, &rate.text(live));
             }
             if let Some(watcher) = watcher.filter(|_| side == Side::Initiator) {
                 watcher(live);
@@ -192,14 +226,7 @@ impl Course<'_> {
         let signals = self.signals;
         let is_stopped = || signals.received().is_some();
         let mut supervision = Supervision { live: &mut live, is_stopped: &is_stopped };
-        let outcome = hosts.fleet.run_trial(&trial_plan, &mut supervision);
-        if self.surroundings.is_live {
-            Event::trial(&test.name, &outcome.trial).write(&mut io::stdout().lock())?;
-        }
-        if !outcome.trial.records.is_empty() {
-            into.trials.push(outcome.trial);
-        }
-        Ok(outcome.error)
+        hosts.fleet.run_trial(&trial_plan, &mut supervision)
     }
 
     /// What an error of a trial means: the end of the run, or of the test; whether the run goes on.
@@ -224,7 +251,7 @@ impl Course<'_> {
                 *completeness = Completeness::Incomplete { reason: error.to_string() };
                 Ok(false)
             }
-            _ if is_alone && into.trials.is_empty() => Err(fleet_screen(error).into()),
+            _ if is_alone && into.trials.is_empty() && into.curve.is_none() => Err(fleet_screen(error).into()),
             Class::Preflight | Class::Usage => {
                 into.unavailable = Some(reason(error));
                 Ok(true)
@@ -299,6 +326,6 @@ impl LiveRate {
     fn text(&self, live: Live) -> String {
         let scale = if self.unit == Unit::BitsPerSec { 8.0 } else { 1.0 };
         let rate = approximate(live.growth) * scale / live.span.as_secs_f64();
-        format!("{}{}", self.unit.show(rate), if live.measuring { "" } else { "  warming up" })
+        self.unit.show(rate)
     }
 }

@@ -2,6 +2,8 @@
 
 mod course;
 mod plan;
+mod search;
+mod sought;
 
 pub(crate) use course::execute;
 pub(crate) use plan::{complete, read_plan, text as plan_text};

@@ -6,6 +6,7 @@ use fathom_model::{
     units::Nanos,
 };
 
+use super::sought;
 use crate::{
     exit::{Exit, Screen},
     wire_up,
@@ -84,8 +85,10 @@ fn complete_test(test: &mut TestPlan, hosts: &[String]) -> Result<(), Screen> {
         }
         *place = span.exact();
     }
+    sought::complete(test, kind)?;
+    let metrics = sought::metrics(test, kind);
     for (name, text) in &test.expect {
-        let metric = fathom_analyze::promise::find(kind.metrics(), name);
+        let metric = fathom_analyze::promise::find(&metrics, name);
         metric
             .and_then(|metric| fathom_analyze::promise::parse(text, metric))
             .map_err(|error| wrong(error.to_string()).line("use", error.hint()))?;
@@ -125,6 +128,17 @@ mod tests {
         let plan = completed(PLAN).unwrap();
         assert_eq!(plan.tests[0].warmup, "100ms");
         assert_eq!(completed(&text(&plan).unwrap()), Ok(plan));
+    }
+
+    #[test]
+    fn a_search_is_completed_printed_and_read_back() {
+        let search = "duration = \"1s\"\nsearch = { objective = \"lost<0.1 %\", option = \"pps\", low = \"1000\" }";
+        let text = PLAN.replace("duration = \"1s\"", search).replace("tcp_rr", "udp_stream");
+        let plan = completed(&text.replace("latency_ns_p50 = \"< 1ms\"", "limit_per_sec = \">= 20k\"")).unwrap();
+        let search = plan.tests[0].search.clone().unwrap();
+        assert_eq!((search.objective.as_str(), search.low.as_deref()), ("loss_ratio < 0.1 %", Some("1k/s")));
+        assert_eq!(search.precision.as_deref(), Some("2.5%"));
+        assert_eq!(completed(&super::text(&plan).unwrap()), Ok(plan));
     }
 
     #[test]

@@ -169,6 +169,7 @@ impl Load {
             duration: self.duration.exact(),
             options: self.settings.clone(),
             expect: std::collections::BTreeMap::new(),
+            search: None,
         };
         Plan {
             schema: SCHEMA.to_owned(),

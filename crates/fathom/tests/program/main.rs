@@ -13,6 +13,7 @@ mod endings;
 mod evaluation;
 mod faces;
 mod refusals;
+mod search;
 mod served;
 mod truth;
 mod users;

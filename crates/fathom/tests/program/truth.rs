@@ -68,7 +68,7 @@ fn reported_rates_agree_with_the_counters_of_the_interface() {
 }
 
 /// A gate in front of host b, as long as the link lives.
-fn in_front_of_b(stage: &Stage, lab: &LabUp<'_>, gate: &Gate) -> XdpLink {
+pub(crate) fn in_front_of_b(stage: &Stage, lab: &LabUp<'_>, gate: &Gate) -> XdpLink {
     let state = StateFolder::open(&stage.state()).unwrap();
     let lab = Lab::find(&state, &lab.name.parse().unwrap()).unwrap();
     // In native mode a veth hands frames over in a ring that a burst can overflow: a loss that nobody planted.

@@ -75,6 +75,7 @@ fn every_metric_follows_from_what_is_recorded() {
             }
             Derivation::Share { part, whole } => counted(&part.1) && counted(&whole.1),
             Derivation::Missing { sent, arrived } => counted(&sent.1) && counted(&arrived.1),
+            Derivation::Limit => panic!("a limit follows from a search, not from a record"),
         };
         assert!(is_recorded, "{}", metric.name);
     }

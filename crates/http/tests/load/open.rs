@@ -89,6 +89,7 @@ fn every_metric_follows_from_what_is_recorded() {
             Derivation::Share { part, whole } | Derivation::Missing { sent: part, arrived: whole } => {
                 record.totals.contains_key(&*part.1) && record.totals.contains_key(&*whole.1)
             }
+            Derivation::Limit => panic!("a limit follows from a search, not from a record"),
         };
         assert!(is_recorded, "{}", metric.name);
     }

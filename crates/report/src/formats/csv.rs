@@ -2,7 +2,7 @@
 
 use std::io;
 
-use fathom_model::{Limit, Run, Summary, TestRun};
+use fathom_model::{Limit, Run, Summary, TestRun, Unit, search::CurvePoint};
 
 use crate::{Format, clean::one_line};
 
@@ -11,7 +11,7 @@ use crate::{Format, clean::one_line};
 pub struct Csv;
 
 /// The columns; `value` and its interval are in the unit that ends the metric's name and stands in `unit`.
-const COLUMNS: [&str; 20] = [
+const COLUMNS: [&str; 21] = [
     "run",
     "started",
     "test",
@@ -32,6 +32,7 @@ const COLUMNS: [&str; 20] = [
     "limit_value",
     "limit_used_ratio",
     "note",
+    "offered",
 ];
 
 impl Format for Csv {
@@ -49,6 +50,9 @@ impl Format for Csv {
         for test in &run.tests {
             for summary in &test.summaries {
                 rows.write_record(row(run, test, Some(summary)))?;
+            }
+            for row in curve_rows(run, test) {
+                rows.write_record(row)?;
             }
             if test.summaries.is_empty() {
                 rows.write_record(row(run, test, None))?;
@@ -84,7 +88,33 @@ fn row(run: &Run, test: &TestRun, summary: Option<&Summary>) -> Vec<String> {
         number(limit.map(|limit| limit.value)),
         number(limit.and_then(|limit| limit.used)),
         note.map(words).unwrap_or_default(),
+        String::new(),
     ]
+}
+
+/// The load curve of a search: at each rate that was offered what was achieved, the objective's value and the median latency.
+fn curve_rows(run: &Run, test: &TestRun) -> Vec<Vec<String>> {
+    let Some(curve) = &test.curve else { return Vec::new() };
+    let unit = crate::curve::metric(test, curve).map(|metric| serialised(&metric.unit)).unwrap_or_default();
+    let of_point = |point: &CurvePoint| {
+        let values = [
+            ("achieved".to_owned(), serialised(&curve.unit), point.achieved),
+            (words(&curve.metric), unit.clone(), point.value),
+            ("median_ns".to_owned(), serialised(&Unit::Nanos), point.median_ns),
+        ];
+        let said = serialised(&point.decision);
+        let cause = point.cause.map(|cause| format!(": {}", serialised(&cause))).unwrap_or_default();
+        let offered = point.offered.to_string();
+        let n_trials = point.trials.len().to_string();
+        let row = move |(metric, unit, value): (String, String, Option<f64>)| {
+            let mut row = row(run, test, None);
+            (row[7], row[8], row[9], row[13]) = (metric, unit, number(value), n_trials.clone());
+            (row[19], row[20]) = (format!("{said}{cause}"), offered.clone());
+            row
+        };
+        values.into_iter().filter(|(.., value)| value.is_some()).map(row).collect::<Vec<_>>()
+    };
+    curve.points.iter().flat_map(of_point).collect()
 }
 
 fn number(value: Option<impl ToString>) -> String {

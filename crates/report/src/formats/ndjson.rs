@@ -5,7 +5,7 @@ use std::{
     io::{self, Write as _},
 };
 
-use fathom_model::{Limit, Run, Summary, TestRun, Trial, units::Nanos};
+use fathom_model::{Limit, Run, Summary, TestRun, Trial, search::SearchTrial, units::Nanos};
 use serde::Serialize;
 
 use crate::Format;
@@ -34,6 +34,16 @@ pub enum Event<'a> {
         n_errors: u64,
         /// What every side recorded in all, by host and counter.
         totals: Totals<'a>,
+    },
+    /// One trial of a search, behind its event as a trial.
+    Step {
+        /// The test's name.
+        test: &'a str,
+        /// The rate that was asked for.
+        offered: f64,
+        /// What it says of the rate.
+        #[serde(flatten)]
+        trial: &'a SearchTrial,
     },
     /// One test with its values.
     Test {
@@ -79,6 +89,12 @@ impl<'a> Event<'a> {
         }
     }
 
+    /// What a trial of a search says of its rate.
+    #[must_use]
+    pub const fn step(test: &'a str, offered: f64, trial: &'a SearchTrial) -> Self {
+        Self::Step { test, offered, trial }
+    }
+
     /// The end of a test.
     #[must_use]
     pub fn test(test: &'a TestRun) -> Self {
@@ -116,6 +132,13 @@ impl Format for Ndjson {
         for test in &run.tests {
             for trial in &test.trials {
                 Event::trial(&test.name, trial).write(out)?;
+            }
+            let points = test.curve.iter().flat_map(|curve| &curve.points);
+            let mut steps: Vec<_> =
+                points.flat_map(|point| point.trials.iter().map(|trial| (point.offered, trial))).collect();
+            steps.sort_by_key(|(_, trial)| trial.n);
+            for (offered, trial) in steps {
+                Event::step(&test.name, offered, trial).write(out)?;
             }
             Event::test(test).write(out)?;
         }

@@ -11,6 +11,7 @@ use fathom_model::{
     plan::Reach,
     record::{Flow, FlowSample, Series},
     run::{Completeness, Host},
+    search::{Cause, CurvePoint, Decision, Ending, LoadCurve, Purpose, SearchTrial, Vote},
     summary::Drops,
     units::{Nanos, approximate, rounded},
 };
@@ -236,6 +237,7 @@ fn test(shape: &Shape) -> TestRun {
         conservation: None,
         findings: Vec::new(),
         unavailable: None,
+        curve: None,
     }
 }
 
@@ -478,6 +480,7 @@ pub(crate) fn run() -> Run {
         warmup: "400ms".to_owned(),
         duration: "2s".to_owned(),
         options: test.options.clone(),
+        search: None,
         expect: test.expect.clone(),
     };
     Run {
@@ -516,5 +519,65 @@ pub(crate) fn run_of(name: &str) -> Run {
     run.plan.tests.retain(|test| test.name == name);
     run.findings.retain(|finding| finding.tests.iter().any(|test| test == name));
     run.completeness = Completeness::Complete;
+    run
+}
+
+/// A run that searched for the highest rate of requests with a p99 below 2 ms, of a queue that serves 50,000 per second.
+pub(crate) fn searched() -> Run {
+    const LIMIT: (f64, f64) = (47_600.0, 48_200.0);
+    let mut run = run_of("http");
+    run.findings.clear();
+    "fathom http http://10.0.0.2/ --find-limit 'p99<2ms'".clone_into(&mut run.command);
+    let rates = [4e3, 8e3, 16e3, 24e3, 32e3, 40e3, 45e3, LIMIT.0, 47_900.0, LIMIT.1, 52e3, 64e3];
+    let mean = |offered: f64| if offered < 49_500.0 { 1e9 / (50e3 - offered) } else { 2e7 };
+    let points = rates.iter().enumerate().map(|(place, offered)| {
+        let decision = match *offered {
+            offered if offered <= LIMIT.0 => Decision::Kept,
+            offered if offered < LIMIT.1 => Decision::Undecided,
+            _ => Decision::Broken,
+        };
+        let cause = if *offered > 5e4 { Cause::FellBehind } else { Cause::Objective };
+        let (achieved, value) = (Some(offered.min(50e3)), Some(mean(*offered) * 100_f64.ln()));
+        let median_ns = Some(mean(*offered) * 2_f64.ln());
+        let trial = |n| SearchTrial {
+            n,
+            purpose: Purpose::Confirm,
+            sent: Some(*offered),
+            achieved,
+            value,
+            median_ns,
+            vote: if decision == Decision::Kept { Vote::Kept } else { Vote::Broken(cause) },
+            took_ns: Nanos::from_millis(1_600),
+        };
+        let first = u32::try_from(3 * place).expect("there are few points");
+        CurvePoint {
+            offered: *offered,
+            decision,
+            cause: (decision == Decision::Broken).then_some(cause),
+            achieved,
+            value,
+            median_ns,
+            trials: (first..first + 3).map(trial).collect(),
+        }
+    });
+    let confidence = Some(Confidence { low: LIMIT.0, high: LIMIT.1, level: 0.95, n_trials: 13 });
+    let curve = LoadCurve {
+        objective: "service_time_ns_p99 < 2ms".to_owned(),
+        metric: "service_time_ns_p99".to_owned(),
+        bound: 2e6,
+        option: "rate".to_owned(),
+        unit: Unit::RequestsPerSec,
+        ending: Ending::Found,
+        kept: Some(LIMIT.0),
+        broken: Some(LIMIT.1),
+        confidence,
+        knee: Some(24e3),
+        points: points.collect(),
+    };
+    let test = &mut run.tests[0];
+    let limit = metric("limit_per_sec", "limit", Unit::RequestsPerSec, Derivation::Limit);
+    let limit = Summary { value: Some(LIMIT.0), confidence, trials: Vec::new(), ..summary(limit, LIMIT.0, 0.0, 1) };
+    test.summaries.insert(0, limit);
+    test.curve = Some(curve);
     run
 }

@@ -340,7 +340,9 @@ impl Calls<'_> {
     fn answered(&mut self, talk: Talk, begin: Nanos) -> (State, bool) {
         self.worker.add(TRANSACTIONS, 1);
         if self.worker.phase() == Phase::Measure {
-            self.tally.service.record((clock::now() - begin).0);
+            let service = clock::now() - begin;
+            self.worker.show(service);
+            self.tally.service.record(service.0);
         }
         if self.caller.test.resets { (State::Idle, false) } else { (State::Closing(talk), true) }
     }

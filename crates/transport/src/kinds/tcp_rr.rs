@@ -257,6 +257,7 @@ impl Party<'_> {
             Ok(Step::Received) if self.side == Side::Initiator => {
                 let now = clock::now();
                 self.worker.add(TRANSACTIONS, 1);
+                self.worker.show(now - *begin);
                 match self.worker.phase() {
                     Phase::Measure => self.tally.service.record((now - *begin).0),
                     Phase::WarmUp => {}

@@ -2,6 +2,7 @@
 
 use fathom_model::{
     Conservation, Histogram, Run, Side, Summary, TestRun, Trial,
+    search::LoadCurve,
     units::{Nanos, approximate, grouped, percent, ratio},
 };
 use maud::{Markup, Render, html};
@@ -12,6 +13,7 @@ use crate::{
     plot::{
         Plot,
         balance::{balance, parts},
+        curve::load_curve,
         heat::{BUSY, CORES_MAX, cores, drawn, heat, uses},
         percentiles::{merged, percentiles, spoken},
         throughput::{ROUNDS_MAX, rate_of, throughput},
@@ -31,6 +33,7 @@ pub(super) fn section(run: &Run, test: &TestRun) -> Markup {
             h2 { span.layer { (test.layer.name()) } " " (test.title) }
             (headline(run, test))
             @if test.unavailable.is_none() {
+                @if let Some(found) = &test.curve { (curve(test, found)) }
                 (values(run, test))
                 @if rate_of(test).is_some() { (rate(test)) }
                 (plots(run, test))
@@ -169,6 +172,37 @@ fn values(run: &Run, test: &TestRun) -> Markup {
     };
     let open = run.tests.len() == 1;
     html! { details.values open[open] { summary { "every value of every round" } (scrolling(&table)) } }
+}
+
+/// The load curve of a search.
+fn curve(test: &TestRun, found: &LoadCurve) -> Markup {
+    let [offered, achieved, value, median] = crate::curve::titles(test, found);
+    let lines = crate::curve::lines(test, found);
+    let has_median = lines.iter().any(|line| !line.values[3].is_empty());
+    let table = html! {
+        table {
+            thead {
+                tr {
+                    th.n { (offered) } th.n { (achieved) } th.n { (value) } @if has_median { th.n { (median) } }
+                    th.n { "trials" } th { (crate::curve::objective(test, found)) } th {}
+                }
+            }
+            tbody {
+                @for line in &lines {
+                    tr {
+                        @for cell in line.values.iter().take(if has_median { 4 } else { 3 }) { td.n { (cell) } }
+                        td.n { (line.trials) } td class=(mark_class(line.mark)) { (line.said) } td { b { (line.is) } }
+                    }
+                }
+            }
+        }
+    };
+    let objective = crate::curve::objective(test, found);
+    let remark = crate::curve::remark(found).map(|remark| format!("; {remark}")).unwrap_or_default();
+    let about =
+        format!("each point is a rate that was tried; the band holds the highest that keeps {objective}{remark}");
+    Figure { class: "wide", title: "load curve", about: &about, plot: load_curve(test, found), table: Some(table) }
+        .render()
 }
 
 fn rate(test: &TestRun) -> Markup {

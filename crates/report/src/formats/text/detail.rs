@@ -33,6 +33,7 @@ pub(super) fn write(screen: &mut Screen, run: &Run, test: &TestRun) {
     screen.line(&[(Strong, &format!("  {}", view::named(test)))]);
     screen.gap();
     values(screen, run, test);
+    curve(screen, test);
     percentiles(screen, test);
     if let Some(conservation) = &test.conservation {
         screen.gap();
@@ -98,7 +99,9 @@ fn values(screen: &mut Screen, run: &Run, test: &TestRun) {
         screen.line(&[(Warn, &format!("  {MISSING}  no round was completed"))]);
         return;
     }
-    grid(screen, &["value", "result", "95 % interval", "limit", "used"], &lines);
+    // The rounds of a search are its trials at the limit.
+    let title = if test.curve.is_some() { "at the limit" } else { "value" };
+    grid(screen, &[title, "result", "95 % interval", "limit", "used"], &lines);
     if let Some(missing) = view::rounds_missing(run, test) {
         screen.line(&[(Warn, &format!("  {missing}"))]);
     }
@@ -128,6 +131,27 @@ fn value(test: &TestRun, summary: &Summary) -> (Vec<String>, Tone) {
     // Why there is no value stands among the notes, where there is room for it.
     let result = if summary.value.is_some() { row.result } else { MISSING.to_owned() };
     (vec![row.label, result, row.interval, row.limit, row.used], tone)
+}
+
+/// The rates of a search with what became of them.
+fn curve(screen: &mut Screen, test: &TestRun) {
+    let Some(curve) = &test.curve else { return };
+    screen.gap();
+    let mut header: Vec<String> = crate::curve::titles(test, curve).to_vec();
+    header.extend(["trials", "", ""].map(str::to_owned));
+    header[5] = crate::curve::objective(test, curve);
+    let lines: Vec<(Vec<String>, Tone)> = crate::curve::lines(test, curve)
+        .into_iter()
+        .map(|line| {
+            let is = if line.is.is_empty() { String::new() } else { format!("◂ {}", line.is) };
+            let cells = line.values.into_iter().chain([line.trials, line.said, is]).collect();
+            (cells, if line.mark == Mark::Kept { Plain } else { Warn })
+        })
+        .collect();
+    grid(screen, &header.iter().map(String::as_str).collect::<Vec<_>>(), &lines);
+    if let Some(remark) = crate::curve::remark(curve) {
+        screen.line(&[(Warn, &format!("  {remark}"))]);
+    }
 }
 
 fn percentiles(screen: &mut Screen, test: &TestRun) {

@@ -1,0 +1,234 @@
+//! A search for a limit: the trials of one test at many rates, judged as they come.
+
+use std::{collections::BTreeMap, io};
+
+use fathom_analyze::curve;
+use fathom_engine::search::{Certainty, Found, Load, Measurer, Observation, Step, search};
+use fathom_fleet::{Class, Error};
+use fathom_model::{
+    Confidence, Derivation, Record, Side, TestPlan, TestRun, Trial, ValueKind,
+    finding::Outcome,
+    names::{count, distribution},
+    run::Host,
+    search::{CurvePoint, Decision, LoadCurve, SearchTrial},
+    units::{Nanos, approximate, ratio, rounded},
+};
+use fathom_report::formats::Event;
+use fathom_statistics::samples_needed;
+use fathom_sys::clock;
+
+use super::{course::Course, sought::Sought};
+use crate::{hosts::Hosts, wire_up};
+
+/// A trial at a low rate is made longer for the sake of its quantile, but at most by so much.
+const LONGER_MAX: u64 = 10;
+
+/// So many may be due and not sent when a trial ends, at any rate; in a trial of a hundred they are no sign of a slow tool.
+const EDGE: u64 = 3;
+
+/// Why no trial can be made any more.
+enum Halt {
+    Fleet(Error),
+    Output(io::Error),
+}
+
+/// A trial with what was made of it.
+struct Made {
+    load: Load,
+    judged: SearchTrial,
+    trial: Trial,
+}
+
+/// Makes the trials of a search on the hosts of a run.
+struct Trials<'a, 'b> {
+    course: &'a Course<'b>,
+    test: &'a TestPlan,
+    sought: &'a Sought,
+    known: &'a BTreeMap<String, Host>,
+    hosts: &'a mut Hosts,
+    made: Vec<Made>,
+}
+
+impl Course<'_> {
+    /// Searches for the limit of a test, and writes all that was measured into its run; why it was ended early.
+    pub(super) fn search(
+        &self,
+        into: &mut TestRun,
+        test: &TestPlan,
+        (known, hosts): (&BTreeMap<String, Host>, &mut Hosts),
+    ) -> anyhow::Result<Option<Error>> {
+        let kind = wire_up::kind(&test.kind)?;
+        let sought = Sought::of(test, kind)?;
+        let mut trials = Trials { course: self, test, sought: &sought, known, hosts, made: Vec::new() };
+        let mut found = search(&sought.aim, &mut trials);
+        let made = trials.made;
+        let error = found.error.take();
+        if !made.is_empty() {
+            write(into, &sought, &found, made);
+        }
+        match error {
+            Some(Halt::Output(error)) => Err(error.into()),
+            Some(Halt::Fleet(error)) => Ok(Some(error)),
+            None => Ok(None),
+        }
+    }
+}
+
+impl Measurer for Trials<'_, '_> {
+    type Error = Halt;
+
+    fn measure(&mut self, step: &Step) -> Result<Observation, Halt> {
+        let began = clock::now();
+        self.course.progress.searches(&self.test.name, &self.words(step));
+        let outcome = self.course.play(&self.test_at(step.load), step.n_done, self.hosts);
+        let took = clock::now() - began;
+        if let Some(error) = outcome.error {
+            // One trial that failed at a high rate says nothing; a host that is lost, or nothing that ever worked, says all.
+            if error.class() != Class::Failed || self.made.is_empty() {
+                return Err(Halt::Fleet(error));
+            }
+        }
+        let (observation, judged) = self.judge(&outcome.trial, step, took);
+        if self.course.is_live() {
+            let mut out = io::stdout().lock();
+            Event::trial(&self.test.name, &outcome.trial).write(&mut out).map_err(Halt::Output)?;
+            Event::step(&self.test.name, step.load.get(), &judged).write(&mut out).map_err(Halt::Output)?;
+        }
+        self.made.push(Made { load: step.load, judged, trial: outcome.trial });
+        Ok(observation)
+    }
+}
+
+impl Trials<'_, '_> {
+    /// The test at one rate, long enough for the quantile that is judged.
+    fn test_at(&self, load: Load) -> TestPlan {
+        let mut test = self.test.clone();
+        test.options = self.sought.at(&self.test.options, load);
+        if let (Derivation::Quantile { q, .. }, ValueKind::Rate) = (&self.sought.metric.from, self.sought.option.value)
+        {
+            let wanted: Nanos = self.test.duration.parse().unwrap_or(Nanos::ZERO);
+            let needed = Nanos(rounded(1e9 * approximate(samples_needed(*q)) / load.get()));
+            test.duration = needed.max(wanted).min(Nanos(wanted.0.saturating_mul(LONGER_MAX))).exact();
+        }
+        test
+    }
+
+    /// What is done now: `narrowing 32.0 – 45.2 k req/s, at 38.1 k req/s`.
+    fn words(&self, step: &Step) -> String {
+        let unit = self.sought.achieved.unit;
+        let at = unit.show(step.load.get());
+        let word = step.purpose.word();
+        match (step.kept, step.broken) {
+            (Some(kept), Some(broken)) => {
+                format!("{word} {} – {}: at {at}", unit.show(kept.get()), unit.show(broken.get()))
+            }
+            _ => format!("{word}: at {at}"),
+        }
+    }
+
+    fn judge(&self, trial: &Trial, step: &Step, took: Nanos) -> (Observation, SearchTrial) {
+        let sought = self.sought;
+        let is_whole = !trial.records.is_empty() && trial.records.values().all(|record| record.complete);
+        let value_of = |metric| curve::value_in(trial, self.known, metric).filter(|_| is_whole);
+        let (value, achieved) = (value_of(&sought.metric), value_of(&sought.achieved));
+        let initiator = trial.records.values().find(|record| record.side == Side::Initiator);
+        let total = |name: &str| initiator.and_then(|record| record.totals.get(name)).copied();
+        let late = initiator.and_then(|record| self.own_lateness(record));
+        let sent = total(count::SENT).zip(total(count::INTENDED));
+        let sent = sent.and_then(|(sent, intended)| ratio((sent + EDGE).min(intended), intended));
+        // A kind that knows why a start was late says by that whose fault it was that something was not sent.
+        let unsent = sent.filter(|_| late.is_none());
+        // What is lost is what such an objective is about: how much of it may be missing is for its bound to say.
+        let is_loss = matches!(sought.metric.from, Derivation::Missing { .. });
+        let is_random = self.test.options.text("arrivals").is_some_and(|arrivals| arrivals != "constant");
+        let observation = Observation {
+            keeps: value.map(|value| sought.promise.judge(value, None) == Outcome::Pass),
+            sent: unsent,
+            achieved: achieved.filter(|_| !is_loss).map(|achieved| achieved / step.load.get()),
+            n_random: total(count::INTENDED).filter(|_| is_random).map(approximate),
+            late,
+            took,
+        };
+        let judged = SearchTrial {
+            n: step.n_done,
+            purpose: step.purpose,
+            sent: sent.map(|share| share * step.load.get()),
+            achieved,
+            value,
+            median_ns: sought.median.as_ref().and_then(value_of),
+            vote: observation.vote(),
+            took_ns: took,
+        };
+        (observation, judged)
+    }
+}
+
+impl Trials<'_, '_> {
+    /// The share of starts that were late by our own doing, if that can be why the objective was not kept.
+    ///
+    /// It cannot when more waited for a connection, nor when the time from the actual start, which leaves our lateness out, breaks
+    /// the objective too: then the target would have broken it for a tool without fault as well.
+    fn own_lateness(&self, record: &Record) -> Option<f64> {
+        let total = |name: &str| record.totals.get(name).copied();
+        let (own, others) = (total(count::LATE_OWN_CPU)?, total(count::LATE_NO_CONNECTION).unwrap_or(0));
+        let service = match &self.sought.metric.from {
+            Derivation::Quantile { distribution: name, q, .. } if name == distribution::RESPONSE_TIME => {
+                record.distributions.get(distribution::SERVICE_TIME).and_then(|times| times.quantile(*q))
+            }
+            _ => None,
+        };
+        let breaks = |time: u64| self.sought.promise.judge(approximate(time), None) != Outcome::Pass;
+        let is_excused = own < others || service.is_some_and(breaks);
+        if is_excused { Some(0.0) } else { ratio(own, total(count::INTENDED)?) }
+    }
+}
+
+/// Writes the curve of a search into the run of its test, and the trials at the limit as those of the test.
+fn write(into: &mut TestRun, sought: &Sought, found: &Found<Halt>, made: Vec<Made>) {
+    let at_limit = found.kept.or_else(|| made.iter().map(|made| made.load).reduce(|a, b| if b < a { b } else { a }));
+    if let Some(load) = at_limit {
+        into.options = sought.at(&into.options, load);
+    }
+    let mut points: Vec<CurvePoint> = found.points.iter().map(|point| empty(point.load)).collect();
+    for Made { load, judged, trial } in made {
+        if let Some(idx) = found.points.iter().position(|point| point.load == load) {
+            points[idx].trials.push(judged);
+        }
+        if Some(load) == at_limit {
+            into.trials.push(trial);
+        }
+    }
+    let is_sure = found.sure == (Certainty::Confirmed, Certainty::Confirmed);
+    let confidence = found.kept.zip(found.broken).filter(|_| is_sure).map(|(kept, broken)| {
+        let ends = found.points.iter().filter(|point| point.load == kept || point.load == broken);
+        let n_trials = ends.map(|point| usize::try_from(point.confirmed.total()).unwrap_or(0)).sum();
+        Confidence { low: kept.get(), high: broken.get(), level: sought.aim.confidence, n_trials }
+    });
+    into.curve = Some(LoadCurve {
+        objective: sought.objective.clone(),
+        metric: sought.metric.name.to_string(),
+        bound: sought.promise.bound,
+        option: sought.option.name.to_owned(),
+        unit: sought.achieved.unit,
+        ending: found.ending,
+        kept: found.kept.map(Load::get),
+        broken: found.broken.map(Load::get),
+        confidence,
+        knee: None,
+        points,
+    });
+}
+
+/// A point whose values follow from its trials.
+fn empty(load: Load) -> CurvePoint {
+    let decision = Decision::Undecided;
+    CurvePoint {
+        offered: load.get(),
+        decision,
+        cause: None,
+        achieved: None,
+        value: None,
+        median_ns: None,
+        trials: Vec::new(),
+    }
+}

@@ -1,0 +1,204 @@
+//! What a search of a plan is after: read and checked before anything is touched.
+
+use fathom_analyze::{curve, promise};
+use fathom_engine::{
+    TestKind,
+    search::{Aim, Budget, Load},
+};
+use fathom_model::{
+    Metric, OptionDoc, Settings, TestPlan, ValueKind,
+    plan::SearchPlan,
+    settings::Setting,
+    units::{BitsPerSec, Nanos, PerSec},
+};
+use promise::{Promise, Relation};
+
+use crate::exit::{Exit, Screen};
+
+/// The option that sets the rate, where the plan does not name another.
+const OPTION: &str = "rate";
+/// Twice what a careful test repeats, and the interval is narrower than two searches differ.
+const PRECISION: &str = "2.5%";
+/// The confidence of every other interval of a run.
+const CONFIDENCE: &str = "95%";
+/// Five times what a search of a target without stray trials takes.
+const TRIALS: u32 = 200;
+/// Where a search begins that is given no lowest rate: far below what any target is asked for, yet enough for a p99.
+const START: (f64, f64) = (10e6, 1e3);
+/// The lowest rates that a search without a bound goes down to: bit/s, and events per second.
+const LOWEST: (f64, f64) = (1e3, 1.0);
+/// The highest rates: more than any interface carries.
+const HIGHEST: (f64, f64) = (1e13, 1e10);
+/// The loads of the curve below the limit, and one above it: dense enough to see where the curve bends.
+const CURVE: [f64; 9] = [0.1, 0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1];
+
+/// A search in the form that it is carried out in.
+pub(super) struct Sought {
+    /// The objective as the plan holds it.
+    pub(super) objective: String,
+    /// What the objective is about.
+    pub(super) metric: Metric,
+    /// What is to be kept of it.
+    pub(super) promise: Promise,
+    /// The option that sets the rate.
+    pub(super) option: &'static OptionDoc,
+    /// What tells how much of the rate is achieved.
+    pub(super) achieved: Metric,
+    /// The median latency, where there is one.
+    pub(super) median: Option<Metric>,
+    /// The bounds of the search.
+    pub(super) aim: Aim,
+}
+
+fn wrong(what: impl Into<String>) -> Screen {
+    Screen::new(Exit::Usage, what)
+}
+
+/// Checks the search of a test against its kind, and writes everything that it leaves open into it.
+pub(super) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<(), Screen> {
+    let Some(search) = &mut test.search else { return Ok(()) };
+    let (metric, relation, bound) = objective(&search.objective, kind.metrics())?;
+    search.objective = format!("{} {} {bound}", metric.name, relation.sign());
+    search.option.get_or_insert_with(|| OPTION.to_owned());
+    search.precision.get_or_insert_with(|| PRECISION.to_owned());
+    search.confidence.get_or_insert_with(|| CONFIDENCE.to_owned());
+    search.trials.get_or_insert(TRIALS);
+    let option = option(search, kind)?;
+    for bound in [&mut search.low, &mut search.high].into_iter().flatten() {
+        if let Setting::Text(exact) = option.exact(bound).map_err(|error| wrong(error.to_string()))? {
+            *bound = exact;
+        }
+    }
+    if let Some(rate) = test.options.text(option.name) {
+        return Err(wrong(format!("the search sets `{}` itself, so {rate} cannot be asked for too", option.name))
+            .line("use", "low and high to bound the search"));
+    }
+    Sought::of(test, kind).map(drop)
+}
+
+/// What a complete test measures: of a search the limit too, so that it can be promised.
+pub(super) fn metrics(test: &TestPlan, kind: &dyn TestKind) -> Vec<Metric> {
+    let limit = Sought::of(test, kind).ok().map(|sought| curve::limit_metric(sought.achieved.unit));
+    limit.into_iter().chain(kind.metrics().iter().cloned()).collect()
+}
+
+/// Splits `p99 < 20ms` into its metric, its relation and its bound as it was written.
+fn objective<'a>(text: &str, metrics: &'a [Metric]) -> Result<(&'a Metric, Relation, String), Screen> {
+    const EXAMPLE: &str = "p99<20ms, latency_ns_p99 <= 300us, 'loss_ratio<0.1%'";
+    let cannot = |why: &str| wrong(format!("the objective `{text}` {why}")).line("use", EXAMPLE);
+    let at = text.find(['<', '>', '≤', '≥', '=']).ok_or_else(|| cannot("does not say what is to be kept"))?;
+    let (name, written) = (text[..at].trim(), text[at..].trim_start_matches('='));
+    let metric = promise::find(metrics, name).map_err(|error| {
+        let known: Vec<&str> = metrics.iter().map(|metric| metric.title.as_ref()).collect();
+        wrong(format!("the objective `{text}`: {error}")).line("use", error.hint()).line("or", known.join(", "))
+    })?;
+    let promise = promise::parse(written, metric)
+        .map_err(|error| wrong(format!("the objective `{text}`: {error}")).line("use", error.hint()))?;
+    if matches!(promise.relation, Relation::AtLeast | Relation::MoreThan) {
+        return Err(cannot("is not one that a higher rate breaks"));
+    }
+    let bound = written.trim_start_matches(['<', '=', '≤', ' ']).trim();
+    Ok((metric, promise.relation, bound.to_owned()))
+}
+
+/// The option that sets the rate.
+fn option(search: &SearchPlan, kind: &dyn TestKind) -> Result<&'static OptionDoc, Screen> {
+    let is_rate = |option: &&OptionDoc| matches!(option.value, ValueKind::BitRate | ValueKind::Rate);
+    let name = search.option.as_deref().unwrap_or(OPTION);
+    kind.options().iter().filter(is_rate).find(|option| option.name == name).ok_or_else(|| {
+        let rates: Vec<&str> = kind.options().iter().filter(is_rate).map(|option| option.name).collect();
+        let screen =
+            wrong(format!("`{}` has no option `{name}` that sets a rate, so no limit can be searched", kind.name()));
+        if rates.is_empty() { screen } else { screen.line("use", format!("option = one of {}", rates.join(", "))) }
+    })
+}
+
+/// A share that is written as `2.5%`.
+fn share(text: &str, name: &str, range: std::ops::RangeInclusive<f64>) -> Result<f64, Screen> {
+    let percent = text.trim().strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+    percent.map(|percent| percent / 100.0).filter(|share| range.contains(share)).ok_or_else(|| {
+        let (low, high) = (100.0 * range.start(), 100.0 * range.end());
+        wrong(format!("{name}: `{text}` is not between {low}% and {high}%"))
+    })
+}
+
+/// A rate in its own unit.
+fn load(text: &str, option: &OptionDoc) -> Option<Load> {
+    let per_second = match option.value {
+        ValueKind::BitRate => text.parse::<BitsPerSec>().ok()?.get(),
+        _ => text.parse::<PerSec>().ok()?.get(),
+    };
+    Load::new(per_second)
+}
+
+impl Sought {
+    /// The search of a complete test.
+    pub(super) fn of(test: &TestPlan, kind: &dyn TestKind) -> Result<Self, Screen> {
+        let search = test.search.as_ref().ok_or_else(|| wrong("the test is no search"))?;
+        let (metric, relation, bound) = objective(&search.objective, kind.metrics())?;
+        let promise = promise::parse(&format!("{} {bound}", relation.sign()), metric)
+            .map_err(|error| wrong(error.to_string()).line("use", error.hint()))?;
+        let option = option(search, kind)?;
+        let is_bits = option.value == ValueKind::BitRate;
+        let achieved = curve::achieved_metric(kind.metrics(), is_bits).ok_or_else(|| {
+            wrong(format!("`{}` does not measure what is achieved of `{}`", kind.name(), option.name))
+        })?;
+        Ok(Self {
+            objective: search.objective.clone(),
+            metric: metric.clone(),
+            promise,
+            option,
+            achieved: achieved.clone(),
+            median: curve::median_metric(kind.metrics()).cloned(),
+            aim: aim(search, option)?,
+        })
+    }
+
+    /// The objective as people read it: `p99 < 20.0 ms`.
+    pub(super) fn words(&self) -> String {
+        let Promise { relation, bound } = self.promise;
+        format!("{} {} {}", self.metric.title, relation.sign(), self.metric.show(bound))
+    }
+
+    /// The options of a trial at a load.
+    pub(super) fn at(&self, options: &Settings, load: Load) -> Settings {
+        let text = match self.option.value {
+            ValueKind::BitRate => BitsPerSec::new(load.get()).map(BitsPerSec::exact),
+            _ => PerSec::new(load.get()).map(PerSec::exact),
+        };
+        options.clone().with(self.option.name, text.expect("a load is a number above zero"))
+    }
+}
+
+fn aim(search: &SearchPlan, option: &OptionDoc) -> Result<Aim, Screen> {
+    let of_unit = |(bits, events): (f64, f64)| if option.value == ValueKind::BitRate { bits } else { events };
+    let known = |number: f64| Load::new(of_unit((number, number))).expect("the constants are above zero");
+    let bound = |text: &Option<String>, name: &str| match text {
+        Some(text) => {
+            load(text, option).map(Some).ok_or_else(|| wrong(format!("{name}: `{text}` is no rate above zero")))
+        }
+        None => Ok(None),
+    };
+    let (low, high) = (bound(&search.low, "low")?, bound(&search.high, "high")?);
+    let highest = high.unwrap_or_else(|| known(of_unit(HIGHEST)));
+    let usual = known(of_unit(START));
+    let start = low.unwrap_or(if usual > highest { highest } else { usual });
+    if start > highest {
+        return Err(wrong("low: the lowest rate is above the highest"));
+    }
+    let lowest = low.unwrap_or_else(|| known(of_unit(LOWEST)));
+    let trials = search.trials.unwrap_or(TRIALS);
+    if trials == 0 {
+        return Err(wrong("trials: a search needs at least one"));
+    }
+    Ok(Aim {
+        start,
+        low: if lowest > highest { highest } else { lowest },
+        high: highest,
+        precision: share(search.precision.as_deref().unwrap_or(PRECISION), "precision", 0.002..=0.5)?,
+        confidence: share(search.confidence.as_deref().unwrap_or(CONFIDENCE), "confidence", 0.5..=0.999)?,
+        curve: CURVE.to_vec(),
+        // The number of trials bounds the time, since each trial's time is bounded.
+        budget: Budget { n_trials: trials, time: Nanos::MAX },
+    })
+}

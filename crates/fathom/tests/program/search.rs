@@ -1,0 +1,134 @@
+//! A search finds the limit that was planted, keeps to its bounds, and can be interrupted.
+
+use fathom_model::{
+    TestRun,
+    run::Completeness,
+    search::{Decision, Ending, Vote},
+    units::PerSec,
+};
+use fathom_packet::xdp::{Matching, PolicerLimit, policer};
+use fathom_sys::signal::Signal;
+
+use crate::{
+    stage::{Stage, lacks_root},
+    truth::in_front_of_b,
+};
+
+/// Where the datagrams go that the policer is made for.
+const PORT: u16 = 40_124;
+/// Spans that are short, since what is searched for is planted and not measured.
+const SHORT: &[&str] = &["--warmup", "0s", "--duration", "300ms"];
+
+#[track_caller]
+fn limit(test: &TestRun) -> (Option<f64>, Option<f64>) {
+    let curve = test.curve.as_ref().unwrap();
+    assert!(curve.points.windows(2).all(|two| two[0].offered < two[1].offered));
+    assert_eq!(test.summaries[0].metric.name, "limit_per_sec");
+    assert_eq!(test.summaries[0].value, curve.kept);
+    (curve.kept, curve.broken)
+}
+
+#[test]
+fn the_rate_of_a_policer_is_found_as_the_limit_of_a_stream() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let lab = stage.lab("policed");
+    let rate = PolicerLimit { rate: PerSec::new(1_500.0).unwrap(), burst: 64 };
+    let gate = policer(Matching::UdpPort(PORT), rate).unwrap();
+    let _link = in_front_of_b(&stage, &lab, &gate);
+    let port = PORT.to_string();
+    let words = ["udp", "--lab", "policed", "--port", &port, "--size", "100", "--json"];
+    let find = ["--find-limit", "lost<1%", "--find-option", "pps", "--find-low", "250", "--find-precision", "5%"];
+    let run = stage.fathom([&words[..], &find, SHORT].concat()).succeeded().run();
+    let (kept, broken) = limit(&run.tests[0]);
+    println!(
+        "{:#?}",
+        run.tests[0].curve.as_ref().map(|c| (
+            c.ending,
+            c.points
+                .iter()
+                .map(|p| (p.offered, p.trials.iter().map(|t| (t.vote, t.value)).collect::<Vec<_>>()))
+                .collect::<Vec<_>>()
+        ))
+    );
+    // In 0.3 s the policer lets 1 % and a burst of 64 pass beyond its rate: 1,500 / 0.99 + 64 / 0.3 / 0.99.
+    assert!(kept.unwrap() <= 1_500.0 / 0.99 + 64.0 / 0.3 / 0.99 + 30.0, "{kept:?} {broken:?}");
+    assert!(broken.unwrap() >= 1_500.0, "{kept:?} {broken:?}");
+    let curve = run.tests[0].curve.as_ref().unwrap();
+    assert_eq!(curve.objective, "loss_ratio < 1%");
+    let beyond = curve.points.last().unwrap();
+    assert!(beyond.decision == Decision::Broken && beyond.value.unwrap() > 0.01, "{beyond:?}");
+    assert!(run.findings[0].title.starts_with("b keeps lost < 1.0 % up to "), "{}", run.findings[0].title);
+}
+
+#[test]
+fn a_limit_beyond_the_highest_rate_that_is_allowed_is_told_as_such() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let find = ["--find-limit", "loss_ratio <= 50%", "--find-low", "500", "--find-high", "1k"];
+    let run = stage.fathom([&["packet", "--lab", "pair", "--json"][..], &find, SHORT].concat()).succeeded().run();
+    assert_eq!(limit(&run.tests[0]), (Some(1_000.0), None));
+    assert_eq!(run.tests[0].curve.as_ref().unwrap().ending, Ending::AllKept);
+    assert_eq!(run.tests[0].options.text("rate").as_deref(), Some("1k/s"), "the values are those of the limit");
+    assert!(run.findings[0].title.contains("the highest that was allowed"), "{}", run.findings[0].title);
+}
+
+#[test]
+fn requests_are_searched_with_the_open_kind_and_judged_from_their_intended_start() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let find = ["--find-limit", "p99<2s", "--find-low", "200", "--find-high", "300", "--json"];
+    let run = stage.fathom([&["http", "--lab", "pair"][..], &find, SHORT].concat()).succeeded().run();
+    let test = &run.tests[0];
+    assert_eq!((test.kind.as_str(), limit(test)), ("http_open", (Some(300.0), None)));
+    let curve = test.curve.as_ref().unwrap();
+    assert_eq!(curve.objective, "latency_ns_p99 < 2s");
+    // A p99 needs a thousand samples, which 200 per second do not give in 0.3 s: the trials are longer.
+    let samples: u64 = test.trials[0].records["a"].distributions["response_time_ns"].count();
+    assert!(samples >= 900, "{samples}");
+    assert!(curve.points.iter().all(|point| point.median_ns.unwrap() <= point.value.unwrap()), "{:?}", curve.points);
+}
+
+#[test]
+fn a_search_that_is_interrupted_keeps_its_curve() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let find = ["--find-limit", "loss_ratio<50%", "--find-low", "100", "--find-high", "1k", "--find-trials", "10000"];
+    let words = [&["packet", "--lab", "pair", "--ndjson"][..], &find, SHORT].concat();
+    let search = stage.start(words);
+    search.says("{\"event\":\"step\"");
+    search.handle().send(Signal::Interrupt).unwrap();
+    let ending = search.ends().code(130);
+    let run: fathom_model::Run = serde_json::from_str(ending.stdout.lines().last().unwrap()).unwrap();
+    assert_eq!(run.completeness, Completeness::Incomplete { reason: "interrupted by ctrl-C".to_owned() });
+    let curve = run.tests[0].curve.as_ref().unwrap();
+    assert_eq!((curve.ending, curve.points[0].trials[0].vote), (Ending::Stopped, Vote::Kept));
+}
+
+#[test]
+fn an_objective_that_cannot_be_searched_is_refused_before_anything_is_touched() {
+    let stage = Stage::new();
+    let cases = [
+        (&["udp", "--find-limit", "p99<20ms"][..], &["no metric `p99`", "lost"][..]),
+        (&["udp", "--find-limit", "lost"], &["does not say what is to be kept", "p99<20ms"]),
+        (&["udp", "--find-limit", "lost>1%"], &["not one that a higher rate breaks"]),
+        (&["udp", "--find-limit", "lost<20ms"], &["20ms"]),
+        (&["udp", "--find-limit", "lost<1%", "--rate", "1M"], &["the search sets `rate` itself"]),
+        (&["udp", "--find-limit", "lost<1%", "--find-low", "2G", "--find-high", "1G"], &["low"]),
+        (&["udp", "--find-limit", "lost<1%", "--find-precision", "0%"], &["precision", "0.2%"]),
+        (&["udp", "--find-limit", "lost<1%", "--find-option", "batch"], &["batch", "rate, pps"]),
+        (&["tcp", "--test", "rr", "--find-limit", "p99<1ms"], &["no option `rate`"]),
+        (&["udp", "--find-low", "1k"], &["--find-limit"]),
+    ];
+    for (words, said) in cases {
+        stage.fathom([words, &["--lab", "pair"]].concat()).refused(2, said);
+    }
+}

@@ -4,10 +4,18 @@ use clap::{Arg, ArgMatches, Command};
 
 use crate::{exit::Exit, face};
 
+const EXAMPLES: &str = "\
+Examples:
+  fathom as wrk -t2 -c100 -d30s --latency http://127.0.0.1:8080/
+  fathom as ab -n 10000 -c 20 -k http://127.0.0.1:8080/
+  fathom as webbench -t 10 -c 50 http://127.0.0.1:8080/
+
+A link named after the tool does the same. --fathom adds our own report behind the tool's text.";
+
 pub(super) fn shape(command: Command) -> Command {
-    let tool = Arg::new("tool").value_name("TOOL").required(true).help("the tool to be");
+    let tool = Arg::new("tool").value_name("TOOL").required(true).help(format!("the tool to be: {}", face::names()));
     let words = Arg::new("words").value_name("ARGS").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true);
-    command.arg(tool).arg(words.help("the tool's own arguments"))
+    command.arg(tool).arg(words.help("the tool's own arguments")).after_help(EXAMPLES)
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use crate::exit::{Exit, Screen};
 
-/// A face: one row of the table, one file of this folder.
+/// A face: one row of the table, one file or folder beside this one.
 pub(crate) struct Face {
     /// The tool's name, also that of a link that selects the face.
     pub(crate) name: &'static str,
@@ -31,14 +31,17 @@ pub(crate) fn of_link(words: &[String]) -> Option<&'static Face> {
     FACES.iter().find(|face| face.name == name)
 }
 
+/// Their names, for people.
+pub(crate) fn names() -> String {
+    FACES.iter().map(|face| face.name).collect::<Vec<_>>().join(", ")
+}
+
 /// Runs `fathom as TOOL ARGS…`.
 pub(crate) fn run(tool: &str, words: &[String]) -> anyhow::Result<Exit> {
     if let Some(face) = FACES.iter().find(|face| face.name == tool) {
         return (face.run)(words);
     }
-    let known: Vec<_> = FACES.iter().map(|face| face.name).collect();
-    let known = if known.is_empty() { "none yet".to_owned() } else { known.join(", ") };
-    let screen = Screen::new(Exit::Usage, format!("there is no face of `{tool}`")).line("faces", known);
+    let screen = Screen::new(Exit::Usage, format!("there is no face of `{tool}`")).line("faces", names());
     let native = native_command(tool)
         .map_or(screen, |native| Screen::new(Exit::Usage, format!("there is no face of `{tool}`")).line("use", native));
     Err(native.into())

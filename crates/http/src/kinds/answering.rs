@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use fathom_engine::{Crew, Error, Session, Test, Until, Worker};
-use fathom_model::{Endpoints, Record, Role, Side, names::count, units::Bytes};
+use fathom_model::{Endpoints, Record, Role, Side, names::count};
 
 use crate::{
     load::ADDRESS,
@@ -25,10 +25,12 @@ impl Answering {
     /// Listens, as the role says.
     pub(super) fn prepare(role: &Role) -> Result<Self, Error> {
         let own = role.address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let connections = role.settings.count("connections").unwrap_or(1);
         let options = ResponderOptions {
-            size: role.settings.size("size").unwrap_or(Bytes(612)),
             workers: role.cores.len().max(1),
-            ..ResponderOptions::default()
+            // The kernel spreads connections unevenly over the workers.
+            connections_max: usize::try_from(connections).unwrap_or(usize::MAX),
+            ..ResponderOptions::read(&role.settings, role.seed)?
         };
         let responder = Responder::bind((own, 0).into(), options)?;
         Ok(Self { address: responder.address(), attendants: responder.attendants()?, cores: role.cores.clone() })

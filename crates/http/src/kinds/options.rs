@@ -2,13 +2,13 @@
 
 use fathom_model::{OptionDoc, ValueKind};
 
-use crate::dial::options;
+use crate::{dial::options, responder};
 
 /// The most requests under way on one connection; peers of this field go up to a few dozen.
 pub(crate) const PIPELINE_MAX: u64 = 256;
 
 /// What both kinds have beside what belongs to connections and requests.
-const LOAD: [OptionDoc; 7] = [
+const LOAD: [OptionDoc; 6] = [
     OptionDoc {
         name: "connections",
         value: ValueKind::Count(1, 100_000),
@@ -20,13 +20,6 @@ const LOAD: [OptionDoc; 7] = [
         value: ValueKind::Count(1, 1024),
         default: None,
         help: "worker threads of the initiator; one per core of its role unless given",
-    },
-    OptionDoc {
-        name: "size",
-        value: ValueKind::Size,
-        // The welcome page of nginx, against which most figures of this field were made, has this size.
-        default: Some("612"),
-        help: "size of the body that our responder answers with",
     },
     OptionDoc {
         name: "requests",
@@ -111,7 +104,7 @@ const OPEN: [OptionDoc; 3] = [
     },
 ];
 
-const N_COMMON: usize = LOAD.len() + options::REQUEST.len() + options::DIALING.len() + options::TLS.len();
+const N_COMMON: usize = LOAD.len() + options::REQUEST.len() + options::DIALING.len() + options::TLS.len() + responder::OPTIONS.len();
 
 /// The options of `http_closed`.
 pub(super) const OF_CLOSED: &[OptionDoc] = &joined::<{ N_COMMON + CLOSED.len() }>(&CLOSED);
@@ -120,7 +113,8 @@ pub(super) const OF_OPEN: &[OptionDoc] = &joined::<{ N_COMMON + OPEN.len() }>(&O
 
 /// The table of a kind: what it has alone stands behind the load, where it belongs.
 const fn joined<const N: usize>(own: &[OptionDoc]) -> [OptionDoc; N] {
-    let parts: [&[OptionDoc]; 5] = [&LOAD, own, &options::REQUEST, &options::DIALING, &options::TLS];
+    let parts: [&[OptionDoc]; 6] =
+        [&LOAD, own, &options::REQUEST, &options::DIALING, &options::TLS, &responder::OPTIONS];
     let mut all = [LOAD[0]; N];
     let (mut part, mut n) = (0, 0);
     while part < parts.len() {

@@ -12,6 +12,7 @@ mod commands;
 mod endings;
 mod evaluation;
 mod faces;
+mod latency;
 mod refusals;
 mod search;
 mod served;

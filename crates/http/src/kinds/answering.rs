@@ -6,7 +6,7 @@ use fathom_engine::{Crew, Error, Session, Test, Until, Worker};
 use fathom_model::{Endpoints, Record, Role, Side, names::count};
 
 use crate::{
-    load::ADDRESS,
+    load::{ADDRESS, allow_connections},
     names,
     responder::{Attendant, Responder, ResponderOptions, Served, Tally},
 };
@@ -26,11 +26,12 @@ impl Answering {
     pub(super) fn prepare(role: &Role) -> Result<Self, Error> {
         let own = role.address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let connections = role.settings.count("connections").unwrap_or(1);
+        allow_connections(connections)?;
         let options = ResponderOptions {
             workers: role.cores.len().max(1),
             // The kernel spreads connections unevenly over the workers.
             connections_max: usize::try_from(connections).unwrap_or(usize::MAX),
-            ..ResponderOptions::read(&role.settings, role.seed)?
+            ..ResponderOptions::read(&role.settings, role.seed).map_err(Error::Setting)?
         };
         let responder = Responder::bind((own, 0).into(), options)?;
         Ok(Self { address: responder.address(), attendants: responder.attendants()?, cores: role.cores.clone() })

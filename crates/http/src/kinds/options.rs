@@ -104,7 +104,8 @@ const OPEN: [OptionDoc; 3] = [
     },
 ];
 
-const N_COMMON: usize = LOAD.len() + options::REQUEST.len() + options::DIALING.len() + options::TLS.len() + responder::OPTIONS.len();
+const N_COMMON: usize =
+    LOAD.len() + options::REQUEST.len() + options::DIALING.len() + options::TLS.len() + responder::OPTIONS.len();
 
 /// The options of `http_closed`.
 pub(super) const OF_CLOSED: &[OptionDoc] = &joined::<{ N_COMMON + CLOSED.len() }>(&CLOSED);

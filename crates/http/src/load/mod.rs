@@ -60,6 +60,15 @@ pub(crate) struct Load {
     cores: Vec<usize>,
 }
 
+/// Lets this process have so many connections.
+///
+/// # Errors
+/// The limit of open descriptors is lower and must not be raised.
+pub(crate) fn allow_connections(count: u64) -> Result<(), Error> {
+    limits::allow_descriptors(count + DESCRIPTORS_MORE)
+        .map_err(|cause| Error::system(format!("open {count} connections"), "CAP_SYS_RESOURCE", cause))
+}
+
 impl Load {
     /// Reads a role; without a schedule the loop is closed.
     ///
@@ -72,8 +81,7 @@ impl Load {
         target.is_counted |= schedule.as_ref().is_some_and(|schedule| schedule.profile.length().is_some());
         let way = Way::of(settings, schedule.is_none())?;
         let n_connections = settings.count("connections").unwrap_or(1);
-        limits::allow_descriptors(n_connections + DESCRIPTORS_MORE)
-            .map_err(|cause| Error::system(format!("open {n_connections} connections"), "CAP_SYS_RESOURCE", cause))?;
+        allow_connections(n_connections)?;
         let n_cores = u64::try_from(role.cores.len().max(1)).unwrap_or(1);
         Ok(Self {
             target: Arc::new(target),

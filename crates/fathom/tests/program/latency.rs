@@ -1,0 +1,83 @@
+//! Latency as it is reported against what the responder was told to do, and what theory says follows from it.
+
+use fathom_model::{Histogram, Record, Side, names::distribution, units::approximate};
+
+use crate::stage::{Stage, lacks_root};
+
+const MILLI: u64 = 1_000_000;
+
+/// What the side that asks recorded in a lab of its own.
+fn asked(words: &[&str]) -> Record {
+    let stage = Stage::new();
+    let common = ["http", "--lab", "pair", "--warmup", "0s", "--rounds", "1", "--json"];
+    let run = stage.fathom([&common[..], words].concat()).succeeded().run();
+    let records = run.tests.into_iter().next().unwrap().trials.swap_remove(0).records;
+    records.into_values().find(|record| record.side == Side::Initiator).unwrap()
+}
+
+fn distribution<'a>(record: &'a Record, name: &str) -> &'a Histogram {
+    &record.distributions[name]
+}
+
+/// Checks a quantile: no earlier than it must be, and later at most by what a busy machine adds.
+#[track_caller]
+fn is_at(histogram: &Histogram, q: f64, expected_ms: u64) {
+    let value = histogram.quantile(q).unwrap();
+    let (low, high) = (expected_ms * MILLI * 97 / 100, expected_ms * MILLI * 125 / 100 + 3 * MILLI);
+    assert!((low..=high).contains(&value), "quantile {q} is {value} ns, and {expected_ms} ms were planted");
+}
+
+#[test]
+fn delays_of_the_responder_are_the_service_times_of_both_models() {
+    if lacks_root() {
+        return;
+    }
+    let delay = ["--delay", "uniform 10ms..30ms", "--connections", "64", "--duration", "2s"];
+    for model in [&["--rate", "1k"][..], &[]] {
+        let record = asked(&[&delay[..], model].concat());
+        let service = distribution(&record, distribution::SERVICE_TIME);
+        assert!(service.min().unwrap() >= 10 * MILLI, "an answer came before its time");
+        for (q, expected_ms) in [(0.25, 15), (0.5, 20), (0.75, 25)] {
+            is_at(service, q, expected_ms);
+        }
+    }
+}
+
+/// Once a second no answer leaves for 200 ms.
+const STALL: [&str; 4] = ["--stall", "200ms/1s", "--duration", "6s"];
+/// Longer than anything but the stall takes.
+const SLOW: u64 = 20 * MILLI;
+
+#[test]
+fn an_open_load_sees_a_stall_as_users_who_come_on_their_own_do() {
+    if lacks_root() {
+        return;
+    }
+    let record = asked(&[&STALL[..], &["--rate", "1k", "--connections", "500"]].concat());
+    let response = distribution(&record, distribution::RESPONSE_TIME);
+    // Those who come during a stall wait for its end, so their times are spread evenly from none to all of it: a tenth of 200 ms
+    // lies below the line of what is called slow. The trial begins between two stalls, so it has five whole ones and a part.
+    let slow = approximate(response.count_above(SLOW)) / approximate(response.count());
+    assert!((0.9 * 1.0 / 6.0..1.1 * 0.2).contains(&slow), "{slow} of the requests were slow");
+    let n_slow = response.count_above(SLOW);
+    for (share, expected_ms) in [(0.25, 65), (0.5, 110), (0.75, 155)] {
+        // Counted among the slow ones, from the fastest of them.
+        let rank = approximate(response.count() - n_slow) + share * approximate(n_slow);
+        is_at(response, rank / approximate(response.count()), expected_ms);
+    }
+    // How much later the last of them is depends on the machine; earlier it cannot be.
+    assert!(response.max().unwrap() > 190 * MILLI);
+}
+
+#[test]
+fn a_closed_loop_sees_each_stall_once_per_connection() {
+    if lacks_root() {
+        return;
+    }
+    let record = asked(&[&STALL[..], &["--connections", "4", "--threads", "1"]].concat());
+    let service = distribution(&record, distribution::SERVICE_TIME);
+    // Whoever waits for an answer asks nothing meanwhile: five stalls, or six, of four connections.
+    let n_stalled = service.count_above(190 * MILLI);
+    assert!((20..=24).contains(&n_stalled), "{n_stalled} requests were stalled");
+    assert!(service.quantile(0.99).unwrap() < SLOW, "most requests know nothing of the stalls");
+}

@@ -1,13 +1,9 @@
 //! Addresses of the form `http[s]://[user[:password]@]host[:port][/path][?query]` (RFC 3986, RFC 9110 section 4.2).
 //!
 //! Knows no other scheme and drops fragments, which are never sent (RFC 9110 section 4.2.3). The path and the query are kept
-//! byte for byte: what is measured is what was written, so nothing is normalised.
+//! byte for byte: what is measured is what was written, so nothing is normalised. Knows no resolver.
 
-use std::{
-    fmt,
-    net::{Ipv6Addr, SocketAddr, ToSocketAddrs},
-    str::FromStr,
-};
+use std::{fmt, net::Ipv6Addr, str::FromStr};
 
 use percent_encoding::percent_decode_str;
 
@@ -61,15 +57,6 @@ pub enum UrlError {
     /// The path or the query holds what a request line cannot.
     #[error("`{0}` has a character in its path that must be percent-encoded")]
     Target(String),
-    /// The name has no address.
-    #[error("cannot find the address of `{host}`")]
-    Resolve {
-        /// The name.
-        host: String,
-        /// What the resolver answered.
-        #[source]
-        cause: std::io::Error,
-    },
 }
 
 impl UrlError {
@@ -81,7 +68,6 @@ impl UrlError {
             Self::International(_) => "write the host in its ASCII form, which begins with xn--",
             Self::User(_) => "percent-encode it, or give it by the option user",
             Self::Target(_) => "percent-encode it: a space is %20",
-            Self::Resolve { .. } => "check the name, or give an address by the option connect-to",
         }
     }
 }
@@ -112,16 +98,6 @@ impl Url {
     #[must_use]
     pub fn authority(&self) -> String {
         format!("{}:{}", bracketed(&self.host), self.port)
-    }
-
-    /// The first address of the host.
-    ///
-    /// # Errors
-    /// [`UrlError::Resolve`], when the name has none.
-    pub fn resolve(&self) -> Result<SocketAddr, UrlError> {
-        let failed = |cause| UrlError::Resolve { host: self.host.clone(), cause };
-        let mut addresses = (self.host.as_str(), self.port).to_socket_addrs().map_err(failed)?;
-        addresses.next().ok_or_else(|| failed(std::io::ErrorKind::NotFound.into()))
     }
 }
 
@@ -257,14 +233,6 @@ mod tests {
         ];
         for (text, error) in cases {
             assert_eq!(text.parse::<Url>().unwrap_err().to_string(), error);
-        }
-    }
-
-    #[test]
-    fn addresses_need_no_resolver() {
-        for text in ["http://127.0.0.1:1", "http://[::1]:1"] {
-            let url: Url = text.parse().unwrap();
-            assert!(url.resolve().unwrap().ip().is_loopback());
         }
     }
 }

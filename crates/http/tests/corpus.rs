@@ -7,6 +7,8 @@ use std::{fs, path::Path};
 mod chunked;
 #[path = "../../../fuzz/checks/response.rs"]
 mod response;
+#[path = "../../../fuzz/checks/tunnel.rs"]
+mod tunnel;
 
 /// What a byte is changed to: what means something somewhere.
 const BYTES: &[u8] = b"\0\n\r 0f:;,\xff";
@@ -41,4 +43,9 @@ fn every_seed_of_responses_is_read_the_same_whole_and_in_pieces() {
 #[test]
 fn every_seed_of_chunked_bodies_ends_where_a_decoder_of_lines_ends_it() {
     check_all("chunked", chunked::chunked);
+}
+
+#[test]
+fn every_seed_of_tunnels_is_understood_the_same_whole_and_byte_by_byte() {
+    check_all("tunnel", tunnel::tunnel);
 }

@@ -4,5 +4,6 @@
 mod refusals;
 mod routes;
 mod server;
+mod sockets;
 mod tunnels;
 mod verified;

@@ -8,13 +8,12 @@ use std::{
     thread,
 };
 
-use crate::stage::{PHASES, over_both, role, server_of};
+use crate::stage::{PHASES, long_enough, over_both, role, server_of};
 use fathom_engine::{Error, Session, TestKind};
 use fathom_http::{Closed, Open, names};
 use fathom_model::{
-    Phases, Record, Side,
+    Record, Side,
     names::{count, distribution},
-    units::Nanos,
 };
 use fathom_sys::clock;
 use rustls::{ServerConfig, ServerConnection, StreamOwned, pki_types::PrivateKeyDer};
@@ -33,10 +32,7 @@ over_both! {
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
 fn run(kind: &dyn TestKind, options: &[(&str, &str)]) -> Result<Record, Error> {
-    // What ends by a number has time for it.
-    let is_counted = options.iter().any(|(name, _)| *name == "requests");
-    let measure_ns = if is_counted { Nanos::from_secs(20) } else { PHASES.measure_ns };
-    let phases = Phases { measure_ns, ..PHASES };
+    let phases = long_enough(PHASES, options);
     kind.prepare(&role(kind, Side::Initiator, options))?.run(&Session::new(clock::now(), phases))
 }
 

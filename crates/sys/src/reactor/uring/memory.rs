@@ -78,7 +78,7 @@ impl Pool {
         ids.for_each(|id| pool.give(id));
         pool.publish();
         let place = pool.ring.at(0).expose_provenance() as u64;
-        // SAFETY: the ring of entries lives until the reactor has ended every request and closed the io_uring.
+        // SAFETY: the ring of entries lives until the reactor has ended every request; without one the kernel reads it no more.
         unsafe { ring.submitter().register_buf_ring_with_flags(place, count, group, 0) }
             .map_err(|error| Error::new("io_uring_register(IORING_REGISTER_PBUF_RING)", error))?;
         Ok(pool)

@@ -380,7 +380,7 @@ impl Uring {
             seat.n_single = ROUNDS;
             self.mark(token);
         } else if by == Receiving::Single && !is_full {
-            seat.n_single -= 1;
+            seat.n_single = seat.n_single.saturating_sub(1);
         }
         Some(self.deliver(token, Piece { buffer, start: 0, length: count }))
     }

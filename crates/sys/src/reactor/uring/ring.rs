@@ -110,8 +110,8 @@ impl Ring {
 
     /// Queues a connect of a socket that the caller keeps.
     pub(super) fn push_connect(&mut self, fd: RawFd, address: &SockAddr, ticket: Ticket) {
-        if self.addresses.len() == self.addresses.capacity() {
-            // The queue is at least as full of connects.
+        // The list must not grow, for its addresses must stay where they are. When it is full, so is the queue.
+        while self.addresses.len() == self.addresses.capacity() {
             if let Err(error) = self.hand_over() {
                 self.broken.get_or_insert(error);
                 return;

@@ -122,17 +122,15 @@ fn note(curve: &LoadCurve) -> Option<String> {
     Some(text)
 }
 
-/// The objective as people read it: `p99 < 20.0 ms`.
-#[must_use]
-pub fn objective_words(curve: &LoadCurve, metrics: &[Metric]) -> String {
-    let Some(metric) = metrics.iter().find(|metric| metric.name == curve.metric.as_str()) else {
-        return curve.objective.clone();
+/// The objective as people read it: `p99 < 20.0 ms`; of several, all of them.
+fn objective_words(curve: &LoadCurve, metrics: &[Metric]) -> String {
+    let words = |text: &str| match promise::split(text, metrics) {
+        Ok((metric, Promise { relation, bound })) => {
+            format!("{} {} {}", metric.title, relation.sign(), metric.show(bound))
+        }
+        Err(_) => text.trim().to_owned(),
     };
-    let written = curve.objective.strip_prefix(curve.metric.as_str()).unwrap_or(&curve.objective);
-    match promise::parse(written, metric) {
-        Ok(Promise { relation, bound }) => format!("{} {} {}", metric.title, relation.sign(), metric.show(bound)),
-        Err(_) => curve.objective.clone(),
-    }
+    curve.objective.split(',').map(words).collect::<Vec<_>>().join(" and ")
 }
 
 /// The limit in one sentence: `the target keeps p99 < 20.0 ms up to 41.2 k req/s (40.6 – 41.9, 95 %)`.
@@ -167,11 +165,12 @@ pub(crate) fn sentence(run: &Run, test: &TestRun) -> Option<String> {
             format!("{target} keeps {objective} up to {} ({interval}{level}){beyond}", show(kept))
         }
         (_, Some(kept), Some(broken)) => {
-            format!(
-                "{target} seems to keep {objective} up to between {} and {}, which is not sure",
-                show(kept),
-                show(broken)
-            )
+            let own = if curve.cause() == Some(Cause::Generator) { " and above it fathom itself was late" } else { "" };
+            let (kept, broken) = (show(kept), show(broken));
+            let unit = broken.split_once(' ').map(|(_, unit)| unit).filter(|unit| kept.ends_with(unit));
+            let interval = range(&kept, &broken);
+            let interval = unit.map_or_else(|| interval.clone(), |unit| format!("{interval} {unit}"));
+            format!("{target} seems to keep {objective} up to {interval}, but that is not sure{own}")
         }
         (_, Some(kept), None) => format!("{target} seems to keep {objective} at {}; more was not tried", show(kept)),
         (_, None, _) => return None,
@@ -228,7 +227,7 @@ mod tests {
     #[test]
     fn a_search_that_did_not_end_is_not_sure() {
         let run = found(Ending::OutOfBudget, Cause::Objective);
-        assert!(title(&run).ends_with("between 4.00 kpps and 4.10 kpps, which is not sure"), "{}", title(&run));
+        assert!(title(&run).ends_with("up to 4.00 – 4.10 kpps, but that is not sure"), "{}", title(&run));
         assert!(run.tests[0].summaries[0].note.as_ref().unwrap().starts_with("not sure"));
     }
 

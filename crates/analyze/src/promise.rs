@@ -116,6 +116,16 @@ pub fn parse(text: &str, metric: &Metric) -> Result<Promise, PromiseError> {
     Ok(Promise { relation, bound: quantity_of(quantity.trim(), metric.unit).map_err(unit)? })
 }
 
+/// Reads `p99 < 20ms`: a promise with the name or the title of its metric before it.
+///
+/// # Errors
+/// As [`find`] and [`parse`] say; without a relation the whole text is taken for a name.
+pub fn split<'a>(text: &str, metrics: &'a [Metric]) -> Result<(&'a Metric, Promise), PromiseError> {
+    let at = text.find(['<', '>', '≤', '≥', '=']).unwrap_or(text.len());
+    let metric = find(metrics, text[..at].trim())?;
+    Ok((metric, parse(text[at..].trim_start_matches('='), metric)?))
+}
+
 fn quantity_of(text: &str, unit: Unit) -> Result<f64, UnitError> {
     Ok(match unit {
         Unit::BitsPerSec => text.parse::<BitsPerSec>()?.get(),
@@ -203,6 +213,15 @@ mod tests {
         assert!(refused.hint().contains(">= 10G"));
         let neither = Metric { better: Better::Neither, ..throughput() };
         assert_eq!(parse("10G", &neither).unwrap_err().hint(), "write `>= 10G` or `<= 10G`");
+    }
+
+    #[test]
+    fn a_promise_may_stand_behind_its_metric() {
+        let metrics = [throughput(), loss(), p999()];
+        let (metric, promise) = split(" p99.9<20ms", &metrics).unwrap();
+        assert_eq!((metric, promise), (&metrics[2], Promise { relation: Relation::LessThan, bound: 2e7 }));
+        assert!(matches!(split("loss", &metrics), Err(PromiseError::Unit { .. })));
+        assert!(matches!(split("lost <= 1 %", &metrics), Err(PromiseError::UnknownMetric { .. })));
     }
 
     #[test]

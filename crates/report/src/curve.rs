@@ -78,7 +78,7 @@ fn said(point: &CurvePoint) -> String {
     let word = match point.decision {
         Decision::Kept => return "kept".to_owned(),
         Decision::Broken => "broken",
-        Decision::Undecided => return "undecided".to_owned(),
+        Decision::Undecided => "undecided",
     };
     match point.cause {
         Some(Cause::FellBehind) => format!("{word}: fell behind"),

@@ -16,7 +16,7 @@ pub(super) fn arguments() -> Vec<Arg> {
     };
     let bound = |name, value, help| text(name, value, help).requires(OBJECTIVE);
     vec![
-        text(OBJECTIVE, "OBJECTIVE", "find the highest rate that keeps this: 'p99<20ms', 'loss_ratio<0.1%'"),
+        text(OBJECTIVE, "OBJECTIVE", "find the highest rate that keeps this: 'p99<20ms, errors<1%', 'lost<0.1%'"),
         bound("find-low", "RATE", "the lowest rate that may be offered, where the search begins"),
         bound("find-high", "RATE", "the highest rate that may be offered"),
         bound("find-precision", "PERCENT", "how far apart the ends of the interval may be [default: 2.5%]"),

@@ -45,6 +45,7 @@ Examples:
   fathom http http://127.0.0.1:8080/ --connections 100 --duration 10s
   fathom http http://127.0.0.1:8080/ --rate 20k --arrivals poisson
   fathom http http://127.0.0.1:8080/ --profile 0-20k:30s,20k:1min
+  fathom http http://127.0.0.1:8080/ --find-limit 'p99<20ms, errors<0.1%'
   fathom http http://192.0.2.7/ --allow 192.0.2.7
   fathom http --lab pair",
 };
@@ -73,7 +74,8 @@ pub(super) const UDP: LayerCommand = LayerCommand {
     examples: "\
 Examples:
   fathom udp 10.0.0.2 --key KEY --rate 1G --size 1400
-  fathom udp --lab pair --rate 200M",
+  fathom udp --lab pair --rate 200M
+  fathom udp --lab pair --find-limit 'lost<0.1%'",
 };
 
 pub(super) const PACKET: LayerCommand = LayerCommand {

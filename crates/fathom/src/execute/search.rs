@@ -6,7 +6,7 @@ use fathom_analyze::curve;
 use fathom_engine::search::{Certainty, Found, Load, Measurer, Observation, Step, search};
 use fathom_fleet::{Class, Error};
 use fathom_model::{
-    Confidence, Derivation, Record, Side, TestPlan, TestRun, Trial, ValueKind,
+    Confidence, Derivation, Metric, Record, Side, TestPlan, TestRun, Trial, ValueKind,
     finding::Outcome,
     names::{count, distribution},
     run::Host,
@@ -17,7 +17,10 @@ use fathom_report::formats::Event;
 use fathom_statistics::samples_needed;
 use fathom_sys::clock;
 
-use super::{course::Course, sought::Sought};
+use super::{
+    course::Course,
+    sought::{Part, Sought},
+};
 use crate::{hosts::Hosts, wire_up};
 
 /// A trial at a low rate is made longer for the sake of its quantile, but at most by so much.
@@ -104,10 +107,13 @@ impl Trials<'_, '_> {
     fn test_at(&self, load: Load) -> TestPlan {
         let mut test = self.test.clone();
         test.options = self.sought.at(&self.test.options, load);
-        if let (Derivation::Quantile { q, .. }, ValueKind::Rate) = (&self.sought.metric.from, self.sought.option.value)
-        {
+        let needed = self.sought.parts.iter().filter_map(|part| match part.metric.from {
+            Derivation::Quantile { q, .. } => Some(samples_needed(q)),
+            _ => None,
+        });
+        if let (Some(needed), ValueKind::Rate) = (needed.max(), self.sought.option.value) {
             let wanted: Nanos = self.test.duration.parse().unwrap_or(Nanos::ZERO);
-            let needed = Nanos(rounded(1e9 * approximate(samples_needed(*q)) / load.get()));
+            let needed = Nanos(rounded(1e9 * approximate(needed) / load.get()));
             test.duration = needed.max(wanted).min(Nanos(wanted.0.saturating_mul(LONGER_MAX))).exact();
         }
         test
@@ -130,7 +136,12 @@ impl Trials<'_, '_> {
         let sought = self.sought;
         let is_whole = !trial.records.is_empty() && trial.records.values().all(|record| record.complete);
         let value_of = |metric| curve::value_in(trial, self.known, metric).filter(|_| is_whole);
-        let (value, achieved) = (value_of(&sought.metric), value_of(&sought.achieved));
+        let (value, achieved) = (value_of(&sought.parts[0].metric), value_of(&sought.achieved));
+        let kept = sought.parts.iter().map(|part| {
+            let value = value_of(&part.metric)?;
+            Some(part.promise.judge(value, None) == Outcome::Pass)
+        });
+        let keeps = kept.reduce(|all, one| Some(all? && one?)).flatten();
         let initiator = trial.records.values().find(|record| record.side == Side::Initiator);
         let total = |name: &str| initiator.and_then(|record| record.totals.get(name)).copied();
         let late = initiator.and_then(|record| self.own_lateness(record));
@@ -139,10 +150,10 @@ impl Trials<'_, '_> {
         // A kind that knows why a start was late says by that whose fault it was that something was not sent.
         let unsent = sent.filter(|_| late.is_none());
         // What is lost is what such an objective is about: how much of it may be missing is for its bound to say.
-        let is_loss = matches!(sought.metric.from, Derivation::Missing { .. });
+        let is_loss = sought.parts.iter().any(|part| is_of_loss(&part.metric));
         let is_random = self.test.options.text("arrivals").is_some_and(|arrivals| arrivals != "constant");
         let observation = Observation {
-            keeps: value.map(|value| sought.promise.judge(value, None) == Outcome::Pass),
+            keeps,
             sent: unsent,
             achieved: achieved.filter(|_| !is_loss).map(|achieved| achieved / step.load.get()),
             n_random: total(count::INTENDED).filter(|_| is_random).map(approximate),
@@ -171,16 +182,22 @@ impl Trials<'_, '_> {
     fn own_lateness(&self, record: &Record) -> Option<f64> {
         let total = |name: &str| record.totals.get(name).copied();
         let (own, others) = (total(count::LATE_OWN_CPU)?, total(count::LATE_NO_CONNECTION).unwrap_or(0));
-        let service = match &self.sought.metric.from {
+        let service = record.distributions.get(distribution::SERVICE_TIME);
+        let breaks = |part: &Part| match &part.metric.from {
             Derivation::Quantile { distribution: name, q, .. } if name == distribution::RESPONSE_TIME => {
-                record.distributions.get(distribution::SERVICE_TIME).and_then(|times| times.quantile(*q))
+                let time = service.and_then(|times| times.quantile(*q));
+                time.is_some_and(|time| part.promise.judge(approximate(time), None) != Outcome::Pass)
             }
-            _ => None,
+            _ => false,
         };
-        let breaks = |time: u64| self.sought.promise.judge(approximate(time), None) != Outcome::Pass;
-        let is_excused = own < others || service.is_some_and(breaks);
+        let is_excused = own < others || self.sought.parts.iter().any(breaks);
         if is_excused { Some(0.0) } else { ratio(own, total(count::INTENDED)?) }
     }
+}
+
+/// Whether a metric tells what of one side's does not arrive at the other.
+fn is_of_loss(metric: &Metric) -> bool {
+    matches!(&metric.from, Derivation::Missing { sent, arrived } if sent.0 != arrived.0)
 }
 
 /// Writes the curve of a search into the run of its test, and the trials at the limit as those of the test.
@@ -206,8 +223,8 @@ fn write(into: &mut TestRun, sought: &Sought, found: &Found<Halt>, made: Vec<Mad
     });
     into.curve = Some(LoadCurve {
         objective: sought.objective.clone(),
-        metric: sought.metric.name.to_string(),
-        bound: sought.promise.bound,
+        metric: sought.parts[0].metric.name.to_string(),
+        bound: sought.parts[0].promise.bound,
         option: sought.option.name.to_owned(),
         unit: sought.achieved.unit,
         ending: found.ending,

@@ -11,7 +11,7 @@ use fathom_model::{
     settings::Setting,
     units::{BitsPerSec, Nanos, PerSec},
 };
-use promise::{Promise, Relation};
+use promise::{Promise, PromiseError, Relation};
 
 use crate::exit::{Exit, Screen};
 
@@ -36,10 +36,8 @@ const CURVE: [f64; 9] = [0.1, 0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1];
 pub(super) struct Sought {
     /// The objective as the plan holds it.
     pub(super) objective: String,
-    /// What the objective is about.
-    pub(super) metric: Metric,
-    /// What is to be kept of it.
-    pub(super) promise: Promise,
+    /// What is to be kept, all of it; the first is drawn. There is one at least.
+    pub(super) parts: Vec<Part>,
     /// The option that sets the rate.
     pub(super) option: &'static OptionDoc,
     /// What tells how much of the rate is achieved.
@@ -57,8 +55,8 @@ fn wrong(what: impl Into<String>) -> Screen {
 /// Checks the search of a test against its kind, and writes everything that it leaves open into it.
 pub(super) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<(), Screen> {
     let Some(search) = &mut test.search else { return Ok(()) };
-    let (metric, relation, bound) = objective(&search.objective, kind.metrics())?;
-    search.objective = format!("{} {} {bound}", metric.name, relation.sign());
+    let parts = objective(&search.objective, kind.metrics())?;
+    search.objective = parts.iter().map(|part| part.written.as_str()).collect::<Vec<_>>().join(", ");
     search.option.get_or_insert_with(|| OPTION.to_owned());
     search.precision.get_or_insert_with(|| PRECISION.to_owned());
     search.confidence.get_or_insert_with(|| CONFIDENCE.to_owned());
@@ -82,23 +80,35 @@ pub(super) fn metrics(test: &TestPlan, kind: &dyn TestKind) -> Vec<Metric> {
     limit.into_iter().chain(kind.metrics().iter().cloned()).collect()
 }
 
-/// Splits `p99 < 20ms` into its metric, its relation and its bound as it was written.
-fn objective<'a>(text: &str, metrics: &'a [Metric]) -> Result<(&'a Metric, Relation, String), Screen> {
-    const EXAMPLE: &str = "p99<20ms, latency_ns_p99 <= 300us, 'loss_ratio<0.1%'";
+/// One part of an objective: a metric, what is to be kept of it, and the bound as it was written.
+#[derive(Clone)]
+pub(super) struct Part {
+    pub(super) metric: Metric,
+    pub(super) promise: Promise,
+    written: String,
+}
+
+/// Reads `p99 < 20ms, errors < 0.1%`; the first part is the one that is drawn.
+fn objective(text: &str, metrics: &[Metric]) -> Result<Vec<Part>, Screen> {
+    text.split(',').map(|text| part(text.trim(), metrics)).collect()
+}
+
+fn part(text: &str, metrics: &[Metric]) -> Result<Part, Screen> {
+    const EXAMPLE: &str = "'p99<20ms', 'lost<0.1%', 'p99<20ms, errors<1%'";
     let cannot = |why: &str| wrong(format!("the objective `{text}` {why}")).line("use", EXAMPLE);
     let at = text.find(['<', '>', '≤', '≥', '=']).ok_or_else(|| cannot("does not say what is to be kept"))?;
-    let (name, written) = (text[..at].trim(), text[at..].trim_start_matches('='));
-    let metric = promise::find(metrics, name).map_err(|error| {
-        let known: Vec<&str> = metrics.iter().map(|metric| metric.title.as_ref()).collect();
-        wrong(format!("the objective `{text}`: {error}")).line("use", error.hint()).line("or", known.join(", "))
+    let (metric, promise) = promise::split(text, metrics).map_err(|error| {
+        let screen = wrong(format!("the objective `{text}`: {error}")).line("use", error.hint());
+        let titles: Vec<&str> = metrics.iter().map(|metric| metric.title.as_ref()).collect();
+        let is_unknown = matches!(error, PromiseError::UnknownMetric { .. });
+        if is_unknown { screen.line("or", titles.join(", ")) } else { screen }
     })?;
-    let promise = promise::parse(written, metric)
-        .map_err(|error| wrong(format!("the objective `{text}`: {error}")).line("use", error.hint()))?;
     if matches!(promise.relation, Relation::AtLeast | Relation::MoreThan) {
         return Err(cannot("is not one that a higher rate breaks"));
     }
-    let bound = written.trim_start_matches(['<', '=', '≤', ' ']).trim();
-    Ok((metric, promise.relation, bound.to_owned()))
+    let bound = text[at..].trim_start_matches(['<', '=', '≤', ' ']).trim();
+    let written = format!("{} {} {bound}", metric.name, promise.relation.sign());
+    Ok(Part { metric: metric.clone(), promise, written })
 }
 
 /// The option that sets the rate.
@@ -135,9 +145,7 @@ impl Sought {
     /// The search of a complete test.
     pub(super) fn of(test: &TestPlan, kind: &dyn TestKind) -> Result<Self, Screen> {
         let search = test.search.as_ref().ok_or_else(|| wrong("the test is no search"))?;
-        let (metric, relation, bound) = objective(&search.objective, kind.metrics())?;
-        let promise = promise::parse(&format!("{} {bound}", relation.sign()), metric)
-            .map_err(|error| wrong(error.to_string()).line("use", error.hint()))?;
+        let parts = objective(&search.objective, kind.metrics())?;
         let option = option(search, kind)?;
         let is_bits = option.value == ValueKind::BitRate;
         let achieved = curve::achieved_metric(kind.metrics(), is_bits).ok_or_else(|| {
@@ -145,8 +153,7 @@ impl Sought {
         })?;
         Ok(Self {
             objective: search.objective.clone(),
-            metric: metric.clone(),
-            promise,
+            parts,
             option,
             achieved: achieved.clone(),
             median: curve::median_metric(kind.metrics()).cloned(),
@@ -156,8 +163,10 @@ impl Sought {
 
     /// The objective as people read it: `p99 < 20.0 ms`.
     pub(super) fn words(&self) -> String {
-        let Promise { relation, bound } = self.promise;
-        format!("{} {} {}", self.metric.title, relation.sign(), self.metric.show(bound))
+        let words = |Part { metric, promise, .. }: &Part| {
+            format!("{} {} {}", metric.title, promise.relation.sign(), metric.show(promise.bound))
+        };
+        self.parts.iter().map(words).collect::<Vec<_>>().join(" and ")
     }
 
     /// The options of a trial at a load.

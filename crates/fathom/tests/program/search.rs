@@ -1,5 +1,13 @@
 //! A search finds the limit that was planted, keeps to its bounds, and can be interrupted.
 
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
+};
+
 use fathom_model::{
     TestRun,
     run::Completeness,
@@ -83,16 +91,84 @@ fn requests_are_searched_with_the_open_kind_and_judged_from_their_intended_start
         return;
     }
     let stage = Stage::new();
-    let find = ["--find-limit", "p99<2s", "--find-low", "200", "--find-high", "300", "--json"];
+    let find = ["--find-limit", "p99<2s, errors<1%", "--find-low", "200", "--find-high", "300", "--json"];
     let run = stage.fathom([&["http", "--lab", "pair"][..], &find, SHORT].concat()).succeeded().run();
     let test = &run.tests[0];
     assert_eq!((test.kind.as_str(), limit(test)), ("http_open", (Some(300.0), None)));
     let curve = test.curve.as_ref().unwrap();
-    assert_eq!(curve.objective, "latency_ns_p99 < 2s");
+    assert_eq!(
+        (curve.objective.as_str(), curve.metric.as_str()),
+        ("latency_ns_p99 < 2s, errors_ratio < 1%", "latency_ns_p99")
+    );
+    assert!(run.findings[0].title.contains("keeps p99 < 2.00 s and errors < 1.0 %"), "{}", run.findings[0].title);
     // A p99 needs a thousand samples, which 200 per second do not give in 0.3 s: the trials are longer.
     let samples: u64 = test.trials[0].records["a"].distributions["response_time_ns"].count();
     assert!(samples >= 900, "{samples}");
     assert!(curve.points.iter().all(|point| point.median_ns.unwrap() <= point.value.unwrap()), "{:?}", curve.points);
+}
+
+/// A server that serves one request at a time, whoever asks, and knows how long each took it.
+struct OneAtATime {
+    address: SocketAddr,
+    served: Arc<Mutex<Vec<Duration>>>,
+}
+
+impl OneAtATime {
+    fn start(each: Duration) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let served = Arc::new(Mutex::new(Vec::new()));
+        let shared = Arc::clone(&served);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let served = Arc::clone(&shared);
+                // A client that goes away ends its thread, and the end of the program all others.
+                thread::spawn(move || answer(&stream.unwrap(), &served, each));
+            }
+        });
+        Self { address, served }
+    }
+
+    /// Requests per second that it could serve.
+    fn capacity(&self) -> f64 {
+        let served = self.served.lock().unwrap();
+        f64::from(u32::try_from(served.len()).unwrap()) / served.iter().sum::<Duration>().as_secs_f64()
+    }
+}
+
+fn answer(stream: &TcpStream, served: &Mutex<Vec<Duration>>, each: Duration) {
+    stream.set_nodelay(true).unwrap();
+    let mut lines = BufReader::new(stream).lines();
+    while let Some(Ok(line)) = lines.next() {
+        if !line.is_empty() {
+            continue;
+        }
+        let mut served = served.lock().unwrap();
+        let began = Instant::now();
+        thread::sleep(each);
+        let is_sent = (&*stream).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_ok();
+        served.push(began.elapsed());
+        if !is_sent {
+            return;
+        }
+    }
+}
+
+#[test]
+fn the_capacity_of_a_server_is_found_as_the_limit_of_its_latency() {
+    let stage = Stage::new();
+    let server = OneAtATime::start(Duration::from_millis(4));
+    let url = format!("http://{}/", server.address);
+    let find = ["--find-limit", "p90<300ms, errors<1%", "--find-low", "50", "--find-precision", "10%", "--json"];
+    let spans = ["--warmup", "100ms", "--duration", "500ms", "--connections", "64"];
+    let run = stage.fathom([&["http", &url][..], &find, &spans].concat()).succeeded().run();
+    let (kept, broken) = limit(&run.tests[0]);
+    let capacity = server.capacity();
+    // A queue that grows to 300 ms in a trial of 0.6 s would need a rate of half as much again; falling behind is seen before.
+    assert!(kept.unwrap() < 1.25 * capacity, "{kept:?} {broken:?} of {capacity}");
+    assert!(broken.unwrap() > 0.75 * capacity, "{kept:?} {broken:?} of {capacity}");
+    let beyond = run.tests[0].curve.as_ref().unwrap().points.last().unwrap();
+    assert!(beyond.achieved.unwrap() < 1.2 * capacity && beyond.cause.is_some(), "{beyond:?}");
 }
 
 #[test]

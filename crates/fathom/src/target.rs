@@ -72,10 +72,16 @@ fn is_never_a_target(address: IpAddr) -> bool {
 /// How long a target may take to accept a connection: TCP sends its first segment three times in it.
 const REACH_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Connects once, so that a target that is not there is told before anything is started.
-pub(crate) fn reach(target: SocketAddr) -> Result<(), Screen> {
-    let reached = TcpStream::connect_timeout(&target, REACH_PATIENCE).map(drop);
-    reached.map_err(|error| {
+/// Connects once, so that a target that is not there is told before anything is started; one address that answers is enough.
+pub(crate) fn reach(addresses: &[IpAddr], port: u16) -> Result<(), Screen> {
+    let mut refused = Ok(());
+    for target in addresses.iter().map(|address| SocketAddr::new(*address, port)) {
+        match TcpStream::connect_timeout(&target, REACH_PATIENCE) {
+            Ok(_) => return Ok(()),
+            Err(error) => refused = refused.and(Err((target, error))),
+        }
+    }
+    refused.map_err(|(target, error)| {
         Screen::new(Exit::Preflight, format!("cannot reach {target}"))
             .line("why", error.to_string())
             .line("try", "whether the server listens there: ss -ltn")

@@ -1,6 +1,6 @@
 //! The rounds of a plan: one trial of each test, again and again, until all are done or something ends the run.
 
-use std::{collections::BTreeMap, io, net::SocketAddr};
+use std::{collections::BTreeMap, io};
 
 use fathom_engine::Live;
 use fathom_fleet::{Class, Error, Part, Supervision, TrialPlan};
@@ -60,17 +60,19 @@ pub(crate) fn execute(plan: &Plan, surroundings: &Surroundings) -> anyhow::Resul
 /// Refuses targets that are neither ours nor allowed, before anything is touched.
 fn check_targets(plan: &Plan, surroundings: &Surroundings) -> Result<(), Screen> {
     for test in &plan.tests {
-        let Some(url) = test.options.text("url") else { continue };
-        let url: fathom_http::url::Url = url.parse().map_err(|error| {
-            Screen::new(Exit::Usage, format!("`{url}` is not a URL that can be measured")).because(&error)
+        let names = fathom_http::dial::destinations(&test.options).map_err(|error| {
+            let screen = Screen::new(Exit::Usage, error.to_string());
+            error.hint().into_iter().fold(screen, |screen, hint| screen.line("try", hint))
         })?;
-        let addresses = target::resolve(&url.host)?;
-        for address in &addresses {
-            surroundings.allowed.check(*address, &url.host, &surroundings.command)?;
-        }
-        // From another host it may be reached although it is not from here.
-        if plan.hosts.get(&test.from) == Some(&fathom_model::plan::Reach::This) {
-            target::reach(SocketAddr::new(addresses[0], url.port))?;
+        for name in names {
+            let addresses = target::resolve(&name.host)?;
+            for address in &addresses {
+                surroundings.allowed.check(*address, &name.host, &surroundings.command)?;
+            }
+            // From another host it may be reached although it is not from here.
+            if plan.hosts.get(&test.from) == Some(&fathom_model::plan::Reach::This) {
+                target::reach(&addresses, name.port)?;
+            }
         }
     }
     Ok(())

@@ -73,6 +73,8 @@ impl Fault {
             }
             Self::Tls(TlsFault::Expired | TlsFault::NotYetValid) => "renew it, check the clock, or set insecure",
             Self::Tls(TlsFault::WrongName) => "give the name that it has by the option sni, or set insecure",
+            Self::Tls(TlsFault::Issuers) => "make one for the server (openssl: CA:FALSE), or set insecure",
+            Self::Tls(TlsFault::BadCertificate) => "look at it with openssl x509 -text, or set insecure",
             Self::Tls(TlsFault::NotTls) => "write http:// if the server speaks no TLS on this port",
             _ => return None,
         })
@@ -117,6 +119,9 @@ pub enum TlsFault {
     /// The certificate is not one for servers.
     #[error("the certificate is not one for servers")]
     WrongPurpose,
+    /// The certificate is one for issuers, as `openssl req -x509` makes them.
+    #[error("the certificate is an issuer's and not a server's")]
+    Issuers,
     /// The certificate was taken back.
     #[error("the certificate is revoked")]
     Revoked,
@@ -173,6 +178,10 @@ impl From<&rustls::Error> for TlsFault {
             E::InvalidCertificate(C::NotValidForName | C::NotValidForNameContext { .. }) => Self::WrongName,
             E::InvalidCertificate(C::InvalidPurpose | C::InvalidPurposeContext { .. }) => Self::WrongPurpose,
             E::InvalidCertificate(C::Revoked) => Self::Revoked,
+            // The library has no name of its own for this one, which is what self-signed certificates run into.
+            E::InvalidCertificate(C::Other(other)) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+                Self::Issuers
+            }
             E::InvalidCertificate(_) => Self::BadCertificate,
             E::AlertReceived(alert) => Self::Alert(u8::from(*alert)),
             E::InvalidMessage(_) | E::InappropriateMessage { .. } => Self::NotTls,

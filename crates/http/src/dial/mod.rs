@@ -154,6 +154,31 @@ impl Dialing {
     }
 }
 
+/// Where the packets of a test with these options go, whatever its URLs say; nowhere through a unix socket or without a URL.
+///
+/// # Errors
+/// The first option that names no place.
+pub fn destinations(settings: &Settings) -> Result<Vec<Name>, DialError> {
+    let of = |url: &Url| Name { host: url.host.clone(), port: url.port };
+    let targets = Target::all(settings)?.unwrap_or_default();
+    if settings.text("unix").is_some() {
+        return Ok(Vec::new());
+    }
+    if let Some(text) = settings.text("connect-to") {
+        return Ok(vec![Name::parse("connect-to", &text)?]);
+    }
+    if let Some(text) = settings.text("proxy") {
+        return Ok(vec![of(&proxy(&text)?)]);
+    }
+    let mut names: Vec<Name> = Vec::new();
+    for name in targets.iter().map(|target| of(&target.url)) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
 /// The URL of a responder of ours.
 fn of_ours(settings: &Settings, ours: SocketAddr) -> Url {
     let is_tls = settings.text("scheme").as_deref() == Some("https");

@@ -2,7 +2,7 @@
 
 use std::{net::TcpListener, os::unix::net::UnixListener, sync::Arc};
 
-use fathom_http::dial::{Dialer, Dialing, LookedUp, Next, Place};
+use fathom_http::dial::{Dialer, Dialing, LookedUp, Next, Place, destinations};
 use fathom_model::{Settings, units::Nanos};
 
 fn prepare(options: &[(&str, &str)]) -> Arc<Dialing> {
@@ -73,6 +73,20 @@ fn connections_go_where_they_are_sent_whatever_the_url_says() {
     let request = String::from_utf8(dialing.routes[0].asks[0].request.clone()).unwrap();
     assert!(request.starts_with("GET http://a.invalid/x HTTP/1.1\r\nHost: a.invalid\r\n"), "{request}");
     assert!(request.contains("\r\nProxy-Authorization: Basic bWU6cHc=\r\n"), "{request}");
+}
+
+#[test]
+fn who_may_be_sent_to_is_asked_of_the_place_that_packets_go_to() {
+    let of = |options: &[(&str, &str)]| {
+        let settings = options.iter().fold(Settings::default(), |settings, (name, value)| settings.with(name, *value));
+        let names = destinations(&settings).unwrap();
+        names.iter().map(|name| format!("{} {}", name.host, name.port)).collect::<Vec<_>>()
+    };
+    let urls = ("url", "http://a/x\n2 https://b/y\nhttp://a/z");
+    assert_eq!(of(&[urls]), ["a 80", "b 443"]);
+    assert_eq!(of(&[urls, ("connect-to", "[::1]:8")]), ["::1 8"]);
+    assert_eq!(of(&[urls, ("proxy", "http://me:pw@p")]), ["p 80"]);
+    assert!(of(&[urls, ("unix", "/x")]).is_empty() && of(&[]).is_empty());
 }
 
 #[test]

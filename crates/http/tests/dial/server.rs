@@ -58,6 +58,9 @@ impl Issuer {
 
     fn issue(&self, host: &str, validity: Validity) -> (rcgen::Certificate, KeyPair) {
         let mut params = CertificateParams::new(vec![host.to_owned()]).unwrap();
+        if host.starts_with("issuer.") {
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        }
         (params.not_before, params.not_after) = match validity {
             Validity::Now => (date_time_ymd(2020, 1, 1), date_time_ymd(2999, 1, 1)),
             Validity::Over => (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1)),

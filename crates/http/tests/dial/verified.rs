@@ -120,6 +120,7 @@ fn a_certificate_that_does_not_verify_is_refused_for_the_reason_that_it_is() {
         let cases = [
             (of("server.example", Validity::Now), &ca, None),
             (of("other.example", Validity::Now), &ca, Some("the certificate is for another name")),
+            (of("issuer.example", Validity::Now), &ca, Some("the certificate is an issuer's and not a server's")),
             (of("server.example", Validity::Over), &ca, Some("the certificate has expired")),
             (of("server.example", Validity::ToCome), &ca, Some("the certificate is not valid yet")),
             (of("server.example", Validity::Now), &others, Some("the certificate comes from an unknown issuer")),

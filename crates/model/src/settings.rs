@@ -23,7 +23,7 @@ pub enum ValueKind {
     Choice(&'static [&'static str]),
     /// Any text.
     Text,
-    /// The path of a file on the host that runs the test; only an agent of one's own takes it.
+    /// The path of a file or socket on the host that runs the test; a served agent opens none for others.
     File,
     /// Present or not.
     Flag,

@@ -152,7 +152,9 @@ fn ab_and_its_face_print_the_same_lines() {
     let Some(nginx) = nginx(&stage, "ab") else { return };
     fs::write(stage.path("form"), "hello=world").unwrap();
     let [index, post, error, vary] = ["/", "/post", "/error", "/vary"].map(|path| nginx.url(path));
-    let lines: [&[&str]; 9] = [
+    let proxy = format!("127.0.0.1:{}", nginx.port);
+    let lines: [&[&str]; 10] = [
+        &["-n", "4", "-X", &proxy, "-P", "me:secret", "http://elsewhere.invalid/"],
         &["-n", "400", "-c", "4", &index],
         &["-n400", "-c4", "-k", "-q", &index],
         &["-n", "1", &index],

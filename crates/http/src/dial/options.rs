@@ -31,7 +31,7 @@ pub const REQUEST: [OptionDoc; 12] = [
     OptionDoc { name: "body", value: ValueKind::Text, default: None, help: "body of each request" },
     OptionDoc {
         name: "body-file",
-        value: ValueKind::Text,
+        value: ValueKind::File,
         default: None,
         help: "file that holds the body of each request",
     },
@@ -88,7 +88,7 @@ pub const DIALING: [OptionDoc; 7] = [
         default: None,
         help: "begin each connection with a PROXY protocol header of this version",
     },
-    OptionDoc { name: "unix", value: ValueKind::Text, default: None, help: "path of a unix socket to connect to" },
+    OptionDoc { name: "unix", value: ValueKind::File, default: None, help: "path of a unix socket to connect to" },
     OptionDoc {
         name: "source",
         value: ValueKind::Text,
@@ -143,19 +143,19 @@ pub const TLS: [OptionDoc; 8] = [
     },
     OptionDoc {
         name: "client-cert",
-        value: ValueKind::Text,
+        value: ValueKind::File,
         default: None,
         help: "PEM file with the certificate to show to the server, then its issuers",
     },
     OptionDoc {
         name: "client-key",
-        value: ValueKind::Text,
+        value: ValueKind::File,
         default: None,
         help: "PEM file with the key of client-cert, if not in the same file",
     },
     OptionDoc {
         name: "ca",
-        value: ValueKind::Text,
+        value: ValueKind::File,
         default: None,
         help: "PEM file with the issuers to trust instead of the system's",
     },

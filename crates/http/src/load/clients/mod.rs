@@ -148,12 +148,13 @@ pub(super) struct Equipment<R> {
     connections: Vec<Connection>,
     asked: Asked,
     pauses: BinaryHeap<Reverse<(Nanos, u32)>>,
+    ledger: Ledger,
 }
 
 impl<'a, R: Reactor> Clients<'a, R> {
     /// The connections of a worker, none of them open.
     pub(super) fn new(equipment: Equipment<R>, worker: &'a Worker<'a>) -> Self {
-        let Equipment { duty, dialer, reactor, lanes, connections, asked, pauses } = equipment;
+        let Equipment { duty, dialer, reactor, lanes, connections, asked, pauses, ledger } = equipment;
         let is_measured = duty.target.is_counted || worker.phase() == Phase::Measure;
         Self {
             worker,
@@ -179,7 +180,7 @@ impl<'a, R: Reactor> Clients<'a, R> {
             over_at: None,
             swept: (Nanos::ZERO, 0),
             outcome: Outcome::default(),
-            ledger: Ledger::open(&duty.target.keeping, duty.idx)?,
+            ledger,
             target: duty.target,
         }
     }
@@ -327,6 +328,7 @@ impl Duty {
         }
         let routes = self.target.dialing.routes.iter().enumerate();
         Ok(Equipment {
+            ledger: Ledger::open(&self.target.keeping, self.idx)?,
             lanes: routes.map(|(idx, route)| self.lane(idx, route, &mut reactor)).collect(),
             connections: self.connections.iter().map(|lane| Connection::new(*lane)).collect(),
             asked: Asked::new(n, self.target.pipeline),

@@ -207,6 +207,22 @@ impl<T: Send> Crew<'_, T> {
         watcher: &mut dyn Watcher,
         work: impl Fn(Worker<'_>, T) -> Result<W, Error> + Sync,
     ) -> Result<Conducted<W>, Error> {
+        self.conduct_equipped(session, watcher, (Ok, work))
+    }
+
+    /// The same for workers that make something on their own thread before the start, such as a ring that cannot change threads.
+    ///
+    /// # Errors
+    /// The first error that a worker returned, before the start or after it.
+    ///
+    /// # Panics
+    /// As [`Crew::conduct`].
+    pub fn conduct_equipped<E, W: Send>(
+        self,
+        session: &Session,
+        watcher: &mut dyn Watcher,
+        (equip, work): (impl Fn(T) -> Result<E, Error> + Sync, impl Fn(Worker<'_>, E) -> Result<W, Error> + Sync),
+    ) -> Result<Conducted<W>, Error> {
         assert!(self.counters.len() <= COUNTERS_MAX, "{} counters do not fit", self.counters.len());
         let slots: Vec<Slot> = self.states.iter().map(|_| Slot::default()).collect();
         let glances: Vec<Glance> = self.states.iter().map(|_| Glance::default()).collect();
@@ -220,8 +236,8 @@ impl<T: Send> Crew<'_, T> {
                 let (slot, glance) = (&slots[idx], &glances[idx]);
                 let worker = Worker { idx, start: session.start, slot, glance, shared: &shared };
                 let core = self.cores.get(idx % self.cores.len().max(1)).copied();
-                let work = &work;
-                scope.spawn(move || employ(worker, core, |worker| work(worker, state)))
+                let (equip, work) = (&equip, &work);
+                scope.spawn(move || employ(worker, core, || equip(state), work))
             };
             let threads: Vec<_> = self.states.into_iter().enumerate().map(start_worker).collect();
             course.go(&shared, watcher);
@@ -262,10 +278,11 @@ impl Drop for Running<'_> {
     }
 }
 
-fn employ<'a, W>(
+fn employ<'a, E, W>(
     worker: Worker<'a>,
     core: Option<usize>,
-    work: impl FnOnce(Worker<'a>) -> Result<W, Error>,
+    equip: impl FnOnce() -> Result<E, Error>,
+    work: impl FnOnce(Worker<'a>, E) -> Result<W, Error>,
 ) -> Result<Employed<W>, Error> {
     let shared = worker.shared;
     let _running = Running(shared);
@@ -274,11 +291,12 @@ fn employ<'a, W>(
             .map_err(|cause| Error::System { what: format!("pin a worker to core {core}"), cause })?;
     }
     clock::sleep_finely();
+    let equipment = equip().inspect_err(|_| shared.set(Phase::Over))?;
     let start = worker.start;
     while clock::sleep_until(start) < start && !worker.is_over() {}
     let late = clock::now() - start;
     let before = clock::thread_cpu();
-    let outcome = work(worker).inspect_err(|_| shared.set(Phase::Over))?;
+    let outcome = work(worker, equipment).inspect_err(|_| shared.set(Phase::Over))?;
     Ok(Employed { outcome, late, cpu: clock::thread_cpu() - before })
 }
 
@@ -523,6 +541,23 @@ mod tests {
         let conducted =
             crew(1, Until::PhasesOver).conduct(&session, &mut (), |worker, ()| Ok(count_until_over(&worker)));
         assert!(!conducted.unwrap().record(Side::Initiator).complete);
+    }
+
+    #[test]
+    fn what_a_worker_needs_is_made_on_its_thread_before_the_start() {
+        let session = session();
+        let conducted = crew(2, Until::PhasesOver).conduct_equipped(
+            &session,
+            &mut (),
+            (
+                |()| Ok((thread::current().id(), clock::now())),
+                |worker, (thread, made)| Ok(thread == thread::current().id() && made <= worker.start),
+            ),
+        );
+        assert_eq!(conducted.unwrap().workers, [true, true]);
+        let refused = |()| Err::<(), _>(Error::Peer { what: "gave nothing".to_owned() });
+        let outcome = crew(2, Until::PhasesOver).conduct_equipped(&session, &mut (), (refused, |_, ()| Ok(())));
+        assert!(matches!(outcome, Err(Error::Peer { .. })));
     }
 
     #[test]

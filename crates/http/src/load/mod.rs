@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use clients::{Clients, Duty};
 use fathom_engine::{
-    Conducted, Crew, Error, Session, Stop, Until,
+    Conducted, Crew, Error, Session, Stop, Until, Worker,
     pace::{Arrivals, Process, Profile, Share},
 };
 use fathom_model::{
@@ -105,7 +105,8 @@ impl Load {
         let counters = if self.schedule.is_some() { COUNTERS } else { &COUNTERS[..CLOSED_COUNTERS] };
         let states = self.duties(session);
         let crew = Crew { states, counters, cores: &self.cores, until: Until::PhasesOver };
-        let conducted = crew.conduct(session, &mut (), |worker, duty| Clients::<R>::new(duty, &worker)?.run())?;
+        let work = |worker: Worker<'_>, equipment| Clients::new(equipment, &worker).run();
+        let conducted = crew.conduct_equipped(session, &mut (), (Duty::equip::<R>, work))?;
         Ok(self.record(&conducted))
     }
 

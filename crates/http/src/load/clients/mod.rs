@@ -135,29 +135,31 @@ pub(super) struct Clients<'a, R> {
     outcome: Outcome,
 }
 
+/// What a worker needs, made before the start on the worker's own thread.
+pub(super) struct Equipment<R> {
+    duty: Duty,
+    dialer: Dialer,
+    reactor: R,
+    lanes: Vec<Lane>,
+    connections: Vec<Connection>,
+    asked: Asked,
+    pauses: BinaryHeap<Reverse<(Nanos, u32)>>,
+}
+
 impl<'a, R: Reactor> Clients<'a, R> {
     /// The connections of a worker, none of them open.
-    pub(super) fn new(duty: Duty, worker: &'a Worker<'a>) -> Result<Self, Error> {
-        let n = duty.connections.len();
-        let system = |cause| Error::System { what: format!("prepare connections over {}", R::NAME), cause };
-        // One more than there are connections: the bell of the dialer.
-        let mut reactor = R::new(token(n + 1).0).map_err(system)?;
-        let mut dialer = duty.target.dialing.dialer(duty.idx, duty.n_workers)?;
-        if let Some(bell) = dialer.bell() {
-            reactor.adopt(token(n), bell);
-        }
-        let lanes =
-            duty.target.dialing.routes.iter().enumerate().map(|(idx, route)| duty.lane(idx, route, &mut reactor));
+    pub(super) fn new(equipment: Equipment<R>, worker: &'a Worker<'a>) -> Self {
+        let Equipment { duty, dialer, reactor, lanes, connections, asked, pauses } = equipment;
         let is_measured = duty.target.is_counted || worker.phase() == Phase::Measure;
-        Ok(Self {
+        Self {
             worker,
-            lanes: lanes.collect(),
+            lanes,
             dialer,
             desk: Desk::default(),
             reactor,
-            connections: duty.connections.iter().map(|lane| Connection::new(*lane)).collect(),
-            asked: Asked::new(n, duty.target.pipeline),
-            pauses: BinaryHeap::with_capacity(n),
+            connections,
+            asked,
+            pauses,
             agenda: if duty.arrivals.is_some() { Agenda::Open } else { Agenda::Closed },
             batching: duty.batching,
             stop: duty.stop,
@@ -174,7 +176,7 @@ impl<'a, R: Reactor> Clients<'a, R> {
             swept: (Nanos::ZERO, 0),
             outcome: Outcome::default(),
             target: duty.target,
-        })
+        }
     }
 
     /// Keeps the load up until the trial is over, then waits shortly for the last answers.
@@ -308,6 +310,28 @@ impl<'a, R: Reactor> Clients<'a, R> {
 }
 
 impl Duty {
+    /// Makes the reactor and all that there is one of for each connection.
+    pub(super) fn equip<R: Reactor>(self) -> Result<Equipment<R>, Error> {
+        let n = self.connections.len();
+        let system = |cause| Error::System { what: format!("prepare connections over {}", R::NAME), cause };
+        // One more than there are connections: the bell of the dialer.
+        let mut reactor = R::new(token(n + 1).0).map_err(system)?;
+        let mut dialer = self.target.dialing.dialer(self.idx, self.n_workers)?;
+        if let Some(bell) = dialer.bell() {
+            reactor.adopt(token(n), bell);
+        }
+        let routes = self.target.dialing.routes.iter().enumerate();
+        Ok(Equipment {
+            lanes: routes.map(|(idx, route)| self.lane(idx, route, &mut reactor)).collect(),
+            connections: self.connections.iter().map(|lane| Connection::new(*lane)).collect(),
+            asked: Asked::new(n, self.target.pipeline),
+            pauses: BinaryHeap::with_capacity(n),
+            dialer,
+            reactor,
+            duty: self,
+        })
+    }
+
     fn lane(&self, idx: usize, route: &Route, reactor: &mut impl Reactor) -> Lane {
         let target = &self.target;
         let powers = || (0..u16::BITS).map(|power| 1_u16 << power).take_while(|times| *times <= target.pipeline);

@@ -117,6 +117,7 @@ fn note(curve: &LoadCurve) -> Option<String> {
         (Ending::AllKept, _) => "the highest rate that was allowed: the limit is above it".to_owned(),
         (Ending::AllBroken, _) => format!("the objective is not kept at {} either", show(curve.broken)),
         (Ending::OutOfBudget, _) => "not sure: the trials that were allowed ran out".to_owned(),
+        (Ending::Unsettled, _) => "not sure: trials at the same rate contradict each other".to_owned(),
         (Ending::Stopped, _) => "not sure: the search did not come to its end".to_owned(),
     };
     Some(text)

@@ -117,6 +117,7 @@ fn note(curve: &LoadCurve) -> Option<String> {
         (Ending::AllKept, _) => "the highest rate that was allowed: the limit is above it".to_owned(),
         (Ending::AllBroken, _) => format!("the objective is not kept at {} either", show(curve.broken)),
         (Ending::OutOfBudget, _) => "not sure: the trials that were allowed ran out".to_owned(),
+        (Ending::Unsettled, _) => "not sure: trials at the same rate contradict each other".to_owned(),
         (Ending::Stopped, _) => "not sure: the search did not come to its end".to_owned(),
     };
     Some(text)
@@ -173,7 +174,15 @@ pub(crate) fn sentence(run: &Run, test: &TestRun) -> Option<String> {
             format!("{target} seems to keep {objective} up to {interval}, but that is not sure{own}")
         }
         (_, Some(kept), None) => format!("{target} seems to keep {objective} at {}; more was not tried", show(kept)),
-        (_, None, _) => return None,
+        (_, None, Some(broken)) => {
+            let lowest = curve.points.first()?;
+            let own = match most_frequent_cause(lowest) {
+                Some(Cause::Generator) => format!(", as fathom itself was late even at {}", show(lowest.offered)),
+                _ => String::new(),
+            };
+            format!("no rate below {} was found that keeps {objective} for sure{own}", show(broken))
+        }
+        (_, None, None) => return None,
     })
 }
 
@@ -229,6 +238,20 @@ mod tests {
         let run = found(Ending::OutOfBudget, Cause::Objective);
         assert!(title(&run).ends_with("up to 4.00 – 4.10 kpps, but that is not sure"), "{}", title(&run));
         assert!(run.tests[0].summaries[0].note.as_ref().unwrap().starts_with("not sure"));
+    }
+
+    #[test]
+    fn a_search_that_was_sure_of_no_rate_says_so() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 1000), (1000, 1000)]);
+        story.search(Ending::OutOfBudget, Cause::Objective);
+        let curve = story.run.tests[0].curve.as_mut().unwrap();
+        curve.kept = None;
+        for trial in &mut curve.points[0].trials {
+            trial.vote = Vote::Broken(Cause::Generator);
+        }
+        let words = "no rate below 4.10 kpps was found that keeps loss <= 0.10 % for sure, as fathom itself was late even at 1.00 kpps";
+        assert_eq!(title(&story.analyzed()), words);
     }
 
     #[test]

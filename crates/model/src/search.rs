@@ -120,6 +120,8 @@ pub enum Ending {
     AllBroken,
     /// The trials or the time that were allowed are used up; what is known is not confirmed.
     OutOfBudget,
+    /// Trials contradict each other at all rates that were tried for an end, so that none of them can be confirmed.
+    Unsettled,
     /// It was interrupted, or a trial failed.
     Stopped,
 }

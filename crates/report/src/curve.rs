@@ -94,6 +94,7 @@ pub(crate) fn remark(curve: &LoadCurve) -> Option<&'static str> {
         Ending::AllKept => Some("every rate that was allowed is kept"),
         Ending::AllBroken => Some("every rate that was allowed is broken"),
         Ending::OutOfBudget => Some("the trials that were allowed ran out before the ends were sure"),
+        Ending::Unsettled => Some("trials at the same rate contradict each other, so that no end is sure"),
         Ending::Stopped => Some("the search did not come to its end"),
     }
 }

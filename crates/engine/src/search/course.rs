@@ -22,6 +22,8 @@ const LED_MAX: u32 = 7;
 const CONFIRM_MIN: u32 = 16;
 /// An end that so many votes do not confirm is given up too: with more than one stray in five it would take longer than it is worth.
 const CONFIRM_MAX: u32 = 60;
+/// An end that was given up so often, ever further out, is not blurred: trials go wrong at any load.
+const GIVEN_UP_MAX: u32 = 6;
 /// The part of the error that the first claim about each end may have; six or seven votes that agree are enough for it.
 const FIRST_CLAIM: f64 = 0.35;
 /// An end that was shown to be on the wrong side leaves a gap that is narrowed again, this often.
@@ -43,6 +45,7 @@ pub fn search<M: Measurer>(aim: &Aim, measurer: &mut M) -> Found<M::Error> {
     let (ending, error) = match outcome {
         Ok(ending) => (ending, course.draw(ends.kept).err().and_then(Halt::error)),
         Err(Halt::Budget) => (Ending::OutOfBudget, None),
+        Err(Halt::Unsettled) => (Ending::Unsettled, None),
         Err(Halt::Voids) => (Ending::Stopped, None),
         Err(Halt::Failed(error)) => (Ending::Stopped, Some(error)),
     };
@@ -52,6 +55,7 @@ pub fn search<M: Measurer>(aim: &Aim, measurer: &mut M) -> Found<M::Error> {
 /// Why no trial is made any more.
 enum Halt<E> {
     Budget,
+    Unsettled,
     Voids,
     Failed(E),
 }
@@ -60,7 +64,7 @@ impl<E> Halt<E> {
     fn error(self) -> Option<E> {
         match self {
             Self::Failed(error) => Some(error),
-            Self::Budget | Self::Voids => None,
+            Self::Budget | Self::Unsettled | Self::Voids => None,
         }
     }
 }
@@ -214,7 +218,7 @@ impl<M: Measurer> Course<'_, M> {
     /// Returns whether an end turned out to be the other one.
     fn confirm(&mut self, ends: &mut Ends) -> Result<bool, Halt<M::Error>> {
         let mut turned = false;
-        let mut n_moves = [0, 0];
+        let (mut n_moves, mut n_given_up) = ([0, 0], [0, 0]);
         let mut turn = End::Kept;
         loop {
             let open = |end: End| ends.at(end).filter(|_| ends.certainty(end) == Certainty::Likely);
@@ -239,7 +243,13 @@ impl<M: Measurer> Course<'_, M> {
                     ends.confirm(end.other());
                     self.likely_beyond(end, load)
                 }
-                Judged::GivenUp => None,
+                Judged::GivenUp => {
+                    n_given_up[usize::from(end == End::Broken)] += 1;
+                    if n_given_up.contains(&GIVEN_UP_MAX) {
+                        return Err(Halt::Unsettled);
+                    }
+                    None
+                }
             };
             let n_moves = &mut n_moves[usize::from(end == End::Broken)];
             *n_moves += 1;

@@ -218,6 +218,14 @@ fn a_search_that_is_cut_short_among_contradictions_has_ends_that_nothing_contrad
 }
 
 #[test]
+fn a_target_that_keeps_nothing_reliably_ends_a_search_before_its_budget() {
+    let mut noise = Noise(3);
+    let found = searched(&aim(), |load, _| load < 41_200.0 && noise.uniform() < 0.5);
+    assert_eq!(found.ending, Ending::Unsettled);
+    assert!(n_trials(&found) < 250, "{} trials", n_trials(&found));
+}
+
+#[test]
 fn a_search_that_is_interrupted_keeps_its_points() {
     let found = search(&aim(), &mut Target(|load, n| if n < 9 { Ok(saw(load <= 41_200.0)) } else { Err("ctrl-C") }));
     assert_eq!((found.ending, found.error), (Ending::Stopped, Some("ctrl-C")));

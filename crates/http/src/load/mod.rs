@@ -12,6 +12,7 @@ mod ledger;
 mod outcome;
 mod queue;
 mod target;
+mod waking;
 mod way;
 
 use std::sync::Arc;

@@ -28,6 +28,7 @@ use super::{
     outcome::{Counter, Outcome},
     queue::{Free, Late, Queue, Share},
     target::Target,
+    waking::Waking,
     way::Batching,
 };
 use crate::{
@@ -53,8 +54,6 @@ const PAUSE_MIN: Nanos = Nanos::from_millis(10);
 const PAUSE_DOUBLINGS: u32 = 6;
 /// So much of a body left is worth a receive of its own that discards it; less comes with the next receive anyway.
 const DISCARD_MIN: u64 = 32 * 1024;
-/// A sleep costs the processor about as much as looking at the clock for this long, and ends less exactly.
-const SPIN: Nanos = Nanos::from_micros(5);
 
 /// What sets the pace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +121,7 @@ pub(super) struct Clients<'a, R> {
     pauses: BinaryHeap<Reverse<(Nanos, u32)>>,
     agenda: Agenda,
     batching: Batching,
+    waking: Waking,
     stop: StopFlag,
     start: Nanos,
     left: Option<u64>,
@@ -167,6 +167,7 @@ impl<'a, R: Reactor> Clients<'a, R> {
             pauses,
             agenda: if duty.arrivals.is_some() { Agenda::Open } else { Agenda::Closed },
             batching: duty.batching,
+            waking: Waking::default(),
             stop: duty.stop,
             start: worker.start,
             left: duty.left,
@@ -200,6 +201,9 @@ impl<'a, R: Reactor> Clients<'a, R> {
             self.reactor
                 .wait(patience)
                 .map_err(|cause| Error::System { what: "wait for answers".to_owned(), cause })?;
+            if self.agenda == Agenda::Open && patience.until > now {
+                self.waking.learn(patience.until, clock::now());
+            }
             for _ in 0..COMPLETIONS_MAX {
                 let Some(completion) = self.reactor.next() else { break };
                 self.attend(completion);
@@ -242,8 +246,7 @@ impl<'a, R: Reactor> Clients<'a, R> {
         let queues = self.lanes.iter_mut().filter_map(|lane| lane.queue.as_mut());
         let due = queues.filter_map(Queue::next_due).min().filter(|_| self.over_at.is_none());
         if let Some(due) = due.map(|due| self.start + due) {
-            // A sleep this short would end later than looking again does.
-            until = until.min(if due < now + SPIN { now } else { due });
+            until = until.min((due.since(self.waking.early())).max(now));
         }
         let batch = if self.may_ask { self.batching.batch(self.n_asking) } else { None };
         Patience { until, batch }

@@ -176,7 +176,26 @@ impl Ring {
             return Err(error);
         }
         let span = until.since(clock::now());
+        if span == Nanos::ZERO {
+            return self.look();
+        }
         self.enter(1, batch.filter(|batch| batch.n > 1 && self.has_min_wait()), span)
+    }
+
+    /// Hands over what is queued and takes the completions there are; a wait without time would still give the processor up.
+    fn look(&mut self) -> Result<()> {
+        /// `IORING_ENTER_GETEVENTS`: work out completions, which is put off until then.
+        const GET_EVENTS: u32 = 1;
+        let n_queued = u32::try_from(self.io.submission().len()).expect("the queue is short");
+        // SAFETY: no argument is given, and what queued requests point to stays valid, as `push` was promised.
+        match unsafe { self.io.submitter().enter::<libc::sigset_t>(n_queued, 0, GET_EVENTS, None) } {
+            Ok(_) => {}
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)) => {}
+            Err(error) => return Err(Error::new("io_uring_enter", error)),
+        }
+        self.forget_handed_over();
+        self.take();
+        Ok(())
     }
 
     fn enter(&mut self, n_wanted: usize, batch: Option<Batch>, span: Nanos) -> Result<()> {

@@ -9,6 +9,7 @@ use fathom_sys::{
     namespace::NetNs,
     netlink::Netlink,
     packet_socket::{Queueing, Sender},
+    reactor::uring,
 };
 use serde::Serialize;
 
@@ -63,6 +64,7 @@ const CHECKS: &[fn() -> Check] = &[
     raw_frames,
     xdp,
     kernel_pktgen,
+    io_uring,
     cores,
     open_files,
     udp_buffer,
@@ -166,6 +168,17 @@ fn kernel_pktgen() -> Check {
         state,
         seen,
         &["frames are sent through AF_PACKET instead", "allow: sudo modprobe pktgen"],
+    )
+}
+
+fn io_uring() -> Check {
+    Check::tried(
+        "io_uring",
+        uring::is_allowed(),
+        &[
+            "needs Linux 6.1; without it, connections are served over epoll, at more processor time per request",
+            "allow: sysctl kernel.io_uring_disabled=0; in a container: a seccomp profile that has io_uring_setup",
+        ],
     )
 }
 

@@ -27,7 +27,13 @@ fn service_times(capture: &[u8]) -> Histogram {
                 }
                 reader.consume(length);
             }
-            Err(PcapError::Incomplete(_)) => reader.refill().unwrap(),
+            Err(PcapError::Incomplete(_)) => {
+                if reader.reader_exhausted() {
+                    // The last packet is half written.
+                    return times;
+                }
+                reader.refill().unwrap();
+            }
             Err(PcapError::Eof) => return times,
             Err(error) => panic!("{error:?}"),
         }
@@ -59,7 +65,8 @@ fn measured(stage: &Stage, lab: &LabUp<'_>, words: &[&str]) -> (Histogram, Histo
     // The process that enters the host is not the one that captures.
     let named = ["sh", "-c", "echo pid $$; exec \"$@\"", "sh"];
     let tcpdump = ["tcpdump", "-Z", "root", "-i", "eth0", "-s", SNAP, "-B", "65536", "-w", file_name];
-    let options = ["-U", "--immediate-mode", "--time-stamp-precision=nano", "tcp"];
+    // Packets are handed over in blocks: to be told of each would take microseconds between its stamp and its way out.
+    let options = ["-U", "--time-stamp-precision=nano", "tcp"];
     let capture = stage.start([&["lab", "exec", lab.name, "a", "--"], &named[..], &tcpdump, &options].concat());
     let tcpdump: u32 = capture.says("pid ").trim_start_matches("pid ").trim().parse().unwrap();
     // It writes the head of the file when it listens.
@@ -67,12 +74,18 @@ fn measured(stage: &Stage, lab: &LabUp<'_>, words: &[&str]) -> (Histogram, Histo
     let common = ["http", "--lab", lab.name, "--test", "open", "--rate", "10k", "--connections", "64"];
     let spans = ["--warmup", "0s", "--duration", "2s", "--rounds", "1", "--json"];
     let run = stage.fathom([&common[..], &spans, words].concat()).succeeded().run();
+    let mut records = run.tests[0].trials[0].records.values();
+    let record = records.find(|record| record.side == Side::Initiator).unwrap();
+    let reported = record.distributions[distribution::SERVICE_TIME].clone();
+    // A block is handed over when it is full, or old: all of them must be there before the capture is ended.
+    let captured = until(|| {
+        let captured = service_times(&fs::read(&file).unwrap());
+        (captured.count() >= reported.count()).then_some(captured)
+    });
     Pidfd::open(tcpdump).unwrap().send(Signal::Interrupt).unwrap();
     let said = capture.ends().stderr;
     assert!(said.contains("0 packets dropped by kernel"), "{said}");
-    let mut records = run.tests[0].trials[0].records.values();
-    let record = records.find(|record| record.side == Side::Initiator).unwrap();
-    (record.distributions[distribution::SERVICE_TIME].clone(), service_times(&fs::read(file).unwrap()))
+    (reported, captured)
 }
 
 #[test]
@@ -86,14 +99,11 @@ fn latency_by_the_kernels_stamps_is_that_of_a_capture() {
     let stage = Stage::new();
     let lab = stage.lab("captured");
     let (reported, captured) = measured(&stage, &lab, &["--timestamps", "kernel"]);
-    assert!(
-        reported.count() > 19_000 && captured.count() >= reported.count(),
-        "{} {}",
-        reported.count(),
-        captured.count()
-    );
+    assert!(reported.count() > 19_000, "{} were answered", reported.count());
     for q in [0.5, 0.99] {
         let (said, was) = (reported.quantile(q).unwrap(), captured.quantile(q).unwrap());
-        assert!(said.abs_diff(was) <= DIFFERENCE_MAX, "q {q}: {} against {}", Nanos(said), Nanos(was));
+        // Two values that hardly differ may lie in two buckets.
+        let width = was / 256;
+        assert!(said.abs_diff(was) <= DIFFERENCE_MAX + width, "q {q}: {} against {}", Nanos(said), Nanos(was));
     }
 }

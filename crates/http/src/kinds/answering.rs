@@ -26,13 +26,14 @@ impl Answering {
     pub(super) fn prepare(role: &Role) -> Result<Self, Error> {
         let own = role.address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let connections = role.settings.count("connections").unwrap_or(1);
-        allow_connections(connections)?;
+        allow_connections(connections * 2)?;
         let options = ResponderOptions {
             workers: role.cores.len().max(1),
-            // The kernel spreads connections unevenly over the workers.
-            connections_max: usize::try_from(connections).unwrap_or(usize::MAX),
             ..ResponderOptions::read(&role.settings, role.seed).map_err(Error::Setting)?
         };
+        // The kernel spreads connections unevenly over the workers, and the end of one may be seen after the next has come.
+        let connections_max = usize::try_from(connections * 2).unwrap_or(usize::MAX).max(options.connections_max);
+        let options = ResponderOptions { connections_max, ..options };
         let responder = Responder::bind((own, 0).into(), options)?;
         Ok(Self { address: responder.address(), attendants: responder.attendants()?, cores: role.cores.clone() })
     }

@@ -111,7 +111,7 @@ pub struct Batch {
 ///
 /// let listener = socket::listen(([127, 0, 0, 1], 0).into(), 8)?;
 /// let address = socket::local_address(&listener)?;
-/// let mut reactor = Epoll::new(2)?;
+/// let mut reactor: Epoll = Reactor::new(2)?;
 /// reactor.listen(Token(0), listener);
 /// reactor.connect(Token(1), socket::stream_nonblocking(address)?, &address.into());
 /// let mut connected = false;

@@ -21,6 +21,7 @@ lint:
 
 bench:
 	bench/run.sh
+	bench/memory
 	bench/accuracy
 	bench/repeatability
 

@@ -53,6 +53,7 @@ NGINX = tools.Page(tools.NGINX_PORT)
 OWN = tools.Page(tools.RESPONDER_PORT)
 HTTP = f"HTTP keep-alive, {tools.CONNECTIONS} connections, 1 thread, {tools.FILE_BYTES} bytes"
 CLOSES = "connection per request"
+LARGE_BATCH = tools.fathom_http(NGINX, "--batch", "32", "--batch-wait", "500us")
 LIKE_AB = tools.fathom_http(NGINX, "--per-connection", "1")
 
 
@@ -68,8 +69,8 @@ def by_bytes(size: int, name: str) -> Row:
 HTTP_ROWS = [
     Row(f"{HTTP}, nginx", "request", 1, tools.fathom_http(NGINX), tools.wrk(NGINX), tools.serve_nginx, aim=0.60),
     Row(
-        *(f"{HTTP}, nginx, batches of 32", "request", 1, tools.fathom_http(NGINX, "--batch", "32"), tools.wrk(NGINX)),
-        *(tools.serve_nginx, "an answer may wait for 31 others, at most 100 µs"),
+        *(f"{HTTP}, nginx, batches of 32", "request", 1, LARGE_BATCH, tools.wrk(NGINX)),
+        *(tools.serve_nginx, "an answer may wait for 31 others, at most 500 µs"),
         aim=0.55,
     ),
     Row(

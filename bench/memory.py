@@ -6,6 +6,8 @@ Many connections need many source addresses, so they stay on the loopback of the
 """
 
 import argparse
+import contextlib
+import resource
 import signal
 import subprocess
 import sys
@@ -16,7 +18,8 @@ from hosts import GENERATOR, Failed, Lab, wait_for
 
 PORT = 8080
 SOURCES = "127.0.0.0/27"
-FEW, MANY = 1_000, 60_000
+# The second as far as the hard limit of descriptors allows, which either end has.
+FEW, MANY = 1_000, min(60_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 1_000)
 BYTES_MAX = 2048
 GROWTH_MAX = 0.02
 
@@ -28,17 +31,33 @@ def anonymous_bytes(pid: int) -> int:
     raise Failed(f"process {pid} has ended")
 
 
-def agent_of(controller: int) -> int:
-    """The child that measures, found by what it was started as."""
+def descendants(of: int) -> list[int]:
+    """All processes below one, which has started them or whose children have."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The name stands in parentheses and may hold anything.
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found, wanted = [], [of]
+    while wanted:
+        parent = wanted.pop()
+        children = [pid for pid, above in parents.items() if above == parent]
+        found += children
+        wanted += children
+    return found
 
-    def child():
-        for task in Path(f"/proc/{controller}/task").glob("*/children"):
-            for pid in task.read_text().split():
-                if b"agent" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
-                    return int(pid)
+
+def agent_of(started: int) -> int:
+    """The process that measures, found by what it was started as."""
+
+    def agent():
+        for pid in descendants(started):
+            with contextlib.suppress(OSError):
+                if b"agent" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2]:
+                    return pid
         return None
 
-    return wait_for(child, 10, "the agent")
+    return wait_for(agent, 10, "the agent")
 
 
 def asking(lab: Lab, n_connections: int, seconds: int) -> subprocess.Popen:
@@ -58,7 +77,7 @@ def per_connection(lab: Lab) -> float:
     sizes = []
     for n_connections in (FEW, MANY):
         controller = asking(lab, n_connections, 30)
-        agent = agent_of(controller_of(controller))
+        agent = agent_of(controller.pid)
         wait_for(lambda: True if established(lab) >= n_connections else None, 25, f"{n_connections} connections")
         time.sleep(2)
         sizes.append(anonymous_bytes(agent))
@@ -68,26 +87,10 @@ def per_connection(lab: Lab) -> float:
     return (sizes[1] - sizes[0]) / (MANY - FEW)
 
 
-def controller_of(started: subprocess.Popen) -> int:
-    """`timeout` and `lab exec` come before the program itself."""
-
-    def program():
-        pids = [started.pid]
-        while pids:
-            pid = pids.pop()
-            if b"http" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2]:
-                return pid
-            for task in Path(f"/proc/{pid}/task").glob("*/children"):
-                pids += [int(child) for child in task.read_text().split()]
-        return None
-
-    return wait_for(program, 10, "fathom http")
-
-
 def growth(lab: Lab, seconds: int) -> tuple[int, int]:
     """The memory in the first tenth of a long run, and at its end."""
     controller = asking(lab, 100, seconds)
-    agent = agent_of(controller_of(controller))
+    agent = agent_of(controller.pid)
     time.sleep(seconds / 10)
     early = anonymous_bytes(agent)
     time.sleep(seconds * 0.85)

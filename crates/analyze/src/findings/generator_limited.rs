@@ -97,6 +97,14 @@ impl Cause for OfferedTooLittle {
     fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
         let Some(offered) = seen.offered().filter(|offered| offered.share < OFFERED) else { return Vec::new() };
         let Offered { host: sender, side, sent, intended, share } = offered;
+        // A search judges each of its trials by itself, and says whose limit it found.
+        if seen.test.curve.is_some() {
+            return Vec::new();
+        }
+        // Requests that wait for a connection wait for the target, which is what an open load is to show.
+        if seen.total(side, count::LATE_NO_CONNECTION) > seen.total(side, count::LATE_OWN_CPU) {
+            return Vec::new();
+        }
         let mut evidence = vec![counted(sender, count::INTENDED, intended), counted(sender, count::SENT, sent)];
         let refused = seen.growth(sender, host::UDP_SNDBUF_ERRORS, None) + seen.total(side, count::SEND_REFUSED);
         if refused > 0 {
@@ -170,5 +178,17 @@ mod tests {
         assert!(finding.title.starts_with("only 90.0 % of what was asked for was sent"), "{}", finding.title);
         story.total("client", count::INTENDED, 905);
         assert_eq!(story.finding("offered-too-little"), None);
+    }
+
+    #[test]
+    fn requests_that_wait_for_the_target_are_not_what_the_tool_failed_to_offer() {
+        let mut story = Story::new();
+        story.udp_stream(&[(900, 900)]);
+        story.total("client", count::INTENDED, 1000);
+        story.total("client", count::LATE_NO_CONNECTION, 90);
+        story.total("client", count::LATE_OWN_CPU, 10);
+        assert_eq!(story.finding("offered-too-little"), None);
+        story.total("client", count::LATE_OWN_CPU, 100);
+        assert!(story.finding("offered-too-little").is_some());
     }
 }

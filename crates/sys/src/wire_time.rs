@@ -23,6 +23,9 @@ use crate::{
 
 /// Asks for stamps of all that is sent and received from now on; the connection must be established.
 ///
+/// The first socket of a system that asks has stamps of what it receives only a moment later: the kernel leaves switching them on
+/// to a work queue (`net_enable_timestamp` in `net/core/dev.c`).
+///
 /// # Errors
 /// `setsockopt(SO_TIMESTAMPING)`, when it is not a connected socket.
 pub fn enable(connection: impl AsFd) -> Result<()> {
@@ -163,10 +166,22 @@ mod tests {
         (near, listener.accept().unwrap().0)
     }
 
+    /// A connection that has asked, and whose arrivals are stamped.
+    fn stamped_pair() -> (TcpStream, TcpStream) {
+        let (near, mut far) = pair();
+        enable(&near).unwrap();
+        let mut is_stamped = || {
+            far.write_all(b"1").unwrap();
+            near.peek(&mut [0]).unwrap();
+            recv(&near, &mut [0]).unwrap().unwrap().at.is_some()
+        };
+        while !is_stamped() {}
+        (near, far)
+    }
+
     #[test]
     fn a_send_leaves_after_it_was_asked_for_and_before_its_answer_arrives() {
-        let (mut near, mut far) = pair();
-        enable(&near).unwrap();
+        let (mut near, mut far) = stamped_pair();
         let (epoch, before) = (Epoch::now(), clock::now());
         near.write_all(b"12345").unwrap();
         let mut asked = [0; 5];

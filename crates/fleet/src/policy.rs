@@ -144,8 +144,14 @@ fn texts(role: &Role, options: &[OptionDoc]) -> Vec<Said> {
 impl Said {
     /// The addresses that it stands for: an empty list when it is no destination, nothing when it is one that cannot be judged.
     fn addresses(&self) -> Option<Vec<IpAddr>> {
-        let words = self.value.split([',', ' ', '\n']).filter(|word| !word.is_empty());
-        let found: Option<Vec<_>> = words.map(|word| self.addresses_of(word)).collect();
+        let words: Vec<&str> = self.value.split([',', ' ', '\n']).filter(|word| !word.is_empty()).collect();
+        // A number in front of a URL says how often it is asked for.
+        let is_weight = |idx: usize, word: &str| {
+            word.bytes().all(|byte| byte.is_ascii_digit())
+                && words.get(idx + 1).is_some_and(|next| next.contains("://"))
+        };
+        let destinations = words.iter().enumerate().filter(|(idx, word)| !is_weight(*idx, word));
+        let found: Option<Vec<_>> = destinations.map(|(_, word)| self.addresses_of(word)).collect();
         found.map(|found| found.concat())
     }
 
@@ -263,9 +269,14 @@ mod tests {
             assert_eq!(failure.class, Class::Preflight, "{peer}");
             assert!(failure.hint.unwrap().contains("--allow"));
         }
-        for url in
-            ["http://203.0.113.1/x", "http://me:secret@203.0.113.1:81?x=1", "http://localhost:8080/", "localhost"]
-        {
+        for url in [
+            "http://203.0.113.1/x",
+            "http://me:secret@203.0.113.1:81?x=1",
+            "http://localhost:8080/",
+            "localhost",
+            "3405803777",
+            "3 http://198.18.0.1/\n1 http://203.0.113.1/",
+        ] {
             let settings = Settings::default().with("url", url);
             assert!(policy().check(&role(settings, &[]), OPTIONS).is_err(), "{url}");
         }
@@ -292,6 +303,8 @@ mod tests {
             .with("url", "http://[::ffff:198.18.0.1]:80/")
             .with("algorithm", "Accept: */*;q=0.8 Version: 1.2");
         assert_eq!(policy().check(&role(settings, &peers), OPTIONS), Ok(()));
+        let weighted = Settings::default().with("url", "70 http://198.18.0.1/a\n30 http://198.18.0.1/b");
+        assert_eq!(policy().check(&role(weighted, &[]), OPTIONS), Ok(()));
     }
 
     #[test]

@@ -66,8 +66,11 @@ pub(crate) struct Load {
 /// # Errors
 /// The limit of open descriptors is lower and must not be raised.
 pub(crate) fn allow_connections(count: u64) -> Result<(), Error> {
-    limits::allow_descriptors(count + DESCRIPTORS_MORE)
-        .map_err(|cause| Error::system(format!("open {count} connections"), "CAP_SYS_RESOURCE", cause))
+    let n_descriptors = count + DESCRIPTORS_MORE;
+    limits::allow_descriptors(n_descriptors).map_err(|cause| Error::Unsupported {
+        what: format!("{count} connections are more than this process may have open: {cause}: {}", cause.source),
+        hint: Some(format!("raise the limit (ulimit -n {n_descriptors}, with CAP_SYS_RESOURCE), or ask for fewer")),
+    })
 }
 
 impl Load {

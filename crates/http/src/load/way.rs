@@ -2,7 +2,10 @@
 
 use fathom_engine::Error;
 use fathom_model::{Note, Settings, units::Nanos};
-use fathom_sys::reactor::{Adaptive, Batch, uring};
+use fathom_sys::reactor::{
+    Adaptive, Batch,
+    uring::{self, Waits},
+};
 
 /// The reactors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +75,12 @@ impl Way {
             };
         }
         match uring::is_allowed() {
-            Ok(()) => Ok(Self::uring(settings, is_closed)),
+            Ok(_) if !is_closed => Ok(Self::uring(Batching::One, "io_uring".to_owned())),
+            Ok(Waits::ForOne) => {
+                let text = "io_uring; each answer was taken when it came, as waits for several need Linux 6.12";
+                Ok(Self::uring(Batching::One, text.to_owned()))
+            }
+            Ok(Waits::ForSeveral) => Ok(Self::in_batches(settings)),
             Err(error) if asked == "io_uring" => {
                 let what = format!("io_uring is not to be had here: {error}: {}", error.source);
                 Err(Error::Unsupported { what, hint: Some("leave out reactor, or set it to epoll".to_owned()) })
@@ -83,11 +91,14 @@ impl Way {
         }
     }
 
-    fn uring(settings: &Settings, is_closed: bool) -> Self {
+    fn uring(batching: Batching, text: String) -> Self {
+        Self { which: Which::Uring, batching, note: note(text) }
+    }
+
+    fn in_batches(settings: &Settings) -> Self {
         let within = settings.span("batch-wait").unwrap_or(Nanos::from_micros(100));
         let n = settings.count("batch").and_then(|n| u32::try_from(n).ok());
         let (batching, text) = match n {
-            _ if !is_closed => (Batching::One, "io_uring".to_owned()),
             Some(0 | 1) => (Batching::One, "io_uring; each answer was taken when it came".to_owned()),
             Some(n) => {
                 let text =
@@ -101,7 +112,7 @@ impl Way {
                 (Batching::Adaptive(Adaptive::new(within)), text)
             }
         };
-        Self { which: Which::Uring, batching, note: note(text) }
+        Self::uring(batching, text)
     }
 
     fn epoll(text: String) -> Self {

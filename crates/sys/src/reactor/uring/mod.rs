@@ -137,13 +137,22 @@ impl Receiving {
     }
 }
 
-/// Whether this kernel gives such a ring, and whether a receive that stays works on it.
+/// What a wait of this kernel can be for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waits {
+    /// The first completion: Linux before 6.12.
+    ForOne,
+    /// Several completions, with a bound on the time.
+    ForSeveral,
+}
+
+/// Whether this kernel gives such a ring, and whether a receive that stays works on it; what its waits can be for.
 ///
 /// Old kernels, `kernel.io_uring_disabled` and the seccomp filters of containers are found out here, before a run.
 ///
 /// # Errors
 /// The call that failed, mostly `io_uring_setup`: `EINVAL` before Linux 6.1, `EPERM` or `ENOSYS` when it is forbidden.
-pub fn is_allowed() -> Result<()> {
+pub fn is_allowed() -> Result<Waits> {
     let pair = UnixStream::pair().and_then(|(near, far)| near.set_nonblocking(true).map(|()| (near, far)));
     let (near, far) = pair.map_err(|error| Error::new("socketpair", error))?;
     let mut reactor = Uring::new(1)?;
@@ -159,7 +168,7 @@ pub fn is_allowed() -> Result<()> {
         }
     }
     if reactor.seats[0].receiving == Receiving::Staying {
-        Ok(())
+        Ok(if reactor.batches() { Waits::ForSeveral } else { Waits::ForOne })
     } else {
         Err(Error::new("io_uring_enter(IORING_RECV_MULTISHOT)", io::Error::from(io::ErrorKind::Unsupported)))
     }

@@ -111,10 +111,7 @@ impl<R: Reactor> Clients<'_, R> {
         if counts {
             self.outcome.service.record(service.0);
             self.outcome.first_byte.record(first_byte.0);
-            // An answer that came in one piece has no time between its first byte and its last.
-            if download > Nanos::ZERO {
-                self.outcome.download.record(download.0);
-            }
+            self.outcome.download.record(download.0);
             if self.agenda == Agenda::Open {
                 self.outcome.response.record(response.0);
             }

@@ -140,7 +140,9 @@ fn of_line(run: &Run, test: &TestRun, metric: &Metric) -> Option<f64> {
         (Layer::Frames, Unit::FramesPerSec) => frame_rate(speed, size?).map(PerSec::get),
         (Layer::Udp, Unit::FramesPerSec) => frame_rate(speed, datagram()?).map(PerSec::get),
         (Layer::Udp, Unit::BitsPerSec) => Some((frame_rate(speed, datagram()?)? * size?).get()),
-        (Layer::Tcp | Layer::Http, Unit::BitsPerSec) => best_goodput(speed, mtu?, headers).map(BitsPerSec::get),
+        (Layer::App | Layer::Http | Layer::Tcp, Unit::BitsPerSec) => {
+            best_goodput(speed, mtu?, headers).map(BitsPerSec::get)
+        }
         _ => None,
     }
 }

@@ -73,6 +73,7 @@ pub(crate) fn record(side: Side) -> Record {
         flows: Vec::new(),
         errors: BTreeMap::new(),
         facts: BTreeMap::new(),
+        users: None,
         notes: Vec::new(),
     }
 }

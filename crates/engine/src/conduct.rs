@@ -181,6 +181,7 @@ impl<W> Conducted<W> {
             distributions: BTreeMap::new(),
             flows: Vec::new(),
             facts: BTreeMap::new(),
+            users: None,
             errors: BTreeMap::new(),
             notes,
         }

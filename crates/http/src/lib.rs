@@ -10,6 +10,7 @@ mod load;
 pub mod names;
 pub mod responder;
 pub mod url;
+pub mod users;
 
 pub use kinds::{Closed, KINDS, Open};
 pub use responder::{Responder, ResponderCounts, ResponderOptions};

@@ -14,6 +14,7 @@ pub mod role;
 pub mod run;
 pub mod search;
 pub mod settings;
+pub mod steps;
 pub mod summary;
 pub mod units;
 
@@ -26,4 +27,5 @@ pub use record::{HostRecord, Note, Record, Timeline};
 pub use role::{Endpoints, Phases, Role, Side};
 pub use run::{Run, TestRun, Trial};
 pub use settings::{OptionDoc, Settings, ValueKind};
+pub use steps::{Example, StepKind, StepRecord, UsersRecord};
 pub use summary::{Confidence, Conservation, Limit, LimitKind, Summary};

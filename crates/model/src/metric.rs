@@ -13,6 +13,8 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
+    /// Users that follow a script.
+    App,
     /// Requests of HTTP.
     Http,
     /// Streams, transactions and connections of TCP.
@@ -28,6 +30,7 @@ impl Layer {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::App => "app",
             Self::Http => "http",
             Self::Tcp => "tcp",
             Self::Udp => "udp",

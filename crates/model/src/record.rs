@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{histogram::Histogram, role::Side, units::Nanos};
+use crate::{histogram::Histogram, role::Side, steps::UsersRecord, units::Nanos};
 
 /// Counters over time: one column per counter, one row per interval.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -116,6 +116,9 @@ pub struct Record {
     /// What the other side said of itself, in its own words: `first_head`, `tls_version`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub facts: BTreeMap<String, String>,
+    /// What scripted users did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub users: Option<UsersRecord>,
     /// Errors by cause, such as `connect: connection refused`, with how often each came.
     #[serde(default)]
     pub errors: BTreeMap<String, u64>,

@@ -29,7 +29,7 @@ impl Cause for Retransmissions {
     }
 
     fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
-        if !matches!(seen.test.layer, Layer::Tcp | Layer::Http) {
+        if !matches!(seen.test.layer, Layer::App | Layer::Http | Layer::Tcp) {
             return Vec::new();
         }
         let share = |host: &&str| {

@@ -89,6 +89,7 @@ fn record(shape: &Shape, noise: &mut Noise, side: Side, speed: f64) -> Record {
         flows: Vec::new(),
         errors: BTreeMap::new(),
         facts: BTreeMap::new(),
+        users: None,
         notes: Vec::new(),
     }
 }

@@ -1,0 +1,1 @@
+//! Recordings and plans of other tools, as scenarios.

@@ -1,0 +1,1 @@
+//! A text that says what users do.

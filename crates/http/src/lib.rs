@@ -4,6 +4,7 @@
 //! of scripted users, of plans and of output.
 
 pub mod dial;
+pub mod failures;
 pub mod h1;
 mod kinds;
 mod load;

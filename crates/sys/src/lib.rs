@@ -13,6 +13,7 @@ pub mod epoll;
 mod error;
 pub mod ethtool;
 pub mod limits;
+pub mod lua;
 pub mod namespace;
 pub mod netlink;
 pub mod packet_socket;

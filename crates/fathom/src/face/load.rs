@@ -224,38 +224,6 @@ pub(super) fn per_second(number: u64, span: Nanos) -> f64 {
     if span == Nanos::ZERO { 0.0 } else { approximate(number) / span.as_secs_f64() }
 }
 
-/// Failures by what was under way, as the tools count them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Failures {
-    /// Of names, connections, proxies and handshakes.
-    pub(super) connect: u64,
-    pub(super) send: u64,
-    /// Of answers, unusable ones included.
-    pub(super) receive: u64,
-    /// Whatever was under way.
-    pub(super) timeout: u64,
-}
-
-impl Failures {
-    pub(super) fn of(record: &Record) -> Self {
-        let mut failures = Self::default();
-        for (what, n) in &record.errors {
-            let place = match what.split_once(':') {
-                Some((_, " timeout")) => &mut failures.timeout,
-                Some(("read" | "parse", _)) => &mut failures.receive,
-                Some(("send", _)) => &mut failures.send,
-                _ => &mut failures.connect,
-            };
-            *place += n;
-        }
-        failures
-    }
-
-    pub(super) fn total(self) -> u64 {
-        self.connect + self.send + self.receive + self.timeout
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use fathom_http::names::{STATUS, WORKER_RATE};
+use fathom_http::{
+    failures::Failures,
+    names::{STATUS, WORKER_RATE},
+};
 use fathom_model::{
     Histogram, Record,
     names::{count, distribution},
@@ -13,7 +16,7 @@ use super::{
     options::Options,
     units::{binary, column, metric, time_s, time_us},
 };
-use crate::face::load::{self, Failures};
+use crate::face::load;
 
 /// A row of the table of threads.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -87,7 +90,7 @@ impl Outcome {
             n_requests,
             n_bytes: within(count::BYTES_RECEIVED).0,
             span,
-            failures: Failures::of(record),
+            failures: Failures::of(&record.errors),
             n_refused: STATUS[2..].iter().map(|name| within(name).0).sum(),
         }
     }

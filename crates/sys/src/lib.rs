@@ -21,6 +21,7 @@ pub mod process;
 pub mod reactor;
 pub mod signal;
 pub mod socket;
+pub mod streams;
 pub mod tcp_info;
 pub mod wire_time;
 

@@ -47,7 +47,7 @@ const OWN: [OptionDoc; 8] = [
         help: "header fields of the form Name: value, a line each, with which the script begins",
     },
     OptionDoc {
-        name: "allow",
+        name: "script-allow",
         value: ValueKind::Text,
         default: None,
         help: "addresses and networks that the script may choose beside those of the URL",
@@ -181,7 +181,12 @@ impl Test for Scripting {
 impl Scripting {
     /// Brings home what the script has said and got wrong.
     fn tell(&self, record: &mut Record, faults: &Faults, batches: Histogram) {
-        let parts = [(facts::BEFORE, Part::Before), (facts::DURING, Part::During), (facts::AFTER, Part::After)];
+        let parts = [
+            (facts::BEFORE, Part::Before),
+            (facts::DURING, Part::During),
+            (facts::AFTER, Part::After),
+            (facts::ERRORS, Part::Errors),
+        ];
         let said = parts.map(|(name, part)| (name, self.world.output.text(part)));
         let complaints = (facts::COMPLAINTS, self.world.complaints.join("\n"));
         for (name, text) in said.into_iter().chain([complaints]).filter(|(_, text)| !text.is_empty()) {

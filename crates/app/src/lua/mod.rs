@@ -29,6 +29,8 @@ pub mod facts {
     pub const DURING: &str = "script_output";
     /// Printed by `done`.
     pub const AFTER: &str = "script_output_after";
+    /// Written to standard error, at any time.
+    pub const ERRORS: &str = "script_errors";
     /// Why the script was not loaded, a line for each state.
     pub const COMPLAINTS: &str = "script_complaints";
 }

@@ -11,13 +11,24 @@ pub(super) enum Part {
     Before,
     During,
     After,
+    /// What was meant for standard error, at any time.
+    Errors,
 }
 
 #[derive(Debug, Default)]
 struct Pages {
     part: usize,
-    texts: [Vec<u8>; 3],
-    n_left_out: [usize; 3],
+    texts: [Vec<u8>; 4],
+    n_left_out: [usize; 4],
+}
+
+impl Pages {
+    fn add(&mut self, part: usize, text: &[u8]) {
+        let room = KEPT_MAX - self.texts[part].len();
+        let (kept, rest) = text.split_at(text.len().min(room));
+        self.texts[part].extend_from_slice(kept);
+        self.n_left_out[part] += rest.len();
+    }
 }
 
 /// What all states of a trial have printed; clones are the same.
@@ -35,13 +46,12 @@ impl Output {
     }
 
     pub(super) fn collect(&self, text: &[u8]) {
-        self.with(|pages| {
-            let part = pages.part;
-            let room = KEPT_MAX - pages.texts[part].len();
-            let (kept, rest) = text.split_at(text.len().min(room));
-            pages.texts[part].extend_from_slice(kept);
-            pages.n_left_out[part] += rest.len();
-        });
+        self.with(|pages| pages.add(pages.part, text));
+    }
+
+    /// Keeps what was meant for standard error.
+    pub(super) fn collect_error(&self, text: &[u8]) {
+        self.with(|pages| pages.add(Part::Errors as usize, text));
     }
 
     /// All of a part, and how much was left out, if anything.

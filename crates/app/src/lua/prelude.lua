@@ -102,13 +102,13 @@ function wrk.init(args)
 end
 
 -- What a script says goes back with the result: the standard output of this process speaks another language.
-local function say(...)
+local function say(to, ...)
    for i = 1, select("#", ...) do
       local word = select(i, ...)
       if type(word) ~= "string" and type(word) ~= "number" then
          error(("bad argument #%d to 'write' (string expected, got %s)"):format(i, type(word)), 3)
       end
-      collect(tostring(word))
+      collect(tostring(word), to)
    end
 end
 
@@ -120,32 +120,32 @@ function print(...)
    collect(table.concat(words, "\t") .. "\n")
 end
 
-local stdout = {}
-stdout.__index = stdout
-function stdout:write(...)
-   say(...)
+local stream = {}
+stream.__index = stream
+function stream:write(...)
+   say(self.to, ...)
    return self
 end
-function stdout:flush()
+function stream:flush()
    return self
 end
-function stdout:setvbuf()
+function stream:setvbuf()
    return true
 end
-function stdout:close()
+function stream:close()
    return true
 end
-function stdout:seek()
+function stream:seek()
    return nil, "Illegal seek", 29
 end
-function stdout.__tostring()
-   return "file (stdout)"
+function stream.__tostring()
+   return "file (captured)"
 end
-local screen = setmetatable({}, stdout)
+local screen, errors = setmetatable({}, stream), setmetatable({ to = "errors" }, stream)
 local output, kind = screen, io.type
-io.stdout = screen
+io.stdout, io.stderr = screen, errors
 function io.type(file)
-   if file == screen then
+   if file == screen or file == errors then
       return "file"
    end
    return kind(file)
@@ -159,7 +159,7 @@ function io.output(file)
 end
 function io.write(...)
    if output == screen then
-      say(...)
+      say(nil, ...)
       return screen
    end
    return output:write(...)

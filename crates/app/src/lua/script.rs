@@ -110,10 +110,10 @@ pub(super) struct Reach {
 
 impl Reach {
     fn of(settings: &Settings, host: &str) -> Result<Self, Error> {
-        let text = settings.text("allow").unwrap_or_default();
+        let text = settings.text("script-allow").unwrap_or_default();
         let range = |word: &str| {
             let address = word.parse::<IpAddr>().map(IpNet::from);
-            let wrong = |_| not_allowed("allow", "addresses and networks such as 10.0.0.0/8", &text);
+            let wrong = |_| not_allowed("script-allow", "addresses and networks such as 10.0.0.0/8", &text);
             word.parse::<IpNet>().or(address).map_err(wrong)
         };
         let words = text.split([',', ' ', '\n']).filter(|word| !word.is_empty());
@@ -178,7 +178,7 @@ mod tests {
         fs::write(file.path(), "#!/usr/bin/wrk\nx = 1").unwrap();
         let settings = Settings::default().with("url", url).with("script", file.path().to_str().unwrap());
         let settings =
-            settings.with("args", "16 'two words'").with("header", "A: b\nC:d").with("allow", "192.0.2.0/24");
+            settings.with("args", "16 'two words'").with("header", "A: b\nC:d").with("script-allow", "192.0.2.0/24");
         Script::of(&settings).unwrap()
     }
 

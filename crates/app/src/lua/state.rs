@@ -73,8 +73,12 @@ impl State {
         let connect =
             lua.create_function(move |_, address: String| Ok(answer(on(&address, |at| reach.reach.connects(at)))))?;
         let output = output.clone();
-        let collect = lua.create_function(move |_, text: LuaString| {
-            output.collect(&text.as_bytes());
+        let collect = lua.create_function(move |_, (text, to): (LuaString, Option<LuaString>)| {
+            if to.is_some() {
+                output.collect_error(&text.as_bytes());
+            } else {
+                output.collect(&text.as_bytes());
+            }
             Ok(())
         })?;
         let ways: Table = lua.load(PRELUDE).set_name("=wrk").call((look_up, connect, collect))?;

@@ -144,11 +144,16 @@ pub(super) fn error_of(text: &str) -> Option<io::Error> {
     (1..=ERRNO_MAX).map(io::Error::from_raw_os_error).find(|error| words(error).eq_ignore_ascii_case(text))
 }
 
+/// The kind of a closed loop without a script.
+pub(super) const CLOSED: &str = "http_closed";
+
 /// A closed loop as a face asks for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Load {
     pub(super) title: String,
-    /// Options of `http_closed`.
+    /// The kind of test: `http_closed`, unless a script says what is asked.
+    pub(super) kind: &'static str,
+    /// Options of that kind.
     pub(super) settings: Settings,
     pub(super) duration: Nanos,
 }
@@ -160,8 +165,8 @@ impl Load {
     fn plan(&self) -> Plan {
         let here = "here".to_owned();
         let test = TestPlan {
-            name: "http_closed".to_owned(),
-            kind: "http_closed".to_owned(),
+            name: self.kind.to_owned(),
+            kind: self.kind.to_owned(),
             from: here.clone(),
             to: None,
             // No tool behind these faces has a warm-up: everything counts.
@@ -250,7 +255,7 @@ mod tests {
     #[test]
     fn the_plan_of_a_face_is_complete_and_has_no_warm_up() {
         let settings = Settings::default().with("url", "http://127.0.0.1:1/").with("connections", "3");
-        let load = Load { title: "t".to_owned(), settings, duration: Nanos::from_secs(1) };
+        let load = Load { title: "t".to_owned(), kind: CLOSED, settings, duration: Nanos::from_secs(1) };
         let mut plan = load.plan();
         execute::complete(&mut plan).unwrap();
         assert_eq!((plan.rounds, plan.tests[0].warmup.as_str()), (1, "0s"));

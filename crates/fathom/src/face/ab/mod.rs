@@ -202,6 +202,7 @@ fn given_up(record: &Record, failures: Failures) -> Exit {
 fn load(options: &Options, spill: Option<&Path>) -> anyhow::Result<Load> {
     let seconds = options.time.filter(|seconds| *seconds > 0);
     Ok(Load {
+        kind: load::CLOSED,
         title: format!("ab {}", options.address.url()),
         settings: request::settings(options, spill)?,
         duration: seconds.map_or(DURATION_MAX, Nanos::from_secs).min(DURATION_MAX),

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use fathom_app::lua::BATCH_TIME;
 use fathom_http::{
     failures::Failures,
     names::{STATUS, WORKER_RATE},
@@ -75,7 +76,8 @@ impl Outcome {
     pub(super) fn of(record: &Record) -> Self {
         let none = Histogram::new();
         let named = |name: &str| record.distributions.get(name).unwrap_or(&none);
-        let latency = named(distribution::SERVICE_TIME);
+        // wrk takes one time for all that was sent together.
+        let latency = record.distributions.get(BATCH_TIME).unwrap_or_else(|| named(distribution::SERVICE_TIME));
         let percentile = |percent: f64| {
             let rank = rounded((percent / 100.0 * approximate(latency.count()) + 0.5).round());
             let ns = latency.value_at_rank(rank.min(latency.count())).unwrap_or(0);
@@ -149,6 +151,7 @@ mod tests {
             latency,
             script: None,
             url: "http://127.0.0.1:18480/".to_owned(),
+            args: Vec::new(),
         }
     }
 

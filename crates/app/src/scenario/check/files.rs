@@ -18,6 +18,9 @@ use super::{
 /// Larger files of JSON are not read to check them: it takes seconds.
 const JSON_MAX: u64 = 64 << 20;
 
+/// The first two rows of a file of values lie within this, or it is none.
+const FIRST_ROWS_MAX: u64 = 1 << 20;
+
 /// The columns of each data set, as far as they could be read.
 pub(super) type Columns = BTreeMap<String, BTreeSet<String>>;
 
@@ -49,9 +52,16 @@ pub(super) fn check(scenario: &Scenario, folder: &Path, found: &mut Found) -> Co
 }
 
 fn is_there(file: &Name, folder: &Path, found: &mut Found) {
-    if let Err(error) = File::open(folder.join(&file.text)) {
-        found.add(unreadable(file, folder, &error));
+    match fs::metadata(folder.join(&file.text)) {
+        Ok(metadata) if metadata.is_file() => {}
+        Ok(_) => found.add(no_file(file)),
+        Err(error) => found.add(unreadable(file, folder, &error)),
     }
+}
+
+/// A device or a pipe would be waited for.
+fn no_file(file: &Name) -> Diagnostic {
+    Diagnostic::error(file.span, format!("`{}` is no file", file.text))
 }
 
 fn unreadable(file: &Name, folder: &Path, error: &std::io::Error) -> Diagnostic {
@@ -67,10 +77,13 @@ fn columns_of(set: &Data, folder: &Path) -> Result<Option<BTreeSet<String>>, Box
     let cannot = |error: &std::io::Error| unreadable(&set.file, folder, error).boxed();
     let wrong =
         |why: String| Diagnostic::error(set.file.span, format!("cannot use `{}`", set.file.text)).label(why).boxed();
-    let size = fs::metadata(&path).map_err(|error| cannot(&error))?.len();
+    let metadata = fs::metadata(&path).map_err(|error| cannot(&error))?;
+    if !metadata.is_file() {
+        return Err(no_file(&set.file).boxed());
+    }
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
     if extension == "json" {
-        if size > JSON_MAX {
+        if metadata.len() > JSON_MAX {
             return Ok(None);
         }
         let mut text = String::new();
@@ -82,11 +95,9 @@ fn columns_of(set: &Data, folder: &Path) -> Result<Option<BTreeSet<String>>, Box
     }
     let separator = set.separator.unwrap_or(if extension == "tsv" { '\t' } else { ',' });
     let separator = u8::try_from(separator).unwrap_or(b',');
-    let mut reader = csv::ReaderBuilder::new()
-        .delimiter(separator)
-        .has_headers(set.columns.is_empty())
-        .from_path(&path)
-        .map_err(|error| wrong(error.to_string()))?;
+    let file = File::open(&path).map_err(|error| cannot(&error))?.take(FIRST_ROWS_MAX);
+    let mut reader =
+        csv::ReaderBuilder::new().delimiter(separator).has_headers(set.columns.is_empty()).from_reader(file);
     let named: Vec<String> = set.columns.iter().map(|column| column.text.clone()).collect();
     let names = if named.is_empty() {
         reader.headers().map_err(|error| wrong(error.to_string()))?.iter().map(str::to_owned).collect()

@@ -25,7 +25,9 @@ pub(super) fn check(scenario: &Scenario, columns: &Columns, found: &mut Found) {
     let sets: BTreeSet<&str> = scenario.data.iter().map(|set| set.name.text.as_str()).collect();
     let headers: Vec<&Header> = scenario.headers.iter().filter(|header| header.value.fixed().is_none()).collect();
     for user in &scenario.users {
+        let who = user.name.as_ref().filter(|_| scenario.users.len() > 1);
         let mut flow = Flow {
+            who,
             parts: &parts,
             above: usize::MAX,
             sets: &sets,
@@ -60,6 +62,8 @@ struct Read<'a> {
 /// A user on his way.
 struct Flow<'a, 'f> {
     scenario: &'a Scenario,
+    /// His name, where there are others.
+    who: Option<&'a Name>,
     columns: &'f Columns,
     found: &'f mut Found,
     read: &'f mut Read<'a>,
@@ -250,11 +254,12 @@ impl<'a> Flow<'a, '_> {
         }
         if let Some(span) = self.ever.get(name.text.as_str()) {
             let fault = Diagnostic::error(name.span, format!("`{}` has no value yet", name.text))
+                .label(self.whose())
                 .other(*span, "it gets one here");
             self.found.add(fault.fix(format!("take it in an earlier step, or begin with `let {} = \"\"`", name.text)));
             return;
         }
-        let fault = Diagnostic::error(name.span, format!("there is no variable `{}`", name.text));
+        let fault = Diagnostic::error(name.span, format!("there is no variable `{}`", name.text)).label(self.whose());
         let set = self.scenario.data.iter().find(|set| set.name.text == name.text);
         if let Some(set) = set {
             let fix = format!("name a column of it: ${{{}.…}}", name.text);
@@ -263,6 +268,11 @@ impl<'a> Flow<'a, '_> {
         }
         let fix = format!("`take {} = …` in a step before it, or `let {} = …`", name.text, name.text);
         self.found.add(fault.fix(fix).perhaps(nearest(&name.text, self.ever.keys().copied())));
+    }
+
+    /// Who it is that lacks something.
+    fn whose(&self) -> String {
+        self.who.map_or(String::new(), |who| format!("for the user {}", who.text))
     }
 
     fn column(&mut self, set: &'a Name, column: &'a Name) {

@@ -53,7 +53,8 @@ fn field(header: &Header, found: &mut Found) {
 /// What looks like a comment where there are none.
 fn remark(text: &Template, span: Span, found: &mut Found) {
     let is_one_line = text.pieces.iter().all(|piece| !matches!(piece, Piece::Text(text) if text.contains('\n')));
-    let is_remark = |piece: &Piece| matches!(piece, Piece::Text(text) if text.contains(" # "));
+    let is_remark =
+        |piece: &Piece| matches!(piece, Piece::Text(text) if text.contains(" # ") || text.starts_with("# "));
     if is_one_line && text.pieces.iter().any(is_remark) {
         let warning = Diagnostic::warning(span, "what stands behind the `#` is sent");
         found.add(warning.fix("put a comment on a line of its own"));

@@ -337,7 +337,9 @@ fn setting(cursor: &mut Cursor<'_>, word: &Name, node: &Node) -> Result<Setting,
     let value = cursor.words("a value")?;
     match option.exact(&value.text) {
         Ok(_) => Ok(Setting { span: node.span, name: word.clone(), value: Some(value) }),
-        Err(error) => Err(Diagnostic::error(value.span, error.to_string()).fix(option.help).boxed()),
+        Err(error) => Err(Diagnostic::error(value.span, error.to_string())
+            .fix(format!("{}: {}", option.name, option.help))
+            .boxed()),
     }
 }
 
@@ -442,6 +444,7 @@ fn promise(cursor: &mut Cursor<'_>, node: &Node) -> Result<Promise, Fault> {
             Some(_) => return Err(wrong(term)),
             None => {}
         }
+        let relation = relation.replace('≤', "<=").replace('≥', ">=");
         promise.terms.push(Name { text: format!("{metric} {relation} {value}"), span: whole.span });
     }
     Ok(promise)

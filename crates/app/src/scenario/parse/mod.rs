@@ -123,7 +123,8 @@ fn unknown(word: &Name, scene: Scene) -> Fault {
         return Diagnostic::error(word.span, format!("`{text}` cannot stand here")).fix(*fix).boxed();
     }
     let words: Vec<&str> = scene.words().collect();
-    let near = nearest(text, words.iter().copied());
+    let settings = file::settings().map(|option| option.name).filter(|_| scene == Scene::File);
+    let near = nearest(text, words.iter().copied().chain(settings));
     Diagnostic::error(word.span, format!("`{text}` begins no line here"))
         .fix(format!("lines begin with {} here", words.join(", ")))
         .perhaps(near)

@@ -9,7 +9,7 @@ mod scenario;
 /// What a byte is changed to: what means something somewhere.
 const BYTES: &[u8] = b"\n #$\"/\\}:0";
 /// Longer seeds are there for what they say; their bytes are the business of the fuzzer.
-const CHANGED_MAX: usize = 400;
+const CHANGED_MAX: usize = 200;
 
 fn seeds(target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);

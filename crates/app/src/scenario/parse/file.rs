@@ -395,8 +395,8 @@ fn list(cursor: &mut Cursor<'_>, what: &str) -> Result<Vec<Name>, Fault> {
         let word = cursor.need(what)?;
         let (mut at, goes_on) = (word.span.start, word.text.ends_with(','));
         for part in word.text.trim_end_matches(',').split(',') {
-            if part.is_empty() {
-                return Err(cursor.missing(what));
+            if part.is_empty() || part.starts_with('#') {
+                return Err(Diagnostic::error(word.span, format!("`{part}` is no name of {what}")).boxed());
             }
             all.push(Name { text: part.to_owned(), span: (at..at + part.len()).into() });
             at += part.len() + 1;
@@ -432,7 +432,10 @@ fn promise(cursor: &mut Cursor<'_>, node: &Node) -> Result<Promise, Fault> {
         let relation = term[at..at + (term.len() - at - value.len())].trim();
         let (value, before) = (value.trim(), term[..at].trim());
         let (of, metric) = before.rsplit_once(' ').map_or((None, before), |(of, metric)| (Some(of), metric));
-        if value.is_empty() || metric.is_empty() || !["<", "<=", ">", ">=", "≤", "≥"].contains(&relation) {
+        let is_metric =
+            !metric.is_empty() && metric.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+        let is_value = value.starts_with(|c: char| c.is_ascii_digit());
+        if !is_value || !is_metric || !["<", "<=", ">", ">=", "≤", "≥"].contains(&relation) {
             return Err(wrong(term));
         }
         match of {

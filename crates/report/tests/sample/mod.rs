@@ -239,6 +239,7 @@ fn test(shape: &Shape) -> TestRun {
         findings: Vec::new(),
         unavailable: None,
         curve: None,
+        users: None,
     }
 }
 

@@ -50,7 +50,10 @@ pub fn script_metrics() -> Vec<Metric> {
         (Named("gave_up_ratio", "gave up"), RARE, UsersValue::GaveUpShare),
         (ERRORS, RARE, UsersValue::Errors),
     ];
-    all.into_iter().map(|(named, measure, of)| Metric::of(named, measure, SOURCE, Derivation::Users { of })).collect()
+    let times =
+        TIMES.into_iter().map(|(named, q)| (named, Measure(Unit::Nanos, Better::Lower), UsersValue::Time { q }));
+    let metric = |(named, measure, of)| Metric::of(named, measure, SOURCE, Derivation::Users { of });
+    all.into_iter().chain(times).map(metric).collect()
 }
 
 /// What can be promised of a step or a transaction.
@@ -180,7 +183,9 @@ fn margin(promise: Promise, value: f64) -> Option<f64> {
 fn too_few(summary: &Summary, promise: Promise, outcome: Outcome) -> Option<String> {
     let n = summary.n_samples?;
     let needed = match summary.metric.from {
-        Derivation::Quantile { q, .. } | Derivation::Step { of: StepValue::Time { q }, .. } => samples_needed(q),
+        Derivation::Quantile { q, .. }
+        | Derivation::Step { of: StepValue::Time { q }, .. }
+        | Derivation::Users { of: UsersValue::Time { q } } => samples_needed(q),
         _ if outcome == Outcome::Pass && promise.bound > 0.0 => rounded((SEEN / promise.bound).ceil()),
         _ => return None,
     };
@@ -291,6 +296,15 @@ mod tests {
         let broken = run.findings.iter().find(|finding| finding.id == "promise-broken").unwrap();
         assert_eq!(broken.evidence[0].counter, "login errors_ratio");
         assert_eq!(shop(2, 1_000, &[("buy", "p99 < 1s"), ("", "requests/s > 900")]).verdict.outcome, Outcome::Pass);
+    }
+
+    #[test]
+    fn what_is_promised_without_a_step_is_promised_of_all_steps_together() {
+        let run = shop(2, 1_000, &[("", "p50 < 1ms"), ("", "max < 3ms"), ("", "errors < 5%")]);
+        let users = run.tests[0].users.as_ref().unwrap();
+        let time = |name: &str| users.summaries.iter().find(|s| s.metric.name == name).unwrap();
+        assert_eq!((time("time_ns_p50").n_samples, time("time_ns_max").value), (Some(5_600), Some(2_700_000.0)));
+        assert!(users.promises.iter().all(|promise| promise.outcome == Outcome::Pass), "{:?}", users.promises);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! The unit of replication is the trial: rounds are spread over the whole run, so trials differ by what differs between runs.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use fathom_model::{
     Better, Confidence, Derivation, Histogram, Metric, Record, Side, StepKind, StepRecord, Summary, Trial, Unit,
@@ -90,7 +90,8 @@ impl<'a> Trials<'a> {
             Derivation::Users { of } => self.of_users(metric, *of),
             Derivation::Step { step, of } => self.of_step(metric, step, *of),
             Derivation::Quantile { side, distribution, q } => {
-                let of = |trial| recorded(trial, *side).ok()?.1.distributions.get(distribution.as_ref());
+                let of =
+                    |trial| recorded(trial, *side).ok()?.1.distributions.get(distribution.as_ref()).map(Cow::Borrowed);
                 self.of_quantile(metric, *q, &of)
             }
             Derivation::Share { part, whole } => {
@@ -123,11 +124,16 @@ impl<'a> Trials<'a> {
             UsersValue::Errors => {
                 let parts = |trial: &Trial| {
                     let (_, users) = users_of(trial)?;
-                    let steps = users.steps.iter().filter(|step| step.kind == StepKind::Step);
-                    Ok(steps.map(failed).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)))
+                    Ok(single(users).map(failed).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)))
                 };
                 self.of_share(metric, parts, ratio)
             }
+            UsersValue::Time { q } => self.of_quantile(metric, q, &|trial| {
+                let (_, users) = users_of(trial).ok()?;
+                let mut all = Histogram::new();
+                single(users).for_each(|step| all.merge(&step.times));
+                Some(Cow::Owned(all))
+            }),
         }
     }
 
@@ -139,7 +145,7 @@ impl<'a> Trials<'a> {
                 Ok(approximate(step(trial, name)?.n_passed) / measured_secs(record)?)
             }),
             StepValue::Time { q } => {
-                self.of_quantile(metric, q, &|trial| step(trial, name).ok().map(|step| &step.times))
+                self.of_quantile(metric, q, &|trial| step(trial, name).ok().map(|step| Cow::Borrowed(&step.times)))
             }
         }
     }
@@ -183,8 +189,8 @@ impl<'a> Trials<'a> {
         Summary { value: trials.iter().copied().reduce(f64::max), trials, note, ..empty(metric) }
     }
 
-    fn of_quantile(&self, metric: &Metric, q: f64, of: &dyn Fn(&'a Trial) -> Option<&'a Histogram>) -> Summary {
-        let histograms: Vec<&Histogram> = self.trials.iter().filter_map(|trial| of(trial)).collect();
+    fn of_quantile(&self, metric: &Metric, q: f64, of: &dyn Fn(&'a Trial) -> Option<Cow<'a, Histogram>>) -> Summary {
+        let histograms: Vec<Cow<'a, Histogram>> = self.trials.iter().filter_map(|trial| of(trial)).collect();
         let mut merged = Histogram::new();
         for histogram in &histograms {
             merged.merge(histogram);
@@ -233,6 +239,11 @@ impl<'a> Trials<'a> {
 fn users_of(trial: &Trial) -> Result<(&Record, &UsersRecord), String> {
     let (_, record) = recorded(trial, Side::Initiator)?;
     record.users.as_ref().map(|users| (record, users)).ok_or_else(|| "there were no scripted users".to_owned())
+}
+
+/// The steps without the transactions that they are in.
+fn single(users: &UsersRecord) -> impl Iterator<Item = &StepRecord> {
+    users.steps.iter().filter(|step| step.kind == StepKind::Step)
 }
 
 /// One step of a trial.

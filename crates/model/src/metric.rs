@@ -170,7 +170,7 @@ pub enum Derivation {
 }
 
 /// What can be said of the users of a script.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum UsersValue {
     /// Visits that began, per second.
@@ -183,6 +183,11 @@ pub enum UsersValue {
     GaveUpShare,
     /// What failed at any step, as a share of what ended.
     Errors,
+    /// A quantile of the times of all steps together, without transactions.
+    Time {
+        /// The quantile, 0 to 1; 1 is the maximum.
+        q: f64,
+    },
 }
 
 /// What can be said of one step of a script.

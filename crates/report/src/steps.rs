@@ -49,13 +49,13 @@ pub(crate) struct Promised<'a> {
     pub(crate) reason: Option<&'a str>,
 }
 
-/// A step, or the script as a whole, as a line.
+/// A step, or all of them together, as a line.
 #[derive(Debug)]
 pub(crate) struct Line<'a> {
     /// The name, with the sign of a transaction.
     pub(crate) name: String,
-    /// What it is.
-    pub(crate) kind: StepKind,
+    /// What it is; nothing for all steps together.
+    pub(crate) kind: Option<StepKind>,
     /// How often it was reached.
     pub(crate) reached: String,
     /// Of the visits that began.
@@ -120,26 +120,39 @@ pub(crate) fn name(step: &StepSummary) -> String {
     }
 }
 
-/// A line per step in the order of the script.
+/// A line per step in the order of the script, and one for all of them together.
 pub(crate) fn lines(users: &UsersSummary) -> Vec<Line<'_>> {
-    let line = |step| {
-        let StepSummary { kind, n_reached, reached_ratio, summaries, promises, .. }: &StepSummary = step;
-        Line {
-            name: name(step),
-            kind: *kind,
-            reached: grouped(*n_reached),
-            share: reached_ratio.map_or(MISSING.to_owned(), percent),
-            errors: cell(named(summaries, "errors_ratio")),
-            times: TIMES.iter().map(|(_, name)| cell(named(summaries, name))).collect(),
-            promises: promises.iter().map(promised).collect(),
-        }
-    };
-    users.steps.iter().map(line).collect()
+    let mut lines: Vec<Line<'_>> = users.steps.iter().map(of_step).collect();
+    if users.steps.len() > 1 || !users.promises.is_empty() {
+        lines.push(of_all(users));
+    }
+    lines
 }
 
-/// What was promised of the script as a whole.
-pub(crate) fn of_script(users: &UsersSummary) -> Vec<Promised<'_>> {
-    users.promises.iter().map(promised).collect()
+fn of_step(step: &StepSummary) -> Line<'_> {
+    Line {
+        name: name(step),
+        kind: Some(step.kind),
+        reached: grouped(step.n_reached),
+        share: step.reached_ratio.map_or(MISSING.to_owned(), percent),
+        errors: cell(named(&step.summaries, "errors_ratio")),
+        times: TIMES.iter().map(|(_, name)| cell(named(&step.summaries, name))).collect(),
+        promises: step.promises.iter().map(promised).collect(),
+    }
+}
+
+/// All steps together; of what is reached there is no whole to take a share of.
+fn of_all(users: &UsersSummary) -> Line<'_> {
+    let single = users.steps.iter().filter(|step| step.kind == StepKind::Step);
+    Line {
+        name: "all steps".to_owned(),
+        kind: None,
+        reached: grouped(single.map(|step| step.n_reached).sum()),
+        share: String::new(),
+        errors: cell(named(&users.summaries, "errors_ratio")),
+        times: TIMES.iter().map(|(_, name)| cell(named(&users.summaries, name))).collect(),
+        promises: users.promises.iter().map(promised).collect(),
+    }
 }
 
 /// Why steps failed, the most frequent cause first; those of transactions are the causes of their steps.

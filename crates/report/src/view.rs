@@ -100,7 +100,7 @@ const PROMISES_MAX: usize = 5;
 /// Of many those that were not kept come first, then those with the least room, and the others are counted.
 fn promised_steps(test: &TestRun) -> Vec<Row<'_>> {
     let Some(users) = &test.users else { return Vec::new() };
-    let of_script = crate::steps::of_script(users).into_iter().zip(&users.promises);
+    let of_script = users.promises.iter().map(promised).zip(&users.promises);
     let of_steps = users.steps.iter().flat_map(|step| {
         let promises = step.promises.iter().map(promised).zip(&step.promises);
         promises.map(move |(shown, promise)| (Some(step), shown, promise))

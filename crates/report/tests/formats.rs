@@ -197,7 +197,7 @@ const STEPS: &str = "\
   Σ buying                4,943   55 %   1.2 %  31.0 ms  77.5 ms        p90 < 150ms    ok    73 %
   cart                    4,960   55 %     0 %  2.89 ms  7.46 ms
   checkout                4,821   53 %   1.2 %  23.8 ms  64.8 ms         p99 < 50ms     ✗   −30 %
-  the whole script                                                   users/s > 1000    ok    50 %
+  all steps              45,773         0.99 %  5.50 ms  31.6 ms     users/s > 1000    ok    50 %
                                                                   requests/s > 500k     ✗   −64 %
 ";
 
@@ -219,6 +219,19 @@ fn users_of_a_script_are_told_step_by_step_with_their_promises() {
     assert!(text.contains("(2.98 ms)") && text.contains("note  too few samples for p99 of home"), "{text}");
     let narrow = written(&Text(TextStyle { colour: Colour::Never, width: 80 }), &sample::scripted());
     assert!(narrow.contains("p99 < 50ms") && narrow.contains("−30 %"), "a promise gives way last\n{narrow}");
+}
+
+#[test]
+fn of_a_long_script_the_first_steps_and_all_together_are_told() {
+    let mut run = sample::scripted();
+    let users = run.tests[0].users.as_mut().unwrap();
+    let step = users.steps[0].clone();
+    users.steps = (0..200).map(|n| fathom_model::StepSummary { name: format!("page {n}"), ..step.clone() }).collect();
+    let text = written(&Text(TextStyle::PLAIN), &run);
+    assert!(text.contains("  page 38 ") && !text.contains("  page 39 "), "{text}");
+    assert!(text.contains("  all steps ") && text.contains("… and 161 more steps"), "{text}");
+    let html = written(&Html, &run);
+    assert!(html.contains("the first 40 steps, 160 more below") && html.contains("page 199"), "the table has them all");
 }
 
 #[test]

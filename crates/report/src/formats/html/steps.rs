@@ -22,7 +22,7 @@ pub(super) fn section(test: &TestRun) -> Markup {
             p.lead { (steps::who(users)) "." }
             div.pair { (figures(users)) }
             (table(&lines))
-            (promises(users, &lines))
+            (promises(&lines))
             (failures(&steps::failures(users)))
         }
     }
@@ -68,7 +68,7 @@ fn table(lines: &[Line<'_>]) -> Markup {
             }
             tbody {
                 @for line in lines {
-                    tr.transaction[line.kind == StepKind::Transaction] {
+                    tr.transaction[line.kind == Some(StepKind::Transaction)] .all[line.kind.is_none()] {
                         td { b { (line.name) } }
                         td.n { (line.reached) } td.n { (line.share) }
                         (value(&line.errors))
@@ -82,16 +82,14 @@ fn table(lines: &[Line<'_>]) -> Markup {
         (scrolling(&table))
         p.faint.small {
             "Below each value its 95 % interval over the rounds; faint: from too few samples."
-            @if lines.iter().any(|line| line.kind == StepKind::Transaction) { " " (steps::TRANSACTION_WORDS) "." }
+            @if lines.iter().any(|line| line.kind == Some(StepKind::Transaction)) { " " (steps::TRANSACTION_WORDS) "." }
         }
     }
 }
 
-fn promises(users: &UsersSummary, lines: &[Line<'_>]) -> Markup {
-    let of_script = steps::of_script(users);
-    let of_script = of_script.iter().map(|promise| ("the whole script", promise));
-    let of_steps = lines.iter().flat_map(|line| line.promises.iter().map(|promise| (line.name.as_str(), promise)));
-    let all: Vec<(&str, &Promised<'_>)> = of_script.chain(of_steps).collect();
+fn promises(lines: &[Line<'_>]) -> Markup {
+    let all: Vec<(&str, &Promised<'_>)> =
+        lines.iter().flat_map(|line| line.promises.iter().map(|promise| (line.name.as_str(), promise))).collect();
     if all.is_empty() {
         return html! {};
     }

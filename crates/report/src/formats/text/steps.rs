@@ -18,6 +18,8 @@ use crate::{
 
 /// The causes of errors that fit below the table; all are in the HTML report.
 const FAILURES_MAX: usize = 8;
+/// The lines of the table that are still read on a screen.
+const STEPS_MAX: usize = 40;
 /// The columns before the quantiles and behind them.
 const BEFORE: [&str; 4] = ["step", "reached", "share", "errors"];
 const BEHIND: [&str; 3] = ["promised", "", "margin"];
@@ -32,20 +34,28 @@ const FAILED_MAX: usize = 24;
 type Rows = Vec<(Vec<String>, Tone)>;
 
 pub(super) fn write(screen: &mut Screen, users: &UsersSummary) {
-    let lines = steps::lines(users);
+    let mut lines = steps::lines(users);
+    let beyond = lines.len().saturating_sub(STEPS_MAX);
+    if beyond > 1 {
+        // The last line is that of all steps.
+        lines.drain(STEPS_MAX - 1..lines.len() - 1);
+    }
     screen.gap();
     screen.wrapped((Faint, "  users  "), (Plain, &steps::who(users)));
-    if rows(users, &lines, &[]).is_empty() {
+    if lines.is_empty() {
         return;
     }
     screen.gap();
-    let of_width = |shown: &&[usize]| width(&rows(users, &lines, shown)) <= screen.width();
+    let of_width = |shown: &&[usize]| width(&rows(&lines, shown)) <= screen.width();
     let shown = SHOWN.into_iter().find(of_width).unwrap_or(SHOWN[SHOWN.len() - 1]);
     let titles = shown.iter().map(|column| TIMES[*column].0);
     let header: Vec<&str> = BEFORE.into_iter().chain(titles).chain(BEHIND).collect();
-    grid(screen, &header, &rows(users, &lines, shown));
-    if lines.iter().any(|line| line.kind == StepKind::Transaction) {
+    grid(screen, &header, &rows(&lines, shown));
+    if lines.iter().any(|line| line.kind == Some(StepKind::Transaction)) {
         screen.line(&[(Faint, "  "), (Faint, steps::TRANSACTION_WORDS)]);
+    }
+    if beyond > 1 {
+        screen.line(&[(Faint, &format!("  … and {beyond} more steps in the HTML report"))]);
     }
     if let Some(few) = steps::few(&lines, shown) {
         screen.wrapped((Faint, "  note  "), (Plain, &few));
@@ -63,7 +73,7 @@ fn width(rows: &Rows) -> usize {
 }
 
 /// A row per step; a step that promises much has a row for each further promise.
-fn rows(users: &UsersSummary, lines: &[Line<'_>], shown: &[usize]) -> Rows {
+fn rows(lines: &[Line<'_>], shown: &[usize]) -> Rows {
     let mut rows = Rows::new();
     for line in lines {
         let quantile = |column: &usize| {
@@ -73,12 +83,6 @@ fn rows(users: &UsersSummary, lines: &[Line<'_>], shown: &[usize]) -> Rows {
         let of_step = [&line.name, &line.reached, &line.share, &line.errors.text].map(|text| one_line(text));
         let cells = of_step.into_iter().chain(shown.iter().map(quantile)).collect();
         promised(&mut rows, cells, &line.promises);
-    }
-    let of_script = steps::of_script(users);
-    if !of_script.is_empty() {
-        let mut cells = vec![String::new(); BEFORE.len() + shown.len()];
-        "the whole script".clone_into(&mut cells[0]);
-        promised(&mut rows, cells, &of_script);
     }
     rows
 }

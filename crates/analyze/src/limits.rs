@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use fathom_model::{
     Better, Derivation, Layer, Limit, LimitKind, Metric, Run, Side, StepKind, Summary, Unit,
-    metric::used,
+    metric::{UsersValue, used},
     names::count,
     run::TestRun,
     units::{BitsPerSec, Bytes, PerSec, approximate, rounded},
@@ -160,7 +160,10 @@ fn asked(test: &TestRun) -> Option<Limit> {
     let option = RATES.into_iter().find(|name| test.options.text(name).is_some())?;
     let bits = test.options.bit_rate(option).map(BitsPerSec::get);
     let events = test.options.rate(option).map(PerSec::get);
-    let mut rates = test.summaries.iter().filter(|summary| is_rate(&summary.metric));
+    // Users are asked for, and how many requests they make is the business of their script.
+    let of_users = |metric: &Metric| matches!(metric.from, Derivation::Users { of: UsersValue::Begun });
+    let is_asked = |metric: &Metric| if test.layer == Layer::App { of_users(metric) } else { is_rate(metric) };
+    let mut rates = test.summaries.iter().filter(|summary| is_asked(&summary.metric));
     // A bare number reads as both; then it is meant for the test's first rate.
     let (summary, most) = rates.find_map(|summary| {
         let asked = if summary.metric.unit == Unit::BitsPerSec { bits } else { events };
@@ -341,6 +344,18 @@ mod tests {
         let limit = &run.tests[0].limits[0];
         assert_eq!((limit.kind, limit.used), (LimitKind::LayerBelow, Some(0.25)));
         assert_eq!(limit.text, "http closed 4.00 k req/s");
+    }
+
+    #[test]
+    fn a_rate_that_users_are_asked_for_at_is_one_of_users() {
+        let mut story = Story::new();
+        story.users(&[visits((500, 0), vec![step("home", (500, 0), 1)])]);
+        story.run.tests[0].options.set("rate", "2k/s");
+        assert!(story.analyzed().tests[0].limits.is_empty(), "requests were not asked for");
+        story.context.metrics.get_mut("shop").unwrap().push(crate::steps::script_metrics().remove(0));
+        let run = story.analyzed();
+        let limit = &run.tests[0].limits[0];
+        assert_eq!((limit.kind, limit.metric.as_str(), limit.used), (LimitKind::Asked, "users_per_sec", Some(0.25)));
     }
 
     #[test]

@@ -202,6 +202,10 @@ pub(crate) fn headline_value(metric: &Metric, value: f64) -> String {
     let shown = metric.show(value);
     match metric.from {
         Derivation::Rate { .. } => shown,
+        // `1.50 k users/s`: people count them by their name.
+        Derivation::Users { .. } if metric.unit == Unit::PerSec => {
+            format!("{} {}", shown.trim_end_matches("/s").trim_end(), metric.title)
+        }
         Derivation::Quantile { .. } => format!("{shown} {}", metric.title),
         _ => format!("{} {shown}", metric.title),
     }
@@ -476,6 +480,15 @@ mod tests {
         assert_eq!(marks, [Mark::Kept, Mark::Open, Mark::Broken]);
         let no_loss = summary(Unit::Ratio, Better::Lower, (0.0, 0.0, 0.0));
         assert_eq!(used(&promised(0.0), &no_loss).0, "ok");
+    }
+
+    #[test]
+    fn users_are_counted_by_their_name() {
+        let from = Derivation::Users { of: fathom_model::metric::UsersValue::Begun };
+        let (name, title, source) = ("users_per_sec".into(), "users/s".into(), "docs/methods/steps.md".into());
+        let users = Metric { name, title, unit: Unit::PerSec, better: Better::Higher, source, from };
+        assert_eq!(headline_value(&users, 1_498.0), "1.50 k users/s");
+        assert_eq!(headline_value(&users, 812.0), "812 users/s");
     }
 
     #[test]

@@ -360,7 +360,11 @@ pub(crate) fn in_table(test: &TestRun, summary: &Summary) -> bool {
 /// Errors by cause over all rounds, the most frequent first.
 pub(crate) fn errors(test: &TestRun) -> Vec<(String, u64)> {
     let mut all = std::collections::BTreeMap::<&String, u64>::new();
-    for (cause, n) in test.trials.iter().flat_map(|trial| trial.records.values()).flat_map(|record| &record.errors) {
+    // What failed at a step of a script stands with the step.
+    let at_step =
+        |cause: &String| test.users.iter().flat_map(|users| &users.steps).any(|step| step.errors.contains_key(cause));
+    let records = test.trials.iter().flat_map(|trial| trial.records.values());
+    for (cause, n) in records.flat_map(|record| &record.errors).filter(|(cause, _)| !at_step(cause)) {
         *all.entry(cause).or_default() += n;
     }
     let mut all: Vec<(String, u64)> = all.into_iter().map(|(cause, n)| (cause.clone(), n)).collect();

@@ -1,1 +1,2 @@
 //! A text that says what users do.
+pub mod walk;

@@ -6,3 +6,5 @@ mod message;
 mod redact;
 pub mod rows;
 mod tally;
+pub(crate) mod text;
+mod request;

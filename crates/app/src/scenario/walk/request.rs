@@ -217,7 +217,7 @@ fn gather(parts: &[Part], scope: &mut Scope<'_>, bytes: &mut Vec<u8>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::text::{Filter, Moment, Source},
+        super::text::{Filter, Moment, Numbers, Slot, Source},
         *,
     };
 
@@ -240,9 +240,14 @@ mod tests {
         Draft { method: method.to_owned(), target: Text(target), fields, body: body.map(Text) }
     }
 
+    fn scope(slots: &[Slot]) -> Scope<'_> {
+        let (numbers, chance) = (Numbers::Again([].iter()), fastrand::Rng::with_seed(1));
+        Scope { slots, rows: &[], sets: &[], moment: Moment::default(), numbers, chance }
+    }
+
     fn sent(request: &mut Request, slot: &str, cookies: &str) -> String {
-        let slots = [slot.as_bytes().to_vec()];
-        let mut scope = Scope::new((&slots, &[]), &[], Moment::default());
+        let slots = [Slot { text: slot.as_bytes().to_vec(), is_set: true }];
+        let mut scope = scope(&slots);
         let bytes = request.bytes(&mut scope, |line| line.extend_from_slice(cookies.as_bytes()));
         String::from_utf8(bytes.to_vec()).unwrap()
     }
@@ -251,7 +256,7 @@ mod tests {
     fn a_request_without_values_is_ready_before_the_run_and_always_the_same_bytes() {
         let mut request = Request::compile(&draft(vec![literal("/a")], None));
         assert!(matches!(request.form, Form::Fixed));
-        let mut scope = Scope::new((&[], &[]), &[], Moment::default());
+        let mut scope = scope(&[]);
         let one = request.bytes(&mut scope, |_| ()).as_ptr_range();
         assert_eq!(request.bytes(&mut scope, |_| ()).as_ptr_range(), one);
         assert_eq!(sent(&mut request, "", ""), "GET /a HTTP/1.1\r\nHost: h\r\n\r\n");

@@ -9,6 +9,8 @@ use std::{
 
 use serde_json::Value;
 
+use crate::scenario::tree::{Data, DataEnd, Name, Policy};
+
 /// The offsets of cells are 32 bits wide, which halves the table of a file of many small cells.
 const TEXT_BYTES_MAX: usize = u32::MAX as usize;
 
@@ -67,6 +69,21 @@ impl RowsError {
     }
 }
 
+/// What the file itself does not say of its form.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Layout<'a> {
+    /// The names of the columns, when the first line does not have them.
+    pub(super) columns: &'a [Name],
+    pub(super) separator: Option<char>,
+}
+
+impl<'a> Layout<'a> {
+    /// What a scenario says of a data set.
+    pub(super) fn of(data: &'a Data) -> Self {
+        Self { columns: &data.columns, separator: data.separator }
+    }
+}
+
 /// All rows of a file: one text, and where each cell of it ends.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Rows {
@@ -80,12 +97,13 @@ impl Rows {
     ///
     /// # Errors
     /// Says what is wrong, and on which line.
-    pub fn read(path: &Path) -> Result<Self, RowsError> {
+    pub(super) fn read(path: &Path, layout: &Layout<'_>) -> Result<Self, RowsError> {
         let bytes = std::fs::read(path).map_err(|cause| RowsError::File { path: path.to_owned(), cause })?;
         let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
         let rows = match extension.to_ascii_lowercase().as_str() {
             "json" | "jsonl" | "ndjson" => Self::json(&bytes),
-            _ => Self::csv(&bytes),
+            "tsv" if layout.separator.is_none() => Self::csv(&bytes, &Layout { separator: Some('\t'), ..*layout }),
+            _ => Self::csv(&bytes, layout),
         };
         let rows = rows.map_err(|flaw| flaw.of(path))?;
         if rows.n() == 0 { Err(RowsError::Empty(path.to_owned())) } else { Ok(rows) }
@@ -128,10 +146,12 @@ impl Rows {
     }
 
     /// Rows of a text of comma-separated values (RFC 4180) whose first line has the names.
-    pub(super) fn csv(bytes: &[u8]) -> Result<Self, Flaw> {
+    pub(super) fn csv(bytes: &[u8], layout: &Layout<'_>) -> Result<Self, Flaw> {
         // Spreadsheets begin their files with a mark of the encoding.
         let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-        let mut reader = csv::ReaderBuilder::new().from_reader(bytes);
+        let separator = layout.separator.and_then(|separator| u8::try_from(separator).ok()).unwrap_or(b',');
+        let has_names = layout.columns.is_empty();
+        let mut reader = csv::ReaderBuilder::new().delimiter(separator).has_headers(has_names).from_reader(bytes);
         let flaw = |error: &csv::Error| Flaw::Form {
             line: error.position().map_or(1, csv::Position::line),
             what: match error.kind() {
@@ -141,11 +161,18 @@ impl Rows {
                 _ => error.to_string(),
             },
         };
-        let columns: Vec<String> =
-            reader.headers().map_err(|error| flaw(&error))?.iter().map(|name| name.trim().to_owned()).collect();
+        let columns: Vec<String> = if has_names {
+            reader.headers().map_err(|error| flaw(&error))?.iter().map(|name| name.trim().to_owned()).collect()
+        } else {
+            layout.columns.iter().map(|name| name.text.clone()).collect()
+        };
         let mut rows = Self { columns: distinct(columns)?, text: Vec::with_capacity(bytes.len()), ends: Vec::new() };
         let mut record = csv::ByteRecord::new();
         while reader.read_byte_record(&mut record).map_err(|error| flaw(&error))? {
+            if record.len() != rows.columns.len() {
+                let what = format!("{} cells, where there are {} columns", record.len(), rows.columns.len());
+                return Err(Flaw::Form { line: record.position().map_or(1, csv::Position::line), what });
+            }
             for cell in &record {
                 rows.push(cell)?;
             }
@@ -245,77 +272,53 @@ impl Flaw {
     }
 }
 
-/// In which order rows are given to users.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dealing {
-    /// Each row once over all workers, in the order of the file.
-    Unique(AtEnd),
-    /// In the order of the file, over all workers, again and again.
-    Sequential,
-    /// Any row, at random.
-    Random,
-    /// The same row for the whole life of a user: users are numbered, and take theirs in the order of the file.
-    PerUser,
-}
-
-/// What becomes of a user for whom no row is left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AtEnd {
-    /// It leaves.
-    Stop,
-    /// The first row is next.
-    Wrap,
-    /// It gives up, which is counted as an error.
-    Error,
-}
-
 /// Deals rows to the users of all workers.
 #[derive(Debug)]
-pub struct Dealer {
-    policy: Dealing,
+pub(super) struct Dealer {
+    policy: Policy,
+    at_end: DataEnd,
     n: u64,
     next: AtomicU64,
 }
 
 /// What a user gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dealt {
+pub(super) enum Dealt {
     /// The row of this number.
     Row(u32),
     /// Nothing is left: the user leaves.
     Stop,
-    /// Nothing is left, which is an error.
+    /// Nothing is left, which ends the run.
     Error,
 }
 
 impl Dealer {
     /// Of so many rows, at least one.
-    #[must_use]
-    pub const fn new(policy: Dealing, n: u64) -> Self {
-        Self { policy, n, next: AtomicU64::new(0) }
+    pub(super) const fn new(policy: Policy, at_end: DataEnd, n: u64) -> Self {
+        Self { policy, at_end, n, next: AtomicU64::new(0) }
     }
 
     /// Whether a user has one row for its whole life.
-    #[must_use]
-    pub const fn is_per_user(&self) -> bool {
-        matches!(self.policy, Dealing::PerUser)
+    pub(super) const fn is_per_user(&self) -> bool {
+        matches!(self.policy, Policy::PerUser)
     }
 
-    /// The next row of a user.
+    /// The next row of a user; an atomic counter that all workers share, touched once in an iteration.
     ///
     /// # Panics
     /// Never: there are fewer rows than 2³², because each has a cell in a table of 32-bit offsets.
-    pub fn deal(&self, chance: &mut fastrand::Rng) -> Dealt {
+    pub(super) fn deal(&self, chance: &mut fastrand::Rng) -> Dealt {
         let row = match self.policy {
-            Dealing::Random => chance.u64(..self.n),
-            Dealing::Sequential | Dealing::PerUser | Dealing::Unique(AtEnd::Wrap) => {
-                self.next.fetch_add(1, Relaxed) % self.n
+            Policy::Random => chance.u64(..self.n),
+            Policy::Sequential | Policy::Unique | Policy::PerUser => {
+                let next = self.next.fetch_add(1, Relaxed);
+                match self.at_end {
+                    _ if next < self.n => next,
+                    DataEnd::Wrap => next % self.n,
+                    DataEnd::Stop => return Dealt::Stop,
+                    DataEnd::Error => return Dealt::Error,
+                }
             }
-            Dealing::Unique(at_end) => match self.next.fetch_add(1, Relaxed) {
-                row if row < self.n => row,
-                _ if at_end == AtEnd::Stop => return Dealt::Stop,
-                _ => return Dealt::Error,
-            },
         };
         Dealt::Row(u32::try_from(row).expect("rows are fewer than 32-bit offsets"))
     }
@@ -333,11 +336,21 @@ mod tests {
 
     #[test]
     fn csv_has_names_in_its_first_line_and_quotes_where_needed() {
-        let rows = Rows::csv(b"\xef\xbb\xbfuser, pass\nann,\"a,\"\"b\"\r\n,2\n").unwrap();
+        let rows = Rows::csv(b"\xef\xbb\xbfuser, pass\nann,\"a,\"\"b\"\r\n,2\n", &Layout::default()).unwrap();
         assert_eq!(rows.columns(), ["user", "pass"]);
         assert_eq!(cells(&rows), [["ann", "a,\"b"], ["", "2"]]);
         assert_eq!((rows.column("pass"), rows.column("x")), (Some(1), None));
         assert_eq!(rows.cell(2, 1), b"", "beyond the end");
+    }
+
+    #[test]
+    fn names_and_the_separator_may_come_from_the_scenario() {
+        let columns = ["a", "b"].map(|text| Name { text: text.to_owned(), ..Name::default() });
+        let layout = Layout { columns: &columns, separator: Some(';') };
+        let rows = Rows::csv(b"1;2\n3;4,5\n", &layout).unwrap();
+        assert_eq!((rows.columns().len(), cells(&rows)), (2, vec![vec!["1", "2"], vec!["3", "4,5"]]));
+        let what = "3 cells, where there are 2 columns".to_owned();
+        assert_eq!(Rows::csv(b"1;2;3\n", &layout), Err(Flaw::Form { line: 1, what }));
     }
 
     #[test]
@@ -351,9 +364,9 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_file_is_said_with_its_line() {
         let form = |line, what: &str| Err(Flaw::Form { line, what: what.to_owned() });
-        assert_eq!(Rows::csv(b"a,b\n1,2\n3\n"), form(3, "1 cells, where the head has 2"));
-        assert_eq!(Rows::csv(b"a,a\n1,2\n"), form(1, "two columns are called `a`"));
-        assert_eq!(Rows::csv(b"a,\n1,2\n"), form(1, "column 2 has no name"));
+        assert_eq!(Rows::csv(b"a,b\n1,2\n3\n", &Layout::default()), form(3, "1 cells, where the head has 2"));
+        assert_eq!(Rows::csv(b"a,a\n1,2\n", &Layout::default()), form(1, "two columns are called `a`"));
+        assert_eq!(Rows::csv(b"a,\n1,2\n", &Layout::default()), form(1, "column 2 has no name"));
         assert_eq!(Rows::json(b"{\"a\":1}\n{\"b\":1}"), form(2, "`a` is missing"));
         assert_eq!(Rows::json(b"[{\"a\":1},7]"), form(1, "row 2: this is no object"));
         assert_eq!(Rows::json(b"{\"a\":1}\n{\"a\":1,\"c\":2}"), form(2, "`c` is not in the first object"));
@@ -364,26 +377,30 @@ mod tests {
     fn a_file_without_rows_and_one_that_is_not_there_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("users.csv");
-        assert!(matches!(Rows::read(&path), Err(RowsError::File { .. })));
+        assert!(matches!(Rows::read(&path, &Layout::default()), Err(RowsError::File { .. })));
         std::fs::write(&path, "user,pass\n").unwrap();
-        assert!(matches!(Rows::read(&path), Err(RowsError::Empty(_))));
+        assert!(matches!(Rows::read(&path, &Layout::default()), Err(RowsError::Empty(_))));
         std::fs::write(&path, "user\nann\n").unwrap();
-        assert_eq!(Rows::read(&path).unwrap().n(), 1);
+        assert_eq!(Rows::read(&path, &Layout::default()).unwrap().n(), 1);
     }
 
     #[test]
-    fn unique_rows_are_dealt_once_and_then_the_policy_decides() {
+    fn rows_are_dealt_once_and_then_the_end_decides() {
         let mut chance = fastrand::Rng::with_seed(1);
-        for (at_end, last) in [(AtEnd::Stop, Dealt::Stop), (AtEnd::Error, Dealt::Error), (AtEnd::Wrap, Dealt::Row(0))] {
-            let dealer = Dealer::new(Dealing::Unique(at_end), 2);
-            let dealt: Vec<Dealt> = (0..3).map(|_| dealer.deal(&mut chance)).collect();
-            assert_eq!(dealt, [Dealt::Row(0), Dealt::Row(1), last]);
+        for policy in [Policy::Sequential, Policy::Unique, Policy::PerUser] {
+            for (at_end, last) in
+                [(DataEnd::Stop, Dealt::Stop), (DataEnd::Error, Dealt::Error), (DataEnd::Wrap, Dealt::Row(0))]
+            {
+                let dealer = Dealer::new(policy, at_end, 2);
+                let dealt: Vec<Dealt> = (0..3).map(|_| dealer.deal(&mut chance)).collect();
+                assert_eq!(dealt, [Dealt::Row(0), Dealt::Row(1), last]);
+            }
         }
     }
 
     #[test]
     fn workers_together_deal_each_row_once() {
-        let dealer = Dealer::new(Dealing::Unique(AtEnd::Stop), 1_000);
+        let dealer = Dealer::new(Policy::Unique, DataEnd::Stop, 1_000);
         let worker = || {
             let mut chance = fastrand::Rng::with_seed(1);
             let rows = std::iter::from_fn(|| match dealer.deal(&mut chance) {
@@ -403,7 +420,7 @@ mod tests {
     #[test]
     fn random_rows_stay_within_the_file_and_reach_all_of_it() {
         let mut chance = fastrand::Rng::with_seed(7);
-        let dealer = Dealer::new(Dealing::Random, 3);
+        let dealer = Dealer::new(Policy::Random, DataEnd::Wrap, 3);
         let mut seen = [false; 3];
         for _ in 0..100 {
             let Dealt::Row(row) = dealer.deal(&mut chance) else { panic!("a random row is always there") };

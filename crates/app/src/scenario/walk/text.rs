@@ -2,9 +2,19 @@
 //!
 //! A value is read through a [`Scope`]; what is written depends on nothing else, so the same scope writes the same text again.
 
+use std::{
+    io::Write as _,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
 use fathom_model::units::Nanos;
 
 use super::rows::Rows;
+use crate::scenario::tree::Clock;
+pub(crate) use crate::scenario::tree::Filter;
 
 /// Where a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,27 +25,40 @@ pub(crate) enum Source {
     Cell { set: u16, column: u16 },
     /// A whole number, both ends included.
     Random { low: u64, high: u64 },
+    /// The next number of a counter that all users share.
+    Seq(u16),
+    /// So many letters and digits.
+    Chars(u16),
     /// The number of the user, from 1, over all workers.
     User,
-    /// How often the user has gone through its script, this time included.
+    /// How often the user has begun, this time included.
+    Iteration,
+    /// The round of the innermost loop, from 1.
     Round,
     /// 128 random bits as RFC 9562 writes version 4.
     Uuid,
-    /// Milliseconds since 1970.
-    UnixMillis,
-    /// Seconds since 1970.
-    UnixSeconds,
+    /// The time of day.
+    Now(Clock),
 }
 
-/// What is done to a value before it is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Filter {
-    /// Percent-encoded, all but the unreserved characters (RFC 3986 section 2.3).
-    Url,
-    /// As it stands between the quotes of a JSON string.
-    Json,
-    /// With padding (RFC 4648 section 4).
-    Base64,
+/// A variable of a user; its memory stays for the next value.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) text: Vec<u8>,
+    pub(crate) is_set: bool,
+}
+
+impl Slot {
+    pub(crate) fn set(&mut self, text: &[u8]) {
+        self.text.clear();
+        self.text.extend_from_slice(text);
+        self.is_set = true;
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.text.clear();
+        self.is_set = false;
+    }
 }
 
 /// A value with what is done to it.
@@ -50,14 +73,22 @@ pub(crate) struct Value {
 impl Value {
     /// How many bytes it always has, if that is so.
     pub(crate) fn fixed_width(&self) -> Option<usize> {
-        let is_number = !matches!(self.source, Source::Slot(_) | Source::Cell { .. } | Source::Uuid);
-        let plain = self.filters.iter().all(|filter| *filter != Filter::Base64);
-        match (&self.source, self.width) {
-            (Source::Uuid, _) if plain => Some(36),
-            (_, Some(width)) if is_number && plain => Some(usize::from(width)),
-            _ => None,
-        }
+        let width = match (&self.source, self.width) {
+            (Source::Uuid, _) => 36,
+            (Source::Chars(n), _) => usize::from(*n),
+            (Source::Now(Clock::Iso), _) => 24,
+            // Until the year 2286.
+            (Source::Now(Clock::Seconds), _) => 10,
+            (Source::Now(Clock::Millis), _) => 13,
+            (Source::Random { high, .. }, Some(width)) if digits(*high) <= usize::from(width) => usize::from(width),
+            _ => return None,
+        };
+        self.filters.is_empty().then_some(width)
     }
+}
+
+fn digits(number: u64) -> usize {
+    number.checked_ilog10().map_or(1, |log| log as usize + 1)
 }
 
 /// What a text is made of.
@@ -88,31 +119,47 @@ pub(crate) struct Moment {
     /// Of what is random.
     pub(crate) seed: u64,
     pub(crate) user: u64,
-    pub(crate) round: u64,
+    pub(crate) iteration: u32,
+    pub(crate) round: u32,
     /// On the wall clock.
     pub(crate) wall: Nanos,
+}
+
+/// Numbers of counters that all users share: drawn for a request, and given again when it is written again.
+#[derive(Debug)]
+pub(crate) enum Numbers<'a> {
+    /// New ones, which are noted.
+    Draw(&'a [AtomicU64], &'a mut Vec<u64>),
+    /// Those that were noted.
+    Again(std::slice::Iter<'a, u64>),
+}
+
+impl Numbers<'_> {
+    fn next(&mut self, counter: u16) -> u64 {
+        match self {
+            Self::Draw(counters, drawn) => {
+                let number = counters[usize::from(counter)].fetch_add(1, Relaxed);
+                drawn.push(number);
+                number
+            }
+            Self::Again(drawn) => drawn.next().copied().unwrap_or_default(),
+        }
+    }
 }
 
 /// What values are read from.
 #[derive(Debug)]
 pub(crate) struct Scope<'a> {
-    pub(crate) slots: &'a [Vec<u8>],
+    pub(crate) slots: &'a [Slot],
     /// The row of each data set.
     pub(crate) rows: &'a [u32],
-    pub(crate) sets: &'a [std::sync::Arc<Rows>],
+    pub(crate) sets: &'a [Arc<Rows>],
     pub(crate) moment: Moment,
-    chance: fastrand::Rng,
+    pub(crate) numbers: Numbers<'a>,
+    pub(crate) chance: fastrand::Rng,
 }
 
-impl<'a> Scope<'a> {
-    pub(crate) fn new(
-        (slots, rows): (&'a [Vec<u8>], &'a [u32]),
-        sets: &'a [std::sync::Arc<Rows>],
-        moment: Moment,
-    ) -> Self {
-        Self { slots, rows, sets, moment, chance: fastrand::Rng::with_seed(moment.seed) }
-    }
-
+impl Scope<'_> {
     /// A number of at least `width` digits.
     fn number(number: u64, width: Option<u8>, text: &mut Vec<u8>) {
         let mut digits = [b'0'; 20];
@@ -131,17 +178,21 @@ impl<'a> Scope<'a> {
     fn write(&mut self, value: &Value, text: &mut Vec<u8>) {
         let mut number = |number: u64| Self::number(number, value.width, text);
         match &value.source {
-            Source::Slot(slot) => text.extend_from_slice(&self.slots[usize::from(*slot)]),
+            Source::Slot(slot) => text.extend_from_slice(&self.slots[usize::from(*slot)].text),
             Source::Cell { set, column } => {
                 let set = usize::from(*set);
                 text.extend_from_slice(self.sets[set].cell(self.rows[set], usize::from(*column)));
             }
             Source::Random { low, high } => number(self.chance.u64(*low..=*high)),
+            Source::Seq(counter) => number(self.numbers.next(*counter)),
             Source::User => number(self.moment.user),
-            Source::Round => number(self.moment.round),
-            Source::UnixMillis => number(self.moment.wall.0 / 1_000_000),
-            Source::UnixSeconds => number(self.moment.wall.0 / 1_000_000_000),
+            Source::Iteration => number(u64::from(self.moment.iteration)),
+            Source::Round => number(u64::from(self.moment.round)),
+            Source::Now(Clock::Seconds) => number(self.moment.wall.0 / 1_000_000_000),
+            Source::Now(Clock::Millis) => number(self.moment.wall.0 / 1_000_000),
+            Source::Now(Clock::Iso) => iso(self.moment.wall, text),
             Source::Uuid => uuid(self.chance.u128(..), text),
+            Source::Chars(n) => text.extend((0..*n).map(|_| self.chance.alphanumeric() as u8)),
         }
     }
 
@@ -150,7 +201,7 @@ impl<'a> Scope<'a> {
         let begin = text.len();
         self.write(value, text);
         for filter in &value.filters {
-            filter.apply(begin, text);
+            apply(*filter, begin, text);
         }
         make_fit(text, begin, place);
     }
@@ -191,24 +242,27 @@ impl From<&str> for Text {
     }
 }
 
-impl Filter {
-    /// Changes what was written from `begin` on: the new text is written behind the old one, and then moved to its place.
-    fn apply(self, begin: usize, text: &mut Vec<u8>) {
-        let end = text.len();
-        match self {
-            Self::Url => (begin..end).for_each(|at| match text[at] {
-                byte @ (b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~') => text.push(byte),
-                byte => percent_encoded(byte, text),
-            }),
-            Self::Json => (begin..end).for_each(|at| in_json(text[at], text)),
-            Self::Base64 => {
-                text.resize(end + data_encoding::BASE64.encode_len(end - begin), 0);
-                let (raw, encoded) = text.split_at_mut(end);
-                data_encoding::BASE64.encode_mut(&raw[begin..], encoded);
-            }
+/// Changes what was written from `begin` on: the new text is written behind the old one, and then moved to its place.
+fn apply(filter: Filter, begin: usize, text: &mut Vec<u8>) {
+    let end = text.len();
+    match filter {
+        Filter::Url => (begin..end).for_each(|at| match text[at] {
+            byte @ (b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~') => text.push(byte),
+            byte => percent_encoded(byte, text),
+        }),
+        Filter::Json => (begin..end).for_each(|at| in_json(text[at], text)),
+        Filter::Hex => (begin..end).for_each(|at| {
+            let digits = b"0123456789abcdef";
+            let byte = text[at];
+            text.extend_from_slice(&[digits[usize::from(byte >> 4)], digits[usize::from(byte & 15)]]);
+        }),
+        Filter::Base64 => {
+            text.resize(end + data_encoding::BASE64.encode_len(end - begin), 0);
+            let (raw, encoded) = text.split_at_mut(end);
+            data_encoding::BASE64.encode_mut(&raw[begin..], encoded);
         }
-        text.drain(begin..end);
     }
+    text.drain(begin..end);
 }
 
 fn percent_encoded(byte: u8, text: &mut Vec<u8>) {
@@ -229,6 +283,14 @@ fn in_json(byte: u8, text: &mut Vec<u8>) {
         }
         _ => text.push(byte),
     }
+}
+
+/// `2026-11-21T18:30:00.000Z`
+fn iso(wall: Nanos, text: &mut Vec<u8>) {
+    let millis = i64::try_from(wall.0 / 1_000_000).unwrap_or(0);
+    let time = jiff::Timestamp::from_millisecond(millis).unwrap_or_default();
+    // Writing to memory cannot fail.
+    drop(write!(text, "{time:.3}"));
 }
 
 /// Sixteen bytes with the bits of version and variant set (RFC 9562 section 5.4).
@@ -273,18 +335,23 @@ fn make_fit(text: &mut Vec<u8>, begin: usize, place: Place) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::rows::Layout, *};
 
     fn value(source: Source, filters: &[Filter]) -> Value {
         Value { source, width: None, filters: filters.into() }
     }
 
     fn written(value: &Value, place: Place, slot: &str) -> String {
-        let slots = [slot.as_bytes().to_vec()];
-        let sets = [std::sync::Arc::new(Rows::csv(b"user,pass\nann,a b\nbob,\"x\ny\"\n").unwrap_or_default())];
-        let moment = Moment { seed: 3, user: 12, round: 2, wall: Nanos(1_700_000_000_123_456_789) };
+        let slots = [Slot { text: slot.as_bytes().to_vec(), is_set: true }];
+        let sets = [std::sync::Arc::new(Rows::csv(b"user,pass\nann,a b\nbob,\"x\ny\"\n", &Layout::default()).unwrap_or_default())];
+        let wall = Nanos(1_700_000_000_123_456_789);
+        let moment = Moment { seed: 3, user: 12, iteration: 4, round: 2, wall };
+        let counters = [AtomicU64::new(41)];
         let mut text = b"<".to_vec();
-        Scope::new((&slots, &[1]), &sets, moment).put(value, place, &mut text);
+        let mut drawn = Vec::new();
+        let numbers = Numbers::Draw(&counters, &mut drawn);
+        let chance = fastrand::Rng::with_seed(moment.seed);
+        Scope { slots: &slots, rows: &[1], sets: &sets, moment, numbers, chance }.put(value, place, &mut text);
         String::from_utf8(text).unwrap()
     }
 
@@ -295,8 +362,11 @@ mod tests {
             (Source::Cell { set: 0, column: 0 }, "<bob"),
             (Source::User, "<12"),
             (Source::Round, "<2"),
-            (Source::UnixMillis, "<1700000000123"),
-            (Source::UnixSeconds, "<1700000000"),
+            (Source::Iteration, "<4"),
+            (Source::Seq(0), "<41"),
+            (Source::Now(Clock::Millis), "<1700000000123"),
+            (Source::Now(Clock::Seconds), "<1700000000"),
+            (Source::Now(Clock::Iso), "<2023-11-14T22:13:20.123Z"),
             (Source::Random { low: 7, high: 7 }, "<7"),
         ];
         for (source, expected) in cases {
@@ -312,8 +382,18 @@ mod tests {
         assert_eq!(written(&wide(Source::Random { low: 0, high: 0 }, 3), Place::Free, ""), "<000");
         assert_eq!(written(&value(Source::Random { low: 0, high: 0 }, &[]), Place::Free, ""), "<0");
         assert_eq!(written(&value(Source::Random { low: u64::MAX, high: u64::MAX }, &[]), Place::Free, ""), "<18446744073709551615");
-        assert_eq!(wide(Source::User, 6).fixed_width(), Some(6));
-        assert_eq!(wide(Source::Slot(0), 6).fixed_width(), None);
+    }
+
+    #[test]
+    fn what_says_its_width_has_it() {
+        let wide = |source, width| Value { source, width: Some(width), filters: [].into() };
+        let random = |high| Source::Random { low: 0, high };
+        assert_eq!([random(9_999), random(10_000)].map(|source| wide(source, 4).fixed_width()), [Some(4), None]);
+        assert_eq!(wide(Source::User, 6).fixed_width(), None, "there may be more than a million");
+        for source in [Source::Uuid, Source::Chars(12), Source::Now(Clock::Iso), Source::Now(Clock::Millis), Source::Now(Clock::Seconds)] {
+            let value = value(source, &[]);
+            assert_eq!(written(&value, Place::Free, "").len() - 1, value.fixed_width().unwrap(), "{value:?}");
+        }
     }
 
     #[test]
@@ -321,7 +401,9 @@ mod tests {
         let random = value(Source::Random { low: 10, high: 19 }, &[]);
         let one = |seed| {
             let mut text = Vec::new();
-            Scope::new((&[], &[]), &[], Moment { seed, ..Moment::default() }).put(&random, Place::Free, &mut text);
+            let (numbers, chance) = (Numbers::Again([].iter()), fastrand::Rng::with_seed(seed));
+            let moment = Moment::default();
+            Scope { slots: &[], rows: &[], sets: &[], moment, numbers, chance }.put(&random, Place::Free, &mut text);
             String::from_utf8(text).unwrap().parse::<u64>().unwrap()
         };
         let all: std::collections::BTreeSet<u64> = (0..500).map(one).collect();
@@ -331,13 +413,14 @@ mod tests {
 
     #[test]
     fn filters_are_applied_from_left_to_right() {
-        use Filter::{Base64, Json, Url};
-        let cases: [(&[Filter], &str, &str); 6] = [
+        use Filter::{Base64, Hex, Json, Url};
+        let cases: [(&[Filter], &str, &str); 7] = [
             (&[Url], "a b/ü~", "<a%20b%2F%C3%BC~"),
             (&[Json], "a\"b\\c\n\u{1}ü", "<a\\\"b\\\\c\\n\\u0001ü"),
             (&[Base64], "ann:hush", "<YW5uOmh1c2g="),
             (&[Base64, Url], "ann:hush", "<YW5uOmh1c2g%3D"),
             (&[Base64], "", "<"),
+            (&[Hex], "ü~", "<c3bc7e"),
             (&[], "as it is", "<as it is"),
         ];
         for (filters, slot, expected) in cases {

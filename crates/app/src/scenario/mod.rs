@@ -1,2 +1,4 @@
 //! A text that says what users do.
+
+pub mod tree;
 pub mod walk;

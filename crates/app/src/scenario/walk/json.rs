@@ -69,6 +69,38 @@ impl Pointer {
     }
 }
 
+impl Pointer {
+    /// The same for all that a path can select.
+    pub(crate) fn parse_query(text: &str) -> Result<Self, String> {
+        let query = match Self::parse(text)? {
+            Self::Plain(steps) => steps.iter().fold("$".to_owned(), |query, step| match step {
+                Step::Name(name) => format!("{query}['{name}']"),
+                Step::Place(place) => format!("{query}[{place}]"),
+            }),
+            Self::Query(path) => return Ok(Self::Query(path)),
+        };
+        JsonPath::parse(&query).map(|path| Self::Query(Box::new(path))).map_err(|error| error.to_string())
+    }
+
+    /// All values, each as it is written.
+    ///
+    /// # Errors
+    /// When the body is no JSON.
+    pub(crate) fn find_all(&self, body: &[u8]) -> Result<Vec<Vec<u8>>, NotJson> {
+        let mut one = Vec::new();
+        let Self::Query(path) = self else {
+            return Ok(if self.find(body, &mut one)? { vec![one] } else { Vec::new() });
+        };
+        let document: Value = serde_json::from_slice(body).map_err(|_| NotJson)?;
+        let written = |value: &Value| {
+            let mut text = Vec::new();
+            write(value, &mut text);
+            text
+        };
+        Ok(path.query(&document).iter().map(|value| written(value)).collect())
+    }
+}
+
 /// The body is not JSON, up to where the value would be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NotJson;

@@ -1,10 +1,24 @@
-//! Users that walk through a scenario: templates, data, what is taken from answers and expected of them.
+//! Users that walk through a scenario: its tree becomes a program, which the engine of users runs.
+//!
+//! [`compile()`] reads files and resolves names; nothing of that is left for the run. Knows nothing of the text's grammar.
 
+mod compile;
 mod jar;
 mod json;
+mod look;
+mod meeting;
 mod message;
+mod program;
 mod redact;
-pub mod rows;
-mod tally;
-pub(crate) mod text;
+mod redirect;
 mod request;
+mod rows;
+mod tally;
+mod text;
+mod trace;
+mod user;
+mod walkers;
+
+pub use compile::{CompileError, Compiled, Site, compile};
+pub use rows::RowsError;
+pub use trace::Exchange;

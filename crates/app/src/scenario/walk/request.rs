@@ -41,7 +41,9 @@ enum Part {
     Literal(Box<[u8]>),
     Value(Value, Place),
     /// The field of the body's length, and then the end of the head, where cookies go before.
-    EndOfHead { is_measured: bool },
+    EndOfHead {
+        is_measured: bool,
+    },
 }
 
 /// A compiled request. Each worker has clones of its own, into which it patches.
@@ -92,8 +94,8 @@ impl Request {
         Self { form, prepared, head_end, scratch: Vec::new() }
     }
 
-    /// The bytes for a user; `cookies` writes a line of the head, or nothing.
-    pub(crate) fn bytes(&mut self, scope: &mut Scope<'_>, cookies: impl FnOnce(&mut Vec<u8>)) -> &[u8] {
+    /// The bytes for a user; `cookies` is given the target, and writes a line of the head or nothing.
+    pub(crate) fn bytes(&mut self, scope: &mut Scope<'_>, cookies: impl FnOnce(&[u8], &mut Vec<u8>)) -> &[u8] {
         if let Form::Gathered(parts) = &self.form {
             self.prepared.clear();
             self.head_end = gather(parts, scope, &mut self.prepared);
@@ -112,9 +114,9 @@ impl Request {
         }
     }
 
-    fn with_cookies(&mut self, cookies: impl FnOnce(&mut Vec<u8>)) -> &[u8] {
+    fn with_cookies(&mut self, cookies: impl FnOnce(&[u8], &mut Vec<u8>)) -> &[u8] {
         self.scratch.clear();
-        cookies(&mut self.scratch);
+        cookies(target_of(&self.prepared), &mut self.scratch);
         if self.scratch.is_empty() {
             return &self.prepared;
         }
@@ -129,6 +131,11 @@ impl Request {
         self.scratch[..line_len + self.head_end].rotate_left(line_len);
         &self.scratch
     }
+}
+
+/// What a request asks for: the second word of its first line.
+pub(crate) fn target_of(request: &[u8]) -> &[u8] {
+    request.split(|byte| *byte == b' ').nth(1).unwrap_or_default()
 }
 
 fn width_of(piece: &Piece) -> usize {
@@ -248,7 +255,7 @@ mod tests {
     fn sent(request: &mut Request, slot: &str, cookies: &str) -> String {
         let slots = [Slot { text: slot.as_bytes().to_vec(), is_set: true }];
         let mut scope = scope(&slots);
-        let bytes = request.bytes(&mut scope, |line| line.extend_from_slice(cookies.as_bytes()));
+        let bytes = request.bytes(&mut scope, |_, line| line.extend_from_slice(cookies.as_bytes()));
         String::from_utf8(bytes.to_vec()).unwrap()
     }
 
@@ -257,8 +264,8 @@ mod tests {
         let mut request = Request::compile(&draft(vec![literal("/a")], None));
         assert!(matches!(request.form, Form::Fixed));
         let mut scope = scope(&[]);
-        let one = request.bytes(&mut scope, |_| ()).as_ptr_range();
-        assert_eq!(request.bytes(&mut scope, |_| ()).as_ptr_range(), one);
+        let one = request.bytes(&mut scope, |_, _| ()).as_ptr_range();
+        assert_eq!(request.bytes(&mut scope, |_, _| ()).as_ptr_range(), one);
         assert_eq!(sent(&mut request, "", ""), "GET /a HTTP/1.1\r\nHost: h\r\n\r\n");
     }
 
@@ -277,7 +284,10 @@ mod tests {
         let mut request = Request::compile(&draft(vec![literal("/"), slot(&[])], Some(vec![slot(&[Filter::Json])])));
         let head = "HTTP/1.1\r\nHost: h\r\nContent-Length:";
         assert_eq!(sent(&mut request, "a b\"", ""), format!("POST /a%20b\" {head}          5\r\n\r\na b\\\""));
-        assert_eq!(sent(&mut request, "0123456789", ""), format!("POST /0123456789 {head}         10\r\n\r\n0123456789"));
+        assert_eq!(
+            sent(&mut request, "0123456789", ""),
+            format!("POST /0123456789 {head}         10\r\n\r\n0123456789")
+        );
         assert_eq!(sent(&mut request, "", ""), format!("POST / {head}          0\r\n\r\n"));
     }
 
@@ -299,7 +309,8 @@ mod tests {
 
     #[test]
     fn an_empty_body_is_announced_where_one_is_expected() {
-        let mut post = Request::compile(&Draft { method: "PUT".to_owned(), target: Text::from("/"), ..Draft::default() });
+        let mut post =
+            Request::compile(&Draft { method: "PUT".to_owned(), target: Text::from("/"), ..Draft::default() });
         assert_eq!(sent(&mut post, "", ""), "PUT / HTTP/1.1\r\nContent-Length: 0\r\n\r\n");
     }
 }

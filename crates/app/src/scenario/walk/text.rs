@@ -243,7 +243,7 @@ impl From<&str> for Text {
 }
 
 /// Changes what was written from `begin` on: the new text is written behind the old one, and then moved to its place.
-fn apply(filter: Filter, begin: usize, text: &mut Vec<u8>) {
+pub(crate) fn apply(filter: Filter, begin: usize, text: &mut Vec<u8>) {
     let end = text.len();
     match filter {
         Filter::Url => (begin..end).for_each(|at| match text[at] {
@@ -309,7 +309,7 @@ fn uuid(random: u128, text: &mut Vec<u8>) {
 }
 
 /// Changes what was written from `begin` on so far as its place demands it.
-fn make_fit(text: &mut Vec<u8>, begin: usize, place: Place) {
+pub(crate) fn make_fit(text: &mut Vec<u8>, begin: usize, place: Place) {
     match place {
         Place::Free => {}
         Place::Field => {
@@ -343,7 +343,9 @@ mod tests {
 
     fn written(value: &Value, place: Place, slot: &str) -> String {
         let slots = [Slot { text: slot.as_bytes().to_vec(), is_set: true }];
-        let sets = [std::sync::Arc::new(Rows::csv(b"user,pass\nann,a b\nbob,\"x\ny\"\n", &Layout::default()).unwrap_or_default())];
+        let sets = [std::sync::Arc::new(
+            Rows::csv(b"user,pass\nann,a b\nbob,\"x\ny\"\n", &Layout::default()).unwrap_or_default(),
+        )];
         let wall = Nanos(1_700_000_000_123_456_789);
         let moment = Moment { seed: 3, user: 12, iteration: 4, round: 2, wall };
         let counters = [AtomicU64::new(41)];
@@ -381,7 +383,10 @@ mod tests {
         assert_eq!(written(&wide(Source::User, 1), Place::Free, ""), "<12");
         assert_eq!(written(&wide(Source::Random { low: 0, high: 0 }, 3), Place::Free, ""), "<000");
         assert_eq!(written(&value(Source::Random { low: 0, high: 0 }, &[]), Place::Free, ""), "<0");
-        assert_eq!(written(&value(Source::Random { low: u64::MAX, high: u64::MAX }, &[]), Place::Free, ""), "<18446744073709551615");
+        assert_eq!(
+            written(&value(Source::Random { low: u64::MAX, high: u64::MAX }, &[]), Place::Free, ""),
+            "<18446744073709551615"
+        );
     }
 
     #[test]
@@ -390,7 +395,13 @@ mod tests {
         let random = |high| Source::Random { low: 0, high };
         assert_eq!([random(9_999), random(10_000)].map(|source| wide(source, 4).fixed_width()), [Some(4), None]);
         assert_eq!(wide(Source::User, 6).fixed_width(), None, "there may be more than a million");
-        for source in [Source::Uuid, Source::Chars(12), Source::Now(Clock::Iso), Source::Now(Clock::Millis), Source::Now(Clock::Seconds)] {
+        for source in [
+            Source::Uuid,
+            Source::Chars(12),
+            Source::Now(Clock::Iso),
+            Source::Now(Clock::Millis),
+            Source::Now(Clock::Seconds),
+        ] {
             let value = value(source, &[]);
             assert_eq!(written(&value, Place::Free, "").len() - 1, value.fixed_width().unwrap(), "{value:?}");
         }

@@ -9,6 +9,8 @@ use fathom_model::{
     units::{BitsPerSec, grouped, percent, rounded},
 };
 
+use crate::steps::promised;
+
 /// What stands in a cell for a value that there is not.
 pub(crate) const MISSING: &str = "–";
 /// More findings than this are no longer read one by one.
@@ -75,6 +77,7 @@ fn rows_of<'a>(run: &'a Run, test: &'a TestRun) -> Vec<Row<'a>> {
             rows.push(value_row(test, summary, summary.metric.title.to_string()));
         }
     }
+    rows.extend(promised_steps(test));
     if let Some(short) = rounds_missing(run, test) {
         rows.push(empty(test, short));
     }
@@ -87,6 +90,51 @@ fn rows_of<'a>(run: &'a Run, test: &'a TestRun) -> Vec<Row<'a>> {
 fn empty(test: &TestRun, label: String) -> Row<'_> {
     let (result, interval, limit, used) = (String::new(), String::new(), String::new(), String::new());
     Row { test, first: true, label, result, interval, limit, used, mark: Mark::Plain, finding: None }
+}
+
+/// More promises of a script than this are no longer read in a table of several tests.
+const PROMISES_MAX: usize = 5;
+
+/// What was promised of steps, a line per promise: `checkout p99  41.3 ms  39.8 – 43.0  < 300ms  ok`.
+///
+/// Of many those that were not kept come first, then those with the least room, and the others are counted.
+fn promised_steps(test: &TestRun) -> Vec<Row<'_>> {
+    let Some(users) = &test.users else { return Vec::new() };
+    let of_script = users.promises.iter().map(promised).zip(&users.promises);
+    let of_steps = users.steps.iter().flat_map(|step| {
+        let promises = step.promises.iter().map(promised).zip(&step.promises);
+        promises.map(move |(shown, promise)| (Some(step), shown, promise))
+    });
+    let all: Vec<_> = of_script.map(|(shown, promise)| (None, shown, promise)).chain(of_steps).collect();
+    let mut urgent: Vec<usize> = (0..all.len()).collect();
+    let room = |idx: &usize| all[*idx].2.margin.unwrap_or(f64::INFINITY);
+    let kept = |idx: &usize| all[*idx].1.mark == Mark::Kept;
+    urgent.sort_by(|a, b| kept(a).cmp(&kept(b)).then(room(a).total_cmp(&room(b))));
+    let beyond = urgent.split_off(urgent.len().min(PROMISES_MAX));
+    let all_kept = beyond.iter().all(kept);
+    let mut rows = Vec::new();
+    for (_, (step, shown, promise)) in all.into_iter().enumerate().filter(|(idx, _)| urgent.contains(idx)) {
+        let among = step.map_or(&users.summaries, |step| &step.summaries);
+        let named = |summary: &&Summary| Some(&*summary.metric.name) == promise.metric.as_deref();
+        let summary = among.iter().chain(&test.summaries).find(named);
+        let title = summary.map_or(promise.text.as_str(), |summary| &summary.metric.title);
+        let label = step.map_or_else(|| title.to_owned(), |step| format!("{} {title}", step.name));
+        let sign = promise.text.find(['<', '>', '≤', '≥', '=']).unwrap_or(0);
+        rows.push(Row {
+            result: summary.map_or(MISSING.to_owned(), |summary| value_row(test, summary, title.to_owned()).result),
+            interval: summary.map(interval).unwrap_or_default(),
+            limit: promise.text[sign..].trim().to_owned(),
+            used: shown.word.to_owned(),
+            mark: shown.mark,
+            ..empty(test, label)
+        });
+    }
+    if !beyond.is_empty() {
+        let (word, mark) = if all_kept { ("ok", Mark::Kept) } else { ("✗", Mark::Broken) };
+        let label = format!("{} more promises", beyond.len());
+        rows.push(Row { used: word.to_owned(), mark, ..empty(test, label) });
+    }
+    rows
 }
 
 /// Which rounds a test lacks, in words.
@@ -154,6 +202,10 @@ pub(crate) fn headline_value(metric: &Metric, value: f64) -> String {
     let shown = metric.show(value);
     match metric.from {
         Derivation::Rate { .. } => shown,
+        // `1.50 k users/s`: people count them by their name.
+        Derivation::Users { .. } if metric.unit == Unit::PerSec => {
+            format!("{} {}", shown.trim_end_matches("/s").trim_end(), metric.title)
+        }
         Derivation::Quantile { .. } => format!("{shown} {}", metric.title),
         _ => format!("{} {shown}", metric.title),
     }
@@ -263,7 +315,7 @@ pub(crate) fn incomplete(run: &Run) -> Option<&str> {
 }
 
 /// The beginning of a note that several values of a test may have.
-const TOO_FEW: &str = "too few samples ";
+pub(crate) const TOO_FEW: &str = "too few samples ";
 
 /// What must be said beside the numbers of a test, each once, with how many rounds say it.
 ///
@@ -428,6 +480,15 @@ mod tests {
         assert_eq!(marks, [Mark::Kept, Mark::Open, Mark::Broken]);
         let no_loss = summary(Unit::Ratio, Better::Lower, (0.0, 0.0, 0.0));
         assert_eq!(used(&promised(0.0), &no_loss).0, "ok");
+    }
+
+    #[test]
+    fn users_are_counted_by_their_name() {
+        let from = Derivation::Users { of: fathom_model::metric::UsersValue::Begun };
+        let (name, title, source) = ("users_per_sec".into(), "users/s".into(), "docs/methods/steps.md".into());
+        let users = Metric { name, title, unit: Unit::PerSec, better: Better::Higher, source, from };
+        assert_eq!(headline_value(&users, 1_498.0), "1.50 k users/s");
+        assert_eq!(headline_value(&users, 812.0), "812 users/s");
     }
 
     #[test]

@@ -44,6 +44,7 @@ impl Cookie {
         &self.pair[..self.name_len]
     }
 
+    #[cfg(test)]
     fn value(&self) -> &[u8] {
         self.pair.get(self.name_len + 1..).unwrap_or_default()
     }

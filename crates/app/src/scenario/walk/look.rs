@@ -10,7 +10,7 @@ use super::{
     jar,
     json::{NotJson, Pointer},
     message::Message,
-    text::{Piece, Place, Scope, Text},
+    text::{Place, Scope, Text},
 };
 use crate::scenario::tree::{self, Comparison, Pick, Statuses};
 
@@ -343,7 +343,7 @@ impl Expectation {
             Self::Status(wanted) => {
                 cause.clear();
                 // Writing to memory cannot fail.
-                drop(write!(cause, "status {}, expected {}", looked.status, Listed(wanted)));
+                let _ = write!(cause, "status {}, expected {}", looked.status, Listed(wanted));
                 return false;
             }
             Self::Within { most, .. } if looked.took <= *most => return true,
@@ -437,17 +437,12 @@ pub(crate) fn quoted(template: &tree::Template) -> String {
                     Source::Env(name) => format!("env {}", name.text),
                     _ => "…".to_owned(),
                 };
-                drop(write!(text, "${{{name}}}"));
+                let _ = write!(text, "${{{name}}}");
             }
         }
     }
     text.push('"');
     text
-}
-
-/// Whether a text is a single literal or none; used where a value cannot be had before the run.
-pub(crate) fn is_literal(text: &Text) -> bool {
-    !text.0.iter().any(|piece| matches!(piece, Piece::Value(_)))
 }
 
 impl Pointer {

@@ -5,6 +5,7 @@
 mod compile;
 mod jar;
 mod json;
+mod kind;
 mod look;
 mod meeting;
 mod message;
@@ -13,12 +14,17 @@ mod redact;
 mod redirect;
 mod request;
 mod rows;
+mod script;
 mod tally;
+#[cfg(test)]
+mod tests;
 mod text;
 mod trace;
 mod user;
 mod walkers;
 
 pub use compile::{CompileError, Compiled, Site, compile};
+pub use kind::{AppScenario, rehearse};
 pub use rows::RowsError;
+pub use script::{Script, Unsound};
 pub use trace::Exchange;

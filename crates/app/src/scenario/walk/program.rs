@@ -65,7 +65,6 @@ pub(crate) enum Op {
     Iterate,
     /// It is over: back to its begin, or on to what is done before leaving.
     Iterated {
-        begin: Pc,
         pace: Option<Wait>,
     },
     /// What is done before leaving begins.
@@ -115,6 +114,8 @@ pub(crate) struct Step {
     pub(crate) framing: Framing,
     pub(crate) wants: Wants,
     pub(crate) timeout: Option<Nanos>,
+    /// The target, when its beginning is only known then.
+    pub(crate) opening: Option<Text>,
     /// The most redirects that are followed.
     pub(crate) redirects: u16,
     pub(crate) expectations: Vec<Expectation>,

@@ -86,7 +86,7 @@ impl<'a> Layout<'a> {
 
 /// All rows of a file: one text, and where each cell of it ends.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Rows {
+pub(crate) struct Rows {
     columns: Vec<String>,
     text: Vec<u8>,
     ends: Vec<u32>,
@@ -110,26 +110,22 @@ impl Rows {
     }
 
     /// How many rows there are.
-    #[must_use]
-    pub fn n(&self) -> u64 {
+    pub(crate) fn n(&self) -> u64 {
         (self.ends.len() / self.columns.len().max(1)) as u64
     }
 
     /// The names of the columns.
-    #[must_use]
-    pub fn columns(&self) -> &[String] {
+    pub(crate) fn columns(&self) -> &[String] {
         &self.columns
     }
 
     /// The place of a column.
-    #[must_use]
-    pub fn column(&self, name: &str) -> Option<usize> {
+    pub(crate) fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|column| column == name)
     }
 
     /// A cell; empty beyond the last row.
-    #[must_use]
-    pub fn cell(&self, row: u32, column: usize) -> &[u8] {
+    pub(crate) fn cell(&self, row: u32, column: usize) -> &[u8] {
         let at = row as usize * self.columns.len() + column;
         let begin = at.checked_sub(1).map_or(0, |before| self.ends.get(before).copied().unwrap_or(0));
         let end = self.ends.get(at).copied().unwrap_or(begin);
@@ -274,7 +270,7 @@ impl Flaw {
 
 /// Deals rows to the users of all workers.
 #[derive(Debug)]
-pub(super) struct Dealer {
+pub(crate) struct Dealer {
     policy: Policy,
     at_end: DataEnd,
     n: u64,

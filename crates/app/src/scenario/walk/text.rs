@@ -208,15 +208,6 @@ impl Scope<'_> {
 }
 
 impl Text {
-    /// The bytes, if they are always the same.
-    pub(crate) fn literal(&self) -> Option<&[u8]> {
-        match self.0.as_slice() {
-            [] => Some(b""),
-            [Piece::Literal(bytes)] => Some(bytes),
-            _ => None,
-        }
-    }
-
     /// Writes it behind `text`.
     pub(crate) fn put(&self, scope: &mut Scope<'_>, place: Place, text: &mut Vec<u8>) {
         for piece in &self.0 {

@@ -32,6 +32,8 @@ use crate::scenario::tree::Way;
 const OPS_MAX: u32 = 10_000;
 /// How long a user then rests.
 const BREATH: Nanos = Nanos::from_millis(1);
+/// So many steps of a user may fail in a row before they are sent.
+const TRIES_MAX: u32 = 100;
 /// Who found nobody at home does not knock again at once: a server that is not there must not be asked in a busy loop.
 const PAUSE: Nanos = Nanos::from_millis(100);
 
@@ -76,6 +78,11 @@ impl Shared {
             is_exhausted: AtomicBool::new(false),
             broken: AtomicU16::new(0),
         }
+    }
+
+    /// Whether users have left because a data set had no more rows.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.is_exhausted.load(Relaxed)
     }
 
     /// The place of the data set whose end is an error, if it has ended.
@@ -391,7 +398,7 @@ impl Walkers {
             return None;
         }
         user.pc = kind.iterate;
-        let Some(Op::Iterated { pace, .. }) = ops.get((kind.teardown as usize).wrapping_sub(1)) else { return None };
+        let Some(Op::Iterated { pace }) = ops.get((kind.teardown as usize).wrapping_sub(1)) else { return None };
         let due = pace.map(|pace| user.began + pace.draw(chance));
         user.began = due.unwrap_or(now);
         due.filter(|due| *due > now && shared.manner.haste == Haste::No)
@@ -422,6 +429,21 @@ impl Walkers {
             }
         }
         Ok(())
+    }
+
+    /// Whether what is to be asked for is a path; only what an answer named can be anything else.
+    fn has_path(&mut self, seat: Seat, step_idx: u16, now: Nanos) -> bool {
+        if self.steps[usize::from(step_idx)].opening.is_none() {
+            return true;
+        }
+        let moment = self.moment(seat, now);
+        let Self { shared, users, steps, value, .. } = self;
+        let user = &mut users[seat.0 as usize];
+        user.moment = moment;
+        let Some(target) = &steps[usize::from(step_idx)].opening else { return true };
+        value.clear();
+        target.put(&mut user.scope_again(&shared.program), Place::Target, value);
+        value.starts_with(b"/")
     }
 
     /// The request of a step, for its user.
@@ -641,7 +663,20 @@ impl Users for Walkers {
     }
 
     fn turn(&mut self, seat: Seat, now: Nanos) -> Turn<'_> {
-        match self.advance(seat, now) {
+        let mut next = self.advance(seat, now);
+        for n_tried in 0.. {
+            let Next::Ask(step) = next else { break };
+            if self.has_path(seat, step, now) {
+                break;
+            }
+            self.cause.clear();
+            self.cause.push_str("the path that was filled in does not begin with /");
+            self.fail(seat.0 as usize, step, (b"", now));
+            let is_enough = n_tried >= TRIES_MAX;
+            next =
+                if is_enough { self.users[seat.0 as usize].rest(now, now + BREATH) } else { self.advance(seat, now) };
+        }
+        match next {
             Next::Ask(step) => Turn::Ask(self.ask(seat, step, now)),
             Next::Redirect => Turn::Ask(self.ask_elsewhere(seat, now)),
             Next::Rest(until) => Turn::Rest { until },
@@ -695,7 +730,7 @@ impl Users for Walkers {
 
     fn is_over(&self) -> bool {
         let has_come = self.shared.manner.is_population && self.n_left >= u64::from(self.place.n_seats);
-        let is_exhausted = self.n_here == 0 && self.n_left > 0 && self.shared.is_exhausted.load(Relaxed);
+        let is_exhausted = self.n_here == 0 && self.n_left > 0 && self.shared.is_exhausted();
         has_come || is_exhausted || self.shared.broken().is_some()
     }
 

@@ -37,7 +37,7 @@ impl<'t> Compiler<'t> {
         let iterate = self.here()?;
         self.ops.push(Op::Iterate);
         self.statements(&user.body)?;
-        self.ops.push(Op::Iterated { begin: iterate, pace: user.pace.as_ref().map(pace) });
+        self.ops.push(Op::Iterated { pace: user.pace.as_ref().map(pace) });
         let teardown = self.here()?;
         self.ops.push(Op::Teardown);
         if let Some(teardown) = &user.teardown {

@@ -36,7 +36,9 @@ impl Compiler<'_> {
             || !takes.is_empty()
             || expectations.iter().any(|expectation| matches!(expectation, Expectation::Test(_)));
         let record = self.record(&step.name.text, StepKind::Step)?;
+        let begins_with_hole = matches!(step.url.pieces.first(), Some(tree::Piece::Hole(_)));
         self.steps.push(Step {
+            opening: begins_with_hole.then(|| draft.target.clone()),
             request: Request::compile(&draft),
             server,
             framing: if step.method.text == "HEAD" { Framing::NoBody } else { Framing::Body },
@@ -59,7 +61,10 @@ impl Compiler<'_> {
             _ => "",
         };
         let Some(authority) = first.find("://").map(|at| at + 3) else {
-            let base = self.servers.first().map(|server| server.url.target.clone()).unwrap_or_default();
+            // What an answer named is a path of its server, not one below that of the base.
+            let is_taken = first.is_empty() && !url.pieces.is_empty();
+            let base = self.servers.first().filter(|_| !is_taken).map(|server| server.url.target.clone());
+            let base = base.unwrap_or_default();
             let mut target = Text::from(base.split('?').next().unwrap_or_default().trim_end_matches('/'));
             target.append(self.plain(url)?);
             return Ok((0, fit(target)));

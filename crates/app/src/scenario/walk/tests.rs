@@ -361,7 +361,7 @@ user one
   else
     step no
       GET /no
-  if ${state} == "open"
+  if ${state} == \"open\"
     step never
       GET /never
   chance 100%

@@ -2,11 +2,11 @@
 
 use fathom_engine::pace::Profile;
 use fathom_http::{url::Url, users::OPTIONS};
-use fathom_model::{OptionDoc, ValueKind, settings::nearest};
+use fathom_model::{OptionDoc, ValueKind};
 
 use super::{
     super::{
-        diagnostic::{Diagnostic, Fault},
+        diagnostic::{Diagnostic, Fault, nearest},
         lines::Node,
         tree::{
             Arrivals, Arriving, Coming, Data, DataEnd, Let, Model, Name, OnFailure, Part, Policy, Promise, Redirects,
@@ -30,6 +30,9 @@ impl Parser<'_> {
         // Steps outside of any user are those of the only kind of user.
         let mut alone = User::default();
         for node in nodes {
+            if self.is_full() {
+                break;
+            }
             if let Some(header) = self.header(node) {
                 scenario.headers.push(header);
                 continue;

@@ -1,10 +1,8 @@
 //! Holes: `${accounts.user|url}`.
 
-use fathom_model::settings::nearest;
-
 use super::{
     super::{
-        diagnostic::{Diagnostic, Fault},
+        diagnostic::{Diagnostic, Fault, nearest},
         tree::{Clock, Filter, Hole, Name, Source, Span},
     },
     cursor::{Cursor, count},

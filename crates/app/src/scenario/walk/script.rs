@@ -82,7 +82,13 @@ impl Script {
     /// All that is wrong with it.
     pub fn read(text: String, name: String, folder: Option<PathBuf>) -> Result<Self, Unsound> {
         let faults = match scenario::parse(&text) {
-            Ok(scenario) => return Ok(Self { scenario, text, name, folder }),
+            Ok(scenario) => {
+                let found = scenario::check(&scenario, folder.as_deref().unwrap_or(Path::new("")));
+                if scenario::is_sound(&found) {
+                    return Ok(Self { scenario, text, name, folder });
+                }
+                found.into_iter().filter(|fault| fault.severity == scenario::Severity::Error).collect()
+            }
             Err(faults) => faults,
         };
         let shown = scenario::render(&faults, &name, &text);

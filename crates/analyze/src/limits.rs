@@ -352,7 +352,7 @@ mod tests {
         story.users(&[visits((500, 0), vec![step("home", (500, 0), 1)])]);
         story.run.tests[0].options.set("rate", "2k/s");
         assert!(story.analyzed().tests[0].limits.is_empty(), "requests were not asked for");
-        story.context.metrics.get_mut("shop").unwrap().push(crate::steps::script_metrics().remove(0));
+        story.context.metrics.get_mut("shop").unwrap().push(crate::steps::script_metrics(&[]).remove(0));
         let run = story.analyzed();
         let limit = &run.tests[0].limits[0];
         assert_eq!((limit.kind, limit.metric.as_str(), limit.used), (LimitKind::Asked, "users_per_sec", Some(0.25)));

@@ -40,9 +40,9 @@ const ERRORS: Named = Named("errors_ratio", "errors");
 const FREQUENT: Measure = Measure(Unit::PerSec, Better::Higher);
 const RARE: Measure = Measure(Unit::Ratio, Better::Lower);
 
-/// What can be promised of a script as a whole, beside what its kind measures.
+/// What can be promised of a script as a whole, beside what its kind measures; `promises` may name further percentiles.
 #[must_use]
-pub fn script_metrics() -> Vec<Metric> {
+pub fn script_metrics(promises: &[String]) -> Vec<Metric> {
     let all = [
         (USERS_PER_SEC, FREQUENT, UsersValue::Begun),
         (Named("finished_per_sec", "finished/s"), FREQUENT, UsersValue::Finished),
@@ -53,12 +53,14 @@ pub fn script_metrics() -> Vec<Metric> {
     let times =
         TIMES.into_iter().map(|(named, q)| (named, Measure(Unit::Nanos, Better::Lower), UsersValue::Time { q }));
     let metric = |(named, measure, of)| Metric::of(named, measure, SOURCE, Derivation::Users { of });
-    all.into_iter().chain(times).map(metric).collect()
+    let mut metrics = all.into_iter().chain(times).map(metric).collect();
+    add_percentiles(&mut metrics, promises, |q| Derivation::Users { of: UsersValue::Time { q } });
+    metrics
 }
 
-/// What can be promised of a step or a transaction.
+/// What can be promised of a step or a transaction; `promises` may name further percentiles.
 #[must_use]
-pub fn step_metrics(step: &str) -> Vec<Metric> {
+pub fn step_metrics(step: &str, promises: &[String]) -> Vec<Metric> {
     let from = |of| Derivation::Step { step: step.to_owned().into(), of };
     let times = TIMES.into_iter().map(|(named, q)| {
         let measure = Measure(Unit::Nanos, Better::Lower);
@@ -68,7 +70,35 @@ pub fn step_metrics(step: &str) -> Vec<Metric> {
         Metric::of(ERRORS, RARE, SOURCE, from(StepValue::Errors)),
         Metric::of(USERS_PER_SEC, FREQUENT, SOURCE, from(StepValue::Passed)),
     ];
-    times.chain(others).collect()
+    let mut metrics = times.chain(others).collect();
+    add_percentiles(&mut metrics, promises, |q| from(StepValue::Time { q }));
+    metrics
+}
+
+/// Adds the percentiles that are promised beside those that are always computed: `p95 < 200ms`.
+fn add_percentiles(metrics: &mut Vec<Metric>, promises: &[String], from: impl Fn(f64) -> Derivation) {
+    for text in promises {
+        let title = text.trim_start().split(['<', '>', '≤', '≥', '=', ' ']).next().unwrap_or_default();
+        let Some(q) = quantile_of(title) else { continue };
+        if metrics.iter().all(|metric| metric.title != title) {
+            let name = format!("time_ns_{}", title.replace('.', "")).into();
+            let (unit, better) = (Unit::Nanos, Better::Lower);
+            metrics.push(Metric {
+                name,
+                title: title.to_owned().into(),
+                unit,
+                better,
+                source: SOURCE.into(),
+                from: from(q),
+            });
+        }
+    }
+}
+
+/// The quantile that `p95` or `p99.95` means.
+fn quantile_of(title: &str) -> Option<f64> {
+    let percent = title.strip_prefix('p').filter(|digits| digits.starts_with(|c: char| c.is_ascii_digit()))?;
+    percent.parse::<f64>().ok().map(|percent| percent / 100.0).filter(|q| (0.0..1.0).contains(q))
 }
 
 /// What the users of a test did; nothing when it had no scripted users.
@@ -78,16 +108,16 @@ pub(crate) fn users(test: &TestRun, hosts: &BTreeMap<String, Host>) -> Option<Us
     let first = records.first()?;
     let sum = |of: fn(&UsersRecord) -> u64| records.iter().map(|record| of(record)).sum();
     let n_begun = records.iter().filter_map(|record| record.measured).map(|visits| visits.n_begun).sum();
-    let values = summaries::summaries(test, hosts, &script_metrics());
+    let values = summaries::summaries(test, hosts, &script_metrics(&first.promises));
     let of_script: Vec<&Summary> = values.iter().chain(&test.summaries).collect();
     let promises = first.promises.iter().map(|text| judge(text, &test.name, &of_script)).collect();
     let mut steps = merged(&records, n_begun);
     for step in &mut steps {
-        step.summaries = summaries::summaries(test, hosts, &step_metrics(&step.name));
-        let of_step: Vec<&Summary> = step.summaries.iter().collect();
-        let whose = format!("{} {}", test.name, step.name);
         let promised = records.iter().find_map(|record| record.steps.iter().find(|other| other.name == step.name));
         let promised = promised.map_or(&[][..], |step| &step.promises);
+        step.summaries = summaries::summaries(test, hosts, &step_metrics(&step.name, promised));
+        let of_step: Vec<&Summary> = step.summaries.iter().collect();
+        let whose = format!("{} {}", test.name, step.name);
         step.promises = promised.iter().map(|text| judge(text, &whose, &of_step)).collect();
     }
     Some(UsersSummary {
@@ -309,9 +339,22 @@ mod tests {
 
     #[test]
     fn a_promise_that_cannot_be_read_leaves_the_verdict_open() {
-        let run = shop(2, 1_000, &[("login", "p98 < 1s")]);
+        let run = shop(2, 1_000, &[("login", "p9x < 1s")]);
         assert_eq!(run.verdict.outcome, Outcome::Inconclusive);
-        assert!(run.verdict.reasons[0].contains("there is no metric `p98` to promise"), "{:?}", run.verdict.reasons);
+        assert!(run.verdict.reasons[0].contains("there is no metric `p9x` to promise"), "{:?}", run.verdict.reasons);
+    }
+
+    #[test]
+    fn any_percentile_can_be_promised() {
+        let run =
+            shop(2, 1_000, &[("home", "p95 < 900us"), ("home", "p75<1ms"), ("", "p97.5 < 1s"), ("home", "p100 < 1s")]);
+        let home = of(&run, "home");
+        let outcomes: Vec<Outcome> = home.promises.iter().map(|promise| promise.outcome).collect();
+        assert_eq!(outcomes, [Outcome::Fail, Outcome::Pass, Outcome::Inconclusive]);
+        assert!((value(home, "time_ns_p95") / 950_000.0 - 1.0).abs() < 0.003);
+        let users = run.tests[0].users.as_ref().unwrap();
+        assert_eq!(users.promises[0].metric.as_deref(), Some("time_ns_p975"));
+        assert_eq!(users.promises[0].outcome, Outcome::Pass);
     }
 
     #[test]

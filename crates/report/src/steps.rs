@@ -1,7 +1,7 @@
 //! What users did, step by step: picked and put into words, the same in text and HTML.
 
 use fathom_model::{
-    Example, JudgedPromise, StepKind, StepSummary, Summary, UsersSummary,
+    Example, JudgedPromise, StepKind, StepSummary, Summary, TestRun, UsersSummary,
     finding::Outcome,
     units::{grouped, percent, significant},
 };
@@ -35,18 +35,36 @@ pub(crate) struct Cell {
 }
 
 /// A promise as it stands in a table.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Promised<'a> {
     /// As it was written.
     pub(crate) text: &'a str,
+    /// The value that it is about.
+    pub(crate) about: Option<&'a Summary>,
     /// `ok`, `✗`, `open`.
     pub(crate) word: &'static str,
     /// The distance to the bound: `20 %`, `−50 %`; `63 ×` for a value so many times it.
     pub(crate) margin: String,
+    /// The same as a number.
+    pub(crate) room: Option<f64>,
     /// How it is to be looked at.
     pub(crate) mark: Mark,
     /// Why it was not kept.
     pub(crate) reason: Option<&'a str>,
+}
+
+impl Promised<'_> {
+    /// The value that it is about, as people read it.
+    pub(crate) fn value(&self) -> String {
+        let value = self.about.and_then(|summary| Some(view::show(&summary.metric, summary.value?)));
+        value.unwrap_or_else(|| MISSING.to_owned())
+    }
+
+    /// Why it could not be judged, without saying again what was promised; what was broken is plain from the numbers.
+    pub(crate) fn why(&self) -> &str {
+        let reason = self.reason.filter(|_| self.mark == Mark::Open).unwrap_or_default();
+        reason.split_once(&format!("{}: ", self.text)).map_or(reason, |(_, why)| why)
+    }
 }
 
 /// A step, or all of them together, as a line.
@@ -94,8 +112,8 @@ fn cell(summary: Option<&Summary>) -> Cell {
     Cell { text: summary.metric.show(value), interval: view::interval(summary), few }
 }
 
-/// A judged promise in words.
-pub(crate) fn promised(promise: &JudgedPromise) -> Promised<'_> {
+/// A judged promise in words, with the value that it is about among those given.
+pub(crate) fn promised<'a>(promise: &'a JudgedPromise, mut among: impl Iterator<Item = &'a Summary>) -> Promised<'a> {
     let (word, mark) = match promise.outcome {
         Outcome::Pass => ("ok", Mark::Kept),
         Outcome::Fail => ("✗", Mark::Broken),
@@ -108,8 +126,34 @@ pub(crate) fn promised(promise: &JudgedPromise) -> Promised<'_> {
         beyond if beyond < 0.0 => format!("−{}", percent(-beyond)),
         room => percent(room),
     };
-    let margin = promise.margin.map(margin).unwrap_or_default();
-    Promised { text: &promise.text, word, margin, mark, reason: promise.reason.as_deref() }
+    Promised {
+        text: &promise.text,
+        about: among.find(|summary| promise.metric.as_deref() == Some(&*summary.metric.name)),
+        word,
+        margin: promise.margin.map(margin).unwrap_or_default(),
+        room: promise.margin,
+        mark,
+        reason: promise.reason.as_deref(),
+    }
+}
+
+/// What was promised of all steps together; it may be about what the test measures beside them.
+fn of_script<'a>(test: &'a TestRun, users: &'a UsersSummary) -> Vec<Promised<'a>> {
+    let among = users.summaries.iter().chain(&test.summaries);
+    users.promises.iter().map(|promise| promised(promise, among.clone())).collect()
+}
+
+fn of_one(step: &StepSummary) -> Vec<Promised<'_>> {
+    step.promises.iter().map(|promise| promised(promise, step.summaries.iter())).collect()
+}
+
+/// Every promise of a script with its step: first what was promised of all steps together.
+pub(crate) fn promises(test: &TestRun) -> Vec<(Option<&StepSummary>, Promised<'_>)> {
+    let Some(users) = &test.users else { return Vec::new() };
+    let of_all = of_script(test, users).into_iter().map(|promise| (None, promise));
+    let of_steps =
+        users.steps.iter().flat_map(|step| of_one(step).into_iter().map(move |promise| (Some(step), promise)));
+    of_all.chain(of_steps).collect()
 }
 
 /// The name of a step with the sign of what it is.
@@ -121,10 +165,10 @@ pub(crate) fn name(step: &StepSummary) -> String {
 }
 
 /// A line per step in the order of the script, and one for all of them together.
-pub(crate) fn lines(users: &UsersSummary) -> Vec<Line<'_>> {
+pub(crate) fn lines<'a>(test: &'a TestRun, users: &'a UsersSummary) -> Vec<Line<'a>> {
     let mut lines: Vec<Line<'_>> = users.steps.iter().map(of_step).collect();
     if users.steps.len() > 1 || !users.promises.is_empty() {
-        lines.push(of_all(users));
+        lines.push(of_all(test, users));
     }
     lines
 }
@@ -137,12 +181,12 @@ fn of_step(step: &StepSummary) -> Line<'_> {
         share: step.reached_ratio.map_or(MISSING.to_owned(), percent),
         errors: cell(named(&step.summaries, "errors_ratio")),
         times: TIMES.iter().map(|(_, name)| cell(named(&step.summaries, name))).collect(),
-        promises: step.promises.iter().map(promised).collect(),
+        promises: of_one(step),
     }
 }
 
 /// All steps together; of what is reached there is no whole to take a share of.
-fn of_all(users: &UsersSummary) -> Line<'_> {
+fn of_all<'a>(test: &'a TestRun, users: &'a UsersSummary) -> Line<'a> {
     let single = users.steps.iter().filter(|step| step.kind == StepKind::Step);
     Line {
         name: "all steps".to_owned(),
@@ -151,7 +195,7 @@ fn of_all(users: &UsersSummary) -> Line<'_> {
         share: String::new(),
         errors: cell(named(&users.summaries, "errors_ratio")),
         times: TIMES.iter().map(|(_, name)| cell(named(&users.summaries, name))).collect(),
-        promises: users.promises.iter().map(promised).collect(),
+        promises: of_script(test, users),
     }
 }
 
@@ -231,9 +275,9 @@ mod tests {
             outcome: Outcome::Fail,
             reason: None,
         };
-        assert_eq!(promised(&promise(Some(-0.5))).margin, "−50 %");
-        assert_eq!(promised(&promise(Some(0.2))).margin, "20 %");
-        assert_eq!(promised(&promise(Some(-62.7))).margin, "63.7 ×");
-        assert_eq!(promised(&promise(None)).margin, "");
+        assert_eq!(promised(&promise(Some(-0.5)), [].iter()).margin, "−50 %");
+        assert_eq!(promised(&promise(Some(0.2)), [].iter()).margin, "20 %");
+        assert_eq!(promised(&promise(Some(-62.7)), [].iter()).margin, "63.7 ×");
+        assert_eq!(promised(&promise(None), [].iter()).margin, "");
     }
 }

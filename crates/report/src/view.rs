@@ -1,7 +1,7 @@
 //! What the table of a run shows, the same in text and HTML: picked and put into words, not computed.
 
 use fathom_model::{
-    Confidence, Derivation, Finding, Limit, LimitKind, Metric, Run, Severity, Summary, TestRun, Unit,
+    Confidence, Derivation, Finding, Limit, LimitKind, Metric, Run, Severity, StepSummary, Summary, TestRun, Unit,
     finding::Outcome,
     metric::Better,
     plan::Reach,
@@ -9,7 +9,7 @@ use fathom_model::{
     units::{BitsPerSec, grouped, percent, rounded},
 };
 
-use crate::steps::promised;
+use crate::steps::{self, Promised};
 
 /// What stands in a cell for a value that there is not.
 pub(crate) const MISSING: &str = "–";
@@ -99,42 +99,34 @@ const PROMISES_MAX: usize = 5;
 ///
 /// Of many those that were not kept come first, then those with the least room, and the others are counted.
 fn promised_steps(test: &TestRun) -> Vec<Row<'_>> {
-    let Some(users) = &test.users else { return Vec::new() };
-    let of_script = users.promises.iter().map(promised).zip(&users.promises);
-    let of_steps = users.steps.iter().flat_map(|step| {
-        let promises = step.promises.iter().map(promised).zip(&step.promises);
-        promises.map(move |(shown, promise)| (Some(step), shown, promise))
-    });
-    let all: Vec<_> = of_script.map(|(shown, promise)| (None, shown, promise)).chain(of_steps).collect();
+    let all = steps::promises(test);
     let mut urgent: Vec<usize> = (0..all.len()).collect();
-    let room = |idx: &usize| all[*idx].2.margin.unwrap_or(f64::INFINITY);
-    let kept = |idx: &usize| all[*idx].1.mark == Mark::Kept;
-    urgent.sort_by(|a, b| kept(a).cmp(&kept(b)).then(room(a).total_cmp(&room(b))));
+    let room = |promise: &Promised<'_>| promise.room.unwrap_or(f64::INFINITY);
+    let is_kept = |idx: &usize| all[*idx].1.mark == Mark::Kept;
+    urgent.sort_by(|a, b| is_kept(a).cmp(&is_kept(b)).then(room(&all[*a].1).total_cmp(&room(&all[*b].1))));
     let beyond = urgent.split_off(urgent.len().min(PROMISES_MAX));
-    let all_kept = beyond.iter().all(kept);
-    let mut rows = Vec::new();
-    for (_, (step, shown, promise)) in all.into_iter().enumerate().filter(|(idx, _)| urgent.contains(idx)) {
-        let among = step.map_or(&users.summaries, |step| &step.summaries);
-        let named = |summary: &&Summary| Some(&*summary.metric.name) == promise.metric.as_deref();
-        let summary = among.iter().chain(&test.summaries).find(named);
-        let title = summary.map_or(promise.text.as_str(), |summary| &summary.metric.title);
-        let label = step.map_or_else(|| title.to_owned(), |step| format!("{} {title}", step.name));
-        let sign = promise.text.find(['<', '>', '≤', '≥', '=']).unwrap_or(0);
-        rows.push(Row {
-            result: summary.map_or(MISSING.to_owned(), |summary| value_row(test, summary, title.to_owned()).result),
-            interval: summary.map(interval).unwrap_or_default(),
-            limit: promise.text[sign..].trim().to_owned(),
-            used: shown.word.to_owned(),
-            mark: shown.mark,
-            ..empty(test, label)
-        });
-    }
+    let all_kept = beyond.iter().all(is_kept);
+    urgent.sort_unstable();
+    let mut rows: Vec<Row<'_>> = urgent.iter().map(|idx| promised_row(test, &all[*idx])).collect();
     if !beyond.is_empty() {
         let (word, mark) = if all_kept { ("ok", Mark::Kept) } else { ("✗", Mark::Broken) };
         let label = format!("{} more promises", beyond.len());
         rows.push(Row { used: word.to_owned(), mark, ..empty(test, label) });
     }
     rows
+}
+
+fn promised_row<'a>(test: &'a TestRun, (step, promise): &(Option<&StepSummary>, Promised<'_>)) -> Row<'a> {
+    let title = promise.about.map_or(promise.text, |summary| &summary.metric.title);
+    let sign = promise.text.find(['<', '>', '≤', '≥', '=']).unwrap_or(0);
+    Row {
+        result: promise.value(),
+        interval: promise.about.map(interval).unwrap_or_default(),
+        limit: promise.text[sign..].trim().to_owned(),
+        used: promise.word.to_owned(),
+        mark: promise.mark,
+        ..empty(test, step.map_or_else(|| title.to_owned(), |step| format!("{} {title}", step.name)))
+    }
 }
 
 /// Which rounds a test lacks, in words.
@@ -360,7 +352,11 @@ pub(crate) fn in_table(test: &TestRun, summary: &Summary) -> bool {
 /// Errors by cause over all rounds, the most frequent first.
 pub(crate) fn errors(test: &TestRun) -> Vec<(String, u64)> {
     let mut all = std::collections::BTreeMap::<&String, u64>::new();
-    for (cause, n) in test.trials.iter().flat_map(|trial| trial.records.values()).flat_map(|record| &record.errors) {
+    // What failed at a step of a script stands with the step.
+    let at_step =
+        |cause: &String| test.users.iter().flat_map(|users| &users.steps).any(|step| step.errors.contains_key(cause));
+    let records = test.trials.iter().flat_map(|trial| trial.records.values());
+    for (cause, n) in records.flat_map(|record| &record.errors).filter(|(cause, _)| !at_step(cause)) {
         *all.entry(cause).or_default() += n;
     }
     let mut all: Vec<(String, u64)> = all.into_iter().map(|(cause, n)| (cause.clone(), n)).collect();

@@ -1,4 +1,4 @@
-//! One step of the script fails more often than all others together.
+//! Steps of the script fail: one more often than all others together, or several.
 
 use std::cmp::Reverse;
 
@@ -23,29 +23,60 @@ impl Cause for StepErrors {
     }
 
     fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
-        let Some((step, n_failed, n_all)) = dominating(seen) else { return Vec::new() };
-        let Some(share) = ratio(n_failed, n_failed + step.n_passed).filter(|share| *share >= HOLDS_BACK) else {
-            return Vec::new();
+        let finding = match dominating(seen) {
+            Some((step, n_failed, n_all)) => of_one(seen, step, (n_failed, n_all)),
+            None => of_several(seen),
         };
-        let mut causes: Vec<(&String, u64)> = step.errors.iter().map(|(cause, n)| (cause, *n)).collect();
-        causes.sort_by_key(|(_, n)| Reverse(*n));
-        let Some((most, _)) = causes.first() else { return Vec::new() };
-        let of =
-            if n_all > n_failed { format!(", {} of all errors", percent_of(n_failed, n_all)) } else { String::new() };
-        vec![Finding {
-            id: self.id().to_owned(),
-            short: format!("{} fails", step.name),
-            title: format!("step `{}` fails {} of the time{of}, most often with `{most}`", step.name, percent(share)),
-            severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
-            evidence: causes.iter().take(CAUSES_MAX).map(|cause| evidence(seen, step, *cause)).collect(),
-            explains: None,
-            next: seen.test.options.text("script").map(|script| NextStep {
-                command: format!("fathom app try {script}"),
-                on: None,
-                expected: Some("show one user's requests and the answers to them".to_owned()),
-            }),
-        }]
+        finding.into_iter().collect()
+    }
+}
+
+/// What is said of a step that has most of the errors.
+fn of_one(seen: &Evidenced<'_>, step: &StepSummary, (n_failed, n_all): (u64, u64)) -> Option<Finding> {
+    let share = ratio(n_failed, n_failed + step.n_passed).filter(|share| *share >= HOLDS_BACK)?;
+    let causes = by_frequency(step.errors.iter().map(|(cause, n)| (step, cause, *n)));
+    let (_, most, _) = causes.first()?;
+    let of = if n_all > n_failed { format!(", {} of all errors", percent_of(n_failed, n_all)) } else { String::new() };
+    let title = format!("step `{}` fails {} of the time{of}, most often with `{most}`", step.name, percent(share));
+    Some(finding(seen, (format!("{} fails", step.name), title), &causes))
+}
+
+/// What is said when steps fail of which none stands out.
+fn of_several(seen: &Evidenced<'_>) -> Option<Finding> {
+    let steps = || seen.test.users.iter().flat_map(|users| &users.steps).filter(|step| step.kind == StepKind::Step);
+    let all = steps().flat_map(|step| step.errors.iter().map(move |(cause, n)| (step, cause, *n)));
+    let causes = by_frequency(all);
+    let n_failed: u64 = causes.iter().map(|(.., n)| n).sum();
+    let n_passed: u64 = steps().map(|step| step.n_passed).sum();
+    let share = ratio(n_failed, n_failed + n_passed).filter(|share| *share >= HOLDS_BACK)?;
+    let (step, most, _) = causes.first()?;
+    let title = format!("steps fail {} of the time, most often `{}` with `{most}`", percent(share), step.name);
+    Some(finding(seen, ("steps fail".to_owned(), title), &causes))
+}
+
+/// A cause at a step, with how often.
+type Failed<'a> = (&'a StepSummary, &'a String, u64);
+
+fn by_frequency<'a>(causes: impl Iterator<Item = Failed<'a>>) -> Vec<Failed<'a>> {
+    let mut causes: Vec<_> = causes.collect();
+    causes.sort_by_key(|(.., n)| Reverse(*n));
+    causes
+}
+
+fn finding(seen: &Evidenced<'_>, (short, title): (String, String), causes: &[Failed<'_>]) -> Finding {
+    Finding {
+        id: StepErrors.id().to_owned(),
+        short,
+        title,
+        severity: Severity::HoldsBack,
+        tests: vec![seen.test.name.clone()],
+        evidence: causes.iter().take(CAUSES_MAX).map(|(step, cause, n)| evidence(seen, step, (cause, *n))).collect(),
+        explains: None,
+        next: seen.test.options.text("script").map(|script| NextStep {
+            command: format!("fathom app try {script}"),
+            on: None,
+            expected: Some("show one user's requests and the answers to them".to_owned()),
+        }),
     }
 }
 
@@ -94,7 +125,8 @@ mod tests {
 
     #[test]
     fn errors_everywhere_are_no_steps_own_and_few_do_not_matter() {
-        assert_eq!(shop([100, 100, 100]).finding("step-errors"), None);
+        let everywhere = shop([100, 110, 100]).finding("step-errors").unwrap();
+        assert_eq!(everywhere.title, "steps fail 10 % of the time, most often `login` with `status 500, expected 200`");
         assert_eq!(shop([0, 5, 0]).finding("step-errors"), None);
         assert_eq!(shop([0, 0, 0]).finding("step-errors"), None);
     }

@@ -70,9 +70,14 @@ pub(crate) fn funnel(users: &UsersSummary) -> Plot {
         ul.legend {
             li { span class="key s1" {} "passed" }
             li { span class="key lost" {} "failed" }
-            li { span class="key rest" {} "under way at the end" }
+            @if steps.iter().any(|step| n_ended(step) < step.n_reached) { li { span class="key rest" {} "under way at the end" } }
         }
     })
+}
+
+/// How often a step passed or failed.
+fn n_ended(step: &StepSummary) -> u64 {
+    step.n_passed + step.errors.values().sum::<u64>()
 }
 
 fn bar(step: &StepSummary, row: usize, x: &Scale) -> Markup {

@@ -7,7 +7,7 @@ use super::{overview::mark_class, scrolling, test::Figure};
 use crate::{
     plot::funnel::{STEPS_MAX, funnel, step_times},
     steps::{self, Cell, Failure, Line, Promised, TIMES},
-    view::MISSING,
+    view::{self, MISSING},
 };
 
 /// The examples that a page shows; all are in the JSON document.
@@ -15,7 +15,7 @@ const EXAMPLES_MAX: usize = 24;
 
 pub(super) fn section(test: &TestRun) -> Markup {
     let Some(users) = &test.users else { return html! {} };
-    let lines = steps::lines(users);
+    let lines = steps::lines(test, users);
     html! {
         div.users {
             h3 { "Users, step by step" }
@@ -97,15 +97,22 @@ fn promises(lines: &[Line<'_>]) -> Markup {
         h3 { "What was promised" }
         (scrolling(&html! {
             table.promises {
-                thead { tr { th { "step" } th { "promise" } th.n { "kept" } th.n { "margin" } th { "why" } } }
+                thead {
+                    tr {
+                        th { "step" } th { "promise" } th.n { "result" } th.n { "95 % interval" } th.n { "kept" }
+                        th.n { "margin" } th {}
+                    }
+                }
                 tbody {
                     @for (name, promise) in all {
                         tr {
                             td { b { (name) } }
                             td { code { (promise.text) } }
+                            td.n.result { (promise.value()) }
+                            td.n { (promise.about.map(view::interval).unwrap_or_default()) }
                             td class=(mark_class(promise.mark)) { (promise.word) }
                             td.n { (if promise.margin.is_empty() { MISSING } else { &promise.margin }) }
-                            td.why { (promise.reason.unwrap_or_default()) }
+                            td.why { (promise.why()) }
                         }
                     }
                 }

@@ -36,7 +36,7 @@ pub(super) fn write(screen: &mut Screen, run: &Run, test: &TestRun) {
     values(screen, run, test);
     curve(screen, test);
     if let Some(users) = &test.users {
-        steps::write(screen, users);
+        steps::write(screen, test, users);
     }
     percentiles(screen, test);
     if let Some(conservation) = &test.conservation {

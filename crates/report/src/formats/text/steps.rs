@@ -1,6 +1,6 @@
 //! What users did, step by step, on a screen.
 
-use fathom_model::{StepKind, UsersSummary, units::grouped};
+use fathom_model::{StepKind, TestRun, UsersSummary, units::grouped};
 
 use super::{
     detail::grid,
@@ -33,8 +33,8 @@ const FAILED_MAX: usize = 24;
 
 type Rows = Vec<(Vec<String>, Tone)>;
 
-pub(super) fn write(screen: &mut Screen, users: &UsersSummary) {
-    let mut lines = steps::lines(users);
+pub(super) fn write(screen: &mut Screen, test: &TestRun, users: &UsersSummary) {
+    let mut lines = steps::lines(test, users);
     let beyond = lines.len().saturating_sub(STEPS_MAX);
     if beyond > 1 {
         // The last line is that of all steps.
@@ -91,9 +91,11 @@ fn rows(lines: &[Line<'_>], shown: &[usize]) -> Rows {
 fn promised(rows: &mut Rows, cells: Vec<String>, promises: &[Promised<'_>]) {
     let n = cells.len();
     let mut first = Some(cells);
-    let none = Promised { text: "", word: "", margin: String::new(), mark: Mark::Plain, reason: None };
-    let all = if promises.is_empty() { std::slice::from_ref(&none) } else { promises };
-    for promise in all {
+    if promises.is_empty() {
+        let none = [String::new(), String::new(), String::new()];
+        rows.push((first.take().into_iter().flatten().chain(none).collect(), Plain));
+    }
+    for promise in promises {
         let mut cells = first.take().unwrap_or_else(|| vec![String::new(); n]);
         cells.extend([one_line(promise.text), promise.word.to_owned(), promise.margin.clone()]);
         let tone = match promise.mark {

@@ -1,1 +1,3 @@
 //! A text that says what users do.
+
+pub mod tree;

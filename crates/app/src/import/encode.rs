@@ -8,10 +8,31 @@ use super::story::{Piece, Text};
 /// What RFC 3986 section 2.3 lets stand as it is.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Encodes all but the unreserved characters; what is filled in later stays as it is.
+/// Encodes all but the unreserved characters, now or when it is filled in.
 pub(super) fn percent(text: Text) -> Text {
-    text.map_literals(|literal| utf8_percent_encode(literal, RESERVED).to_string())
+    encoded(text, |literal| utf8_percent_encode(literal, RESERVED).to_string())
 }
+
+/// Encodes as forms do: a blank becomes a plus.
+pub(super) fn form(text: Text) -> Text {
+    encoded(text, |literal| utf8_percent_encode(literal, RESERVED_IN_FORMS).to_string().replace(' ', "+"))
+}
+
+fn encoded(text: Text, change: impl Fn(&str) -> String) -> Text {
+    let mut all = Text::default();
+    for piece in text.0 {
+        match piece {
+            Piece::Literal(literal) => all.push_str(&change(&literal)),
+            Piece::Variable(_) => all.push(Piece::UrlEncoded(Box::new(piece))),
+            // Numbers, letters and dashes are the same either way.
+            piece => all.push(piece),
+        }
+    }
+    all
+}
+
+/// What Java and browsers let stand in forms.
+const RESERVED_IN_FORMS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'*').remove(b' ');
 
 /// `Basic …` as RFC 7617 has it; nothing if a variable is in it, for that would have to be encoded later.
 pub(super) fn basic(user: &Text, password: &Text) -> Option<Text> {
@@ -53,9 +74,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn literals_are_encoded_and_variables_are_not() {
+    fn literals_are_encoded_at_once_and_variables_when_they_are_filled_in() {
         let text = Text(vec![Piece::Literal("a b&c=é~".into()), Piece::Variable("x y".into())]);
-        assert_eq!(percent(text).to_string(), "a%20b%26c%3D%C3%A9~${x y}");
+        let encoded = percent(text.clone());
+        assert_eq!(encoded.to_string(), "a%20b%26c%3D%C3%A9~${x y}");
+        assert!(matches!(encoded.0[1], Piece::UrlEncoded(_)));
+        assert_eq!(form(text).to_string(), "a+b%26c%3D%C3%A9%7E${x y}");
     }
 
     #[test]

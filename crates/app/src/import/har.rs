@@ -160,13 +160,13 @@ pub fn read(text: &str, assets: Assets) -> Result<Story, Error> {
     }
     let mut reader = Reader { assets, ..Reader::default() };
     reader.read(entries);
-    let notes = reader.notes;
-    let mut story = Story { notes, ..Story::default() };
+    let mut story = Story::default();
     if reader.steps.is_empty() {
         return Err(Error::Empty(Format::Har));
     }
     let cookies = if reader.jar.is_empty() { Cookies::Ignored } else { Cookies::KeptForARound };
-    let acts = transactions(reader.steps, &archive.log.pages);
+    let mut acts = transactions(reader.steps, &archive.log.pages);
+    acts.extend(reader.left.into_iter().map(Act::Left));
     story.kinds.push(UserKind { name: "recorded".to_owned(), cookies, acts, ..UserKind::default() });
     Ok(story)
 }
@@ -217,7 +217,8 @@ struct Step {
 struct Reader {
     assets: Assets,
     steps: Vec<Step>,
-    notes: Vec<Note>,
+    /// What was left out since the last request.
+    left: Vec<Note>,
     /// The names of the cookies that servers have set so far, with their hosts.
     jar: HashSet<(String, String)>,
     quiet_since: Option<Timestamp>,
@@ -228,7 +229,7 @@ impl Reader {
         for entry in entries {
             if let Some(why) = self.left_out(&entry) {
                 if !why.is_empty() {
-                    self.notes.push(Note { place: entry.place(), what: why.to_owned() });
+                    self.left.push(Note { place: entry.place(), what: why.to_owned() });
                 }
                 continue;
             }
@@ -288,7 +289,7 @@ impl Reader {
             }
         }
         left.iter_mut().for_each(|note| note.place = timed.place());
-        self.notes.extend(left.clone());
+        left.splice(..0, self.left.drain(..));
         // Without the conditions of the cache the whole comes.
         let status = if timed.entry.response.status == 304 { 200 } else { timed.entry.response.status };
         Request {
@@ -336,6 +337,7 @@ impl Reader {
         if let Some(step) = led_here.filter(|_| matches!(request.method.as_str(), "GET" | "HEAD")) {
             step.request.redirects = Redirects::Followed;
             step.request.expects = request.expects;
+            step.request.left.extend(request.left);
             step.redirect = redirect;
             return;
         }

@@ -49,6 +49,8 @@ pub struct UserKind {
     pub delay: Option<Nanos>,
     /// How often each does it all; nothing for as long as the run goes on.
     pub n_rounds: Option<u64>,
+    /// How long it takes at least from one round to the next.
+    pub pace: Option<Nanos>,
     /// When these users are there.
     pub when: When,
     /// What an error does.
@@ -113,12 +115,10 @@ pub enum Act {
     Think(Think),
     /// Waits for others.
     Meet(Meeting),
-    /// Starts the next thing no sooner than so long after the last time it started.
-    Pace(Nanos),
     /// Does things several times.
     Repeat {
         /// How often; nothing for ever.
-        n: Option<Text>,
+        n: Option<u64>,
         /// What is done.
         acts: Vec<Act>,
     },
@@ -140,27 +140,13 @@ pub enum Act {
     Once(Vec<Act>),
     /// Does things in a share of the rounds.
     Share {
-        /// In how many of a thousand rounds.
-        per_mille: u32,
+        /// In how many of ten thousand rounds.
+        per_myriad: u32,
         /// What is done.
         acts: Vec<Act>,
     },
-    /// Does one of several things.
-    OneOf {
-        /// Which.
-        choice: Choice,
-        /// The things.
-        branches: Vec<Vec<Act>>,
-    },
-    /// Does things for each of the numbered variables.
-    ForEach {
-        /// The variable that has the value.
-        name: String,
-        /// The variables whose names begin so and end with a number.
-        of: String,
-        /// What is done.
-        acts: Vec<Act>,
-    },
+    /// Does one of several things, any of them as likely as the others.
+    OneOf(Vec<Vec<Act>>),
     /// Gives a variable a new value.
     Set {
         /// The variable.
@@ -170,15 +156,6 @@ pub enum Act {
     },
     /// Something was here that has no place in a scenario.
     Left(Note),
-}
-
-/// How one of several things is chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Choice {
-    /// By chance.
-    Random,
-    /// One after the other, round by round.
-    InTurn,
 }
 
 /// How long a user waits.
@@ -195,13 +172,6 @@ pub enum Think {
         /// The standard deviation.
         deviation: Nanos,
     },
-    /// Seldom long.
-    Exponential {
-        /// What is waited at least.
-        least: Nanos,
-        /// The mean of what comes on top.
-        mean: Nanos,
-    },
 }
 
 /// Users wait for each other.
@@ -213,20 +183,33 @@ pub struct Meeting {
     pub at_most: Option<Nanos>,
 }
 
-/// A comparison, as far as it is understood without a language of its own.
+/// When something holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Condition {
-    /// Two texts are compared.
-    Compare {
-        /// What is compared.
-        left: Text,
-        /// How.
-        relation: Relation,
-        /// With what.
-        right: Text,
-    },
-    /// The request before went well.
-    LastWentWell,
+pub struct Condition {
+    /// Whether all tests must hold, or one of them.
+    pub joined: Joined,
+    /// At least one.
+    pub tests: Vec<Comparison>,
+}
+
+/// How several tests make a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Joined {
+    /// All must hold.
+    And,
+    /// One must.
+    Or,
+}
+
+/// Two texts that are compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Comparison {
+    /// What is compared.
+    pub left: Text,
+    /// How.
+    pub relation: Relation,
+    /// With what.
+    pub right: Text,
 }
 
 /// How two texts are compared.
@@ -350,13 +333,6 @@ pub enum Expect {
         /// Whether that must hold, or must not.
         holds: Holds,
     },
-    /// The body has a length.
-    Size {
-        /// How it is compared.
-        relation: Relation,
-        /// With how many bytes.
-        bytes: u64,
-    },
 }
 
 /// Which piece of an answer.
@@ -447,8 +423,6 @@ pub enum Which {
     Nth(u32),
     /// Any.
     Random,
-    /// All of them, in numbered variables.
-    All,
 }
 
 /// A file with rows.
@@ -500,36 +474,24 @@ pub enum Piece {
     Literal(String),
     /// The value of a variable.
     Variable(String),
-    /// A number by chance, both ends included.
-    Random(i64, i64),
+    /// A number by chance, both ends included, with zeros before it up to a width.
+    Random(u64, u64, u8),
     /// The current time in milliseconds since 1970.
     TimeMillis,
     /// The current time in seconds since 1970.
     TimeSeconds,
     /// A new UUID.
     Uuid,
-    /// Counts one further each time it is filled in.
-    Counter {
-        /// The first number.
-        start: i64,
-        /// What is added each time.
-        step: i64,
-        /// After it comes the first one again.
-        end: Option<i64>,
-        /// Who counts.
-        scope: CounterScope,
-    },
+    /// Counts one further each time it is filled in, for all users together: from where, and with what width.
+    Counter(u64, u8),
+    /// The number of the round, counted from 1.
+    Round,
+    /// So many letters and digits by chance.
+    Characters(u16),
+    /// Another piece, percent-encoded.
+    UrlEncoded(Box<Piece>),
     /// The number of the user, counted from 1.
     UserNumber,
-}
-
-/// Who shares a counter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CounterScope {
-    /// Each user has its own.
-    User,
-    /// All have one.
-    All,
 }
 
 impl Text {
@@ -600,19 +562,25 @@ impl From<&str> for Text {
 /// For people who read a note: places that are filled in are shown by their names.
 impl fmt::Display for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for piece in &self.0 {
-            match piece {
-                Piece::Literal(text) => f.write_str(text)?,
-                Piece::Variable(name) => write!(f, "${{{name}}}")?,
-                Piece::Random(from, to) => write!(f, "${{random {from}..{to}}}")?,
-                Piece::TimeMillis => f.write_str("${time in ms}")?,
-                Piece::TimeSeconds => f.write_str("${time in s}")?,
-                Piece::Uuid => f.write_str("${uuid}")?,
-                Piece::Counter { start, .. } => write!(f, "${{counter from {start}}}")?,
-                Piece::UserNumber => f.write_str("${number of the user}")?,
-            }
+        self.0.iter().try_for_each(|piece| piece.fmt(f))
+    }
+}
+
+impl fmt::Display for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Literal(text) => f.write_str(text),
+            Self::Variable(name) => write!(f, "${{{name}}}"),
+            Self::Random(from, to, _) => write!(f, "${{random {from}..{to}}}"),
+            Self::TimeMillis => f.write_str("${time in ms}"),
+            Self::TimeSeconds => f.write_str("${time in s}"),
+            Self::Uuid => f.write_str("${uuid}"),
+            Self::Counter(start, _) => write!(f, "${{counter from {start}}}"),
+            Self::Round => f.write_str("${round}"),
+            Self::Characters(n) => write!(f, "${{{n} characters}}"),
+            Self::UrlEncoded(piece) => piece.fmt(f),
+            Self::UserNumber => f.write_str("${number of the user}"),
         }
-        Ok(())
     }
 }
 
@@ -672,7 +640,8 @@ impl Text {
     /// Adds the names of its variables to those that are known already.
     pub fn add_variables(&self, names: &mut Vec<String>) {
         for piece in &self.0 {
-            if let Piece::Variable(name) = piece
+            let plain = if let Piece::UrlEncoded(piece) = piece { piece } else { piece };
+            if let Piece::Variable(name) = plain
                 && !names.contains(name)
             {
                 names.push(name.clone());

@@ -32,31 +32,28 @@ fn is_curl(word: &str) -> bool {
 pub fn read(text: &str) -> Result<Story, Error> {
     let mut story = Story::default();
     let mut kind = UserKind { name: "curl".to_owned(), cookies: Cookies::Ignored, ..UserKind::default() };
-    let mut requests = Vec::new();
     for command in words::commands(text)? {
-        let (insecure, found) = one(&command, &mut story);
-        kind.insecure |= insecure;
-        requests.extend(found);
+        match one(&command, &mut story) {
+            Ok((insecure, found)) => {
+                kind.insecure |= insecure;
+                kind.acts.extend(found.into_iter().map(|request| Act::Request(Box::new(request))));
+            }
+            Err(note) => kind.acts.push(Act::Left(note)),
+        }
     }
-    if requests.is_empty() {
+    if !kind.acts.iter().any(|act| matches!(act, Act::Request(_))) {
         return Err(Error::Empty(Format::Curl));
     }
-    declare(&requests, &mut story);
-    kind.acts = requests.into_iter().map(|request| Act::Request(Box::new(request))).collect();
-    story.notes.extend(kind.acts.iter().flat_map(|act| match act {
-        Act::Request(request) => request.left.clone(),
-        _ => Vec::new(),
-    }));
+    declare(&kind.acts, &mut story);
     story.kinds.push(kind);
     Ok(story)
 }
 
 /// What a command means: the requests of curl, or the value of a variable.
-fn one(command: &Command, story: &mut Story) -> (bool, Vec<Request>) {
-    let mut leave = |what: String| story.notes.push(Note { place: format!("line {}", command.line), what });
+fn one(command: &Command, story: &mut Story) -> Result<(bool, Vec<Request>), Note> {
+    let leave = |what: String| Err(Note { place: format!("line {}", command.line), what });
     if let Some(beyond) = command.beyond {
-        leave(format!("{beyond} is not known here: the command is left out"));
-        return (false, Vec::new());
+        return leave(format!("{beyond} is not known here: the command is left out"));
     }
     let mut words = command.words.as_slice();
     let mut values = Vec::new();
@@ -71,13 +68,10 @@ fn one(command: &Command, story: &mut Story) -> (bool, Vec<Request>) {
     match words {
         [] => {
             story.variables.extend(values);
-            (false, Vec::new())
+            Ok((false, Vec::new()))
         }
-        [program, arguments @ ..] if program.as_literal().is_some_and(is_curl) => arguments_of(arguments, command.line),
-        [program, ..] => {
-            leave(format!("the command {program} is left out"));
-            (false, Vec::new())
-        }
+        [program, arguments @ ..] if program.as_literal().is_some_and(is_curl) => Ok(arguments_of(arguments, command.line)),
+        [program, ..] => leave(format!("the command {program} is left out")),
     }
 }
 
@@ -148,8 +142,9 @@ fn apply<'a>(draft: &mut Draft, opt: &Opt, value: Option<Text>, rest: &mut impl 
 }
 
 /// Variables of the shell that no line sets get an empty value, which a person has to fill in.
-fn declare(requests: &[Request], story: &mut Story) {
-    for request in requests {
+fn declare(acts: &[Act], story: &mut Story) {
+    for act in acts {
+        let Act::Request(request) = act else { continue };
         for name in request.variables() {
             if story.variables.iter().all(|(known, _)| *known != name) {
                 story.notes.push(Note {

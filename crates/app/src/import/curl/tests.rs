@@ -6,11 +6,7 @@ use crate::import::story::{Body, Redirects};
 fn requests(text: &str) -> Vec<Request> {
     let story = read(text).unwrap();
     let acts = story.kinds.into_iter().flat_map(|kind| kind.acts);
-    acts.map(|act| match act {
-        Act::Request(request) => *request,
-        other => panic!("{other:?}"),
-    })
-    .collect()
+    acts.filter_map(|act| if let Act::Request(request) = act { Some(*request) } else { None }).collect()
 }
 
 /// Method, URL, headers and body on a line each.
@@ -121,15 +117,19 @@ fn variables_of_the_shell_stay_variables() {
 #[test]
 fn what_has_no_place_is_told_with_its_line() {
     let story = read("curl http://a.test/\n\ncurl --digest -x http://p:1 --wonder http://b.test/ | jq .\ncurl $(cat url)").unwrap();
-    let notes: Vec<_> = story.notes.iter().map(ToString::to_string).collect();
+    let notes = story.kinds[0].acts.iter().flat_map(|act| match act {
+        Act::Request(request) => request.left.clone(),
+        Act::Left(note) => vec![note.clone()],
+        other => panic!("{other:?}"),
+    });
     assert_eq!(
-        notes,
+        notes.map(|note| note.to_string()).collect::<Vec<_>>(),
         [
-            "line 3: the command jq is left out",
-            "line 4: the output of another command is not known here: the command is left out",
             "line 3: --digest: a scenario has nothing like it",
             "line 3: --proxy http://p:1: a scenario has nothing like it",
             "line 3: the option --wonder is not known",
+            "line 3: the command jq is left out",
+            "line 4: the output of another command is not known here: the command is left out",
         ]
     );
     assert_eq!(requests("curl http://a.test/ -L")[0].redirects, Redirects::Followed);

@@ -7,6 +7,7 @@ pub mod curl;
 mod encode;
 mod error;
 pub mod har;
+pub mod jmx;
 pub mod story;
 
 pub use error::Error;

@@ -336,16 +336,12 @@ pub enum Expect {
 }
 
 /// Which piece of an answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
     /// What follows the head.
     Body,
     /// All headers as text.
     Headers,
-    /// The code.
-    Status,
-    /// Where it came from in the end.
-    Url,
 }
 
 /// How a piece is compared.
@@ -396,14 +392,12 @@ pub struct Take {
 pub enum Source {
     /// By a JSON path in the body.
     Json(String),
-    /// By a regular expression and one of its groups.
+    /// By the first group of a regular expression, or all that it finds if it has none.
     Regex {
         /// Where it is looked for.
         of: Field,
         /// The expression.
         pattern: String,
-        /// The group; 0 for the whole.
-        group: u32,
     },
     /// Between two texts.
     Between {

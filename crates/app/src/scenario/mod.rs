@@ -1,3 +1,15 @@
 //! A text that says what users do.
+//!
+//! [`parse`] makes a [`tree`] of it or says all that is wrong, [`check`] looks at what needs more than the text, [`format`] writes
+//! it as all others are written. Knows no connections.
 
+mod diagnostic;
+mod format;
+mod lines;
+mod parse;
 pub mod tree;
+mod write;
+
+pub use diagnostic::{Diagnostic, Severity, render};
+pub use format::format;
+pub use parse::parse;

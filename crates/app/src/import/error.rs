@@ -39,6 +39,12 @@ pub enum Error {
         /// Where, counted from 1.
         line: usize,
     },
+    /// What was made of it is no scenario.
+    #[error("what was made of the input is no scenario: {fault}")]
+    Unwritten {
+        /// What the reader of scenarios says.
+        fault: String,
+    },
     /// It has no requests.
     #[error("there is no request in the {} input", .0.name())]
     Empty(Format),
@@ -53,7 +59,7 @@ impl Error {
             Self::NotText { .. } => Some("convert it to UTF-8 first: iconv -f ISO-8859-1 -t UTF-8"),
             Self::Unknown => Some("name the format: --format har, jmx or curl"),
             Self::Curl { .. } => Some("in a browser choose \"Copy as cURL (bash)\" or \"(POSIX)\""),
-            Self::Har(_) | Self::Xml { .. } | Self::Empty(_) => None,
+            Self::Har(_) | Self::Xml { .. } | Self::Unwritten { .. } | Self::Empty(_) => None,
         }
     }
 }

@@ -9,8 +9,9 @@ mod error;
 pub mod har;
 pub mod jmx;
 pub mod story;
+pub mod write;
 
-pub use error::Error;
+pub use self::{error::Error, write::Imported};
 
 /// More is not read: a recording of a day fits, and what is larger would fill the memory of a machine.
 pub const SIZE_MAX: usize = 64 << 20;
@@ -50,6 +51,33 @@ impl Format {
             _ => curl::looks_like_it(text).then_some(Self::Curl),
         }
     }
+}
+
+/// What of an input is wanted, and how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The format; nothing if the input shows it.
+    pub format: Option<Format>,
+    /// What becomes of pictures and the like.
+    pub assets: Assets,
+}
+
+/// Reads one input and writes a scenario; the name is that of the input, for a comment.
+///
+/// # Errors
+/// When it is too large, no text, of no known format, or not what its format says.
+pub fn import(bytes: &[u8], wanted: Wanted, name: &str) -> Result<Imported, Error> {
+    if bytes.len() > SIZE_MAX {
+        return Err(Error::TooLarge { size: bytes.len() });
+    }
+    let text = str::from_utf8(bytes).map_err(|error| Error::NotText { offset: error.valid_up_to() })?;
+    let format = wanted.format.or_else(|| Format::of(text)).ok_or(Error::Unknown)?;
+    let (story, from) = match format {
+        Format::Har => (har::read(text, wanted.assets)?, "a recording of a browser"),
+        Format::Jmx => (jmx::read(text)?, "a test plan of JMeter"),
+        Format::Curl => (curl::read(text)?, "command lines of curl"),
+    };
+    write::write(&story, &format!("Imported from {name}, {from}."))
 }
 
 /// Whether requests for what a page only shows are kept.

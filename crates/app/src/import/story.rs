@@ -53,8 +53,8 @@ pub struct UserKind {
     pub pace: Option<Nanos>,
     /// When these users are there.
     pub when: When,
-    /// What an error does.
-    pub on_error: OnError,
+    /// What an error does; nothing where that is not told.
+    pub on_error: Option<OnError>,
     /// Whether cookies are kept from one round to the next.
     pub cookies: Cookies,
     /// Whether the certificate of a server is looked at.

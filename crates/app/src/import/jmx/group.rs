@@ -32,7 +32,7 @@ pub(super) fn read(reader: &mut Reader, element: &Element, (scope, prelude): (&S
         kind.when = *when;
         come(reader, element, &mut kind);
     }
-    kind.on_error = on_error(reader, element);
+    kind.on_error = Some(on_error(reader, element));
     let left = reader.drain();
     kind.acts = prelude.to_vec();
     let acts = reader.acts(&element.children, scope);

@@ -84,7 +84,8 @@ mod tests {
 
     #[test]
     fn a_text_is_cut_once_and_only_in_a_literal() {
-        let text = Text(vec![Piece::Variable("a=b".into()), Piece::Literal("c=d=e".into()), Piece::Variable("f".into())]);
+        let text =
+            Text(vec![Piece::Variable("a=b".into()), Piece::Literal("c=d=e".into()), Piece::Variable("f".into())]);
         let (before, rest) = split_once(&text, '=').unwrap();
         assert_eq!((before.to_string().as_str(), rest.to_string().as_str()), ("${a=b}c", "d=e${f}"));
         assert_eq!(split_once(&text, '#'), None);

@@ -13,9 +13,7 @@ use serde::Deserialize;
 
 use super::{
     Assets, Error, Format,
-    story::{
-        Act, Body, Cookies, Expect, Note, Part, PartContent, Redirects, Request, Story, Text, Think, UserKind,
-    },
+    story::{Act, Body, Cookies, Expect, Note, Part, PartContent, Redirects, Request, Story, Text, Think, UserKind},
 };
 
 /// A shorter pause is the work of the browser, not a person who reads.
@@ -46,11 +44,12 @@ const BY_ITSELF: &[&str] = &[
 /// How the browser calls what a page only shows.
 const ASSET_TYPES: &[&str] = &["image", "font", "stylesheet", "script", "media", "manifest", "texttrack"];
 /// The same by the media type of the answer.
-const ASSET_MEDIA: &[&str] = &["image/", "font/", "audio/", "video/", "text/css", "text/javascript", "application/javascript"];
+const ASSET_MEDIA: &[&str] =
+    &["image/", "font/", "audio/", "video/", "text/css", "text/javascript", "application/javascript"];
 /// The same by the end of the path, for recordings that know nothing else.
 const ASSET_ENDINGS: &[&str] = &[
-    "css", "js", "mjs", "map", "png", "jpg", "jpeg", "gif", "svg", "webp", "avif", "ico", "woff", "woff2", "ttf", "otf", "mp4",
-    "webm", "mp3",
+    "css", "js", "mjs", "map", "png", "jpg", "jpeg", "gif", "svg", "webp", "avif", "ico", "woff", "woff2", "ttf",
+    "otf", "mp4", "webm", "mp3",
 ];
 
 #[derive(Debug, Deserialize)]
@@ -308,7 +307,8 @@ impl Reader {
         let host = host_of(url);
         let known = |name: &str| {
             self.jar.iter().any(|(set_by, set)| {
-                set == name && (host == *set_by || host.strip_suffix(set_by.as_str()).is_some_and(|rest| rest.ends_with('.')))
+                set == name
+                    && (host == *set_by || host.strip_suffix(set_by.as_str()).is_some_and(|rest| rest.ends_with('.')))
             })
         };
         let pairs = header.split(';').map(str::trim).filter(|pair| !pair.is_empty());
@@ -323,7 +323,9 @@ impl Reader {
             let mut pieces = cookie.split(';');
             let Some((name, _)) = pieces.next().and_then(|pair| pair.split_once('=')) else { continue };
             let domain = pieces.filter_map(|piece| piece.split_once('=')).find_map(|(key, value)| {
-                key.trim().eq_ignore_ascii_case("domain").then(|| value.trim().trim_start_matches('.').to_ascii_lowercase())
+                key.trim()
+                    .eq_ignore_ascii_case("domain")
+                    .then(|| value.trim().trim_start_matches('.').to_ascii_lowercase())
             });
             self.jar.insert((domain.unwrap_or_else(|| host_of(&entry.request.url)), name.trim().to_owned()));
         }

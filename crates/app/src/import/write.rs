@@ -93,7 +93,7 @@ impl<'a> Writer<'a> {
 
     /// Says what is not there, here and in the list.
     fn leave(&mut self, note: &Note) {
-        self.comment(&format!("LEFT OUT {note}"));
+        self.comment(&format!("import: {note}"));
         self.notes.push(note.clone());
     }
 
@@ -102,7 +102,11 @@ impl<'a> Writer<'a> {
     }
 
     fn most_frequent_origin(&self, requests: &[&Request]) -> Option<String> {
-        let origins: Vec<String> = requests.iter().filter_map(|request| self.origin_and_path(&request.url)).map(|(origin, _)| origin).collect();
+        let origins: Vec<String> = requests
+            .iter()
+            .filter_map(|request| self.origin_and_path(&request.url))
+            .map(|(origin, _)| origin)
+            .collect();
         let count = |origin: &String| origins.iter().filter(|other| *other == origin).count();
         // Of several the first one counts.
         let mut best: Option<(&String, usize)> = None;
@@ -277,7 +281,11 @@ fn longest_of(story: &Story, of: fn(&UserKind) -> Option<Nanos>) -> Option<Nanos
 fn data_line(set: &DataSet, name: &str) -> String {
     let mut line = format!("data {name} from {}", text::plain(&set.file));
     if let (Some(columns), FirstRow::Row) = (&set.columns, set.first_row) {
-        let _ = write!(line, " columns {}", columns.iter().map(|column| names::word(column)).collect::<Vec<_>>().join(", "));
+        let _ = write!(
+            line,
+            " columns {}",
+            columns.iter().map(|column| names::word(column)).collect::<Vec<_>>().join(", ")
+        );
     }
     match set.delimiter {
         ',' => {}

@@ -225,7 +225,10 @@ impl Draft {
         let accept = if self.json { "application/json" } else { "*/*" };
         self.default_header(&mut headers, ("Accept", Some(accept.into())));
         // What curl says with zlib, brotli and zstd built in, as distributions do.
-        self.default_header(&mut headers, ("Accept-Encoding", self.compressed.then(|| "deflate, gzip, br, zstd".into())));
+        self.default_header(
+            &mut headers,
+            ("Accept-Encoding", self.compressed.then(|| "deflate, gzip, br, zstd".into())),
+        );
         self.default_header(&mut headers, ("Referer", self.referer.clone()));
         self.default_header(&mut headers, ("Cookie", joined(&self.cookies)));
         let body = self.body();

@@ -60,7 +60,9 @@ fn one(command: &Command, story: &mut Story) -> Result<(bool, Vec<Request>), Not
     while let [first, rest @ ..] = words {
         match (first.as_literal(), split_once(first, '=')) {
             (Some("$" | "export" | "time" | "env"), _) => {}
-            (_, Some((name, value))) if name.as_literal().is_some_and(is_name) => values.push((name.to_string(), value)),
+            (_, Some((name, value))) if name.as_literal().is_some_and(is_name) => {
+                values.push((name.to_string(), value))
+            }
             _ => break,
         }
         words = rest;
@@ -70,7 +72,9 @@ fn one(command: &Command, story: &mut Story) -> Result<(bool, Vec<Request>), Not
             story.variables.extend(values);
             Ok((false, Vec::new()))
         }
-        [program, arguments @ ..] if program.as_literal().is_some_and(is_curl) => Ok(arguments_of(arguments, command.line)),
+        [program, arguments @ ..] if program.as_literal().is_some_and(is_curl) => {
+            Ok(arguments_of(arguments, command.line))
+        }
         [program, ..] => leave(format!("the command {program} is left out")),
     }
 }

@@ -90,7 +90,9 @@ fn names_and_passwords_become_a_header() {
 
 #[test]
 fn forms_have_their_parts() {
-    let sent = requests("curl a.test -F 'a=b;type=text/x' -F 'f=@dir/pic.png' -F 'g=<note.txt' -F 'h=\"x;y\"' --form-string i=@j");
+    let sent = requests(
+        "curl a.test -F 'a=b;type=text/x' -F 'f=@dir/pic.png' -F 'g=<note.txt' -F 'h=\"x;y\"' --form-string i=@j",
+    );
     let Body::Multipart(parts) = &sent[0].body else { panic!("{:?}", sent[0].body) };
     let shown: Vec<_> = parts
         .iter()
@@ -99,7 +101,10 @@ fn forms_have_their_parts() {
     let text = |text: &str| format!("Text(Text([Literal({text:?})]))");
     let file = |text: &str| format!("File(Text([Literal({text:?})]))");
     assert_eq!(shown[0], format!("a {} Some(\"text/x\") None", text("b")));
-    assert_eq!(shown[1], format!("f {} Some(\"image/png\") Some({})", file("dir/pic.png"), "Text([Literal(\"pic.png\")])"));
+    assert_eq!(
+        shown[1],
+        format!("f {} Some(\"image/png\") Some({})", file("dir/pic.png"), "Text([Literal(\"pic.png\")])")
+    );
     assert_eq!(shown[2], format!("g {} None None", file("note.txt")));
     assert_eq!(shown[3], format!("h {} None None", text("x;y")));
     assert_eq!(shown[4], format!("i {} None None", text("@j")));
@@ -116,7 +121,9 @@ fn variables_of_the_shell_stay_variables() {
 
 #[test]
 fn what_has_no_place_is_told_with_its_line() {
-    let story = read("curl http://a.test/\n\ncurl --digest -x http://p:1 --wonder http://b.test/ | jq .\ncurl $(cat url)").unwrap();
+    let story =
+        read("curl http://a.test/\n\ncurl --digest -x http://p:1 --wonder http://b.test/ | jq .\ncurl $(cat url)")
+            .unwrap();
     let notes = story.kinds[0].acts.iter().flat_map(|act| match act {
         Act::Request(request) => request.left.clone(),
         Act::Left(note) => vec![note.clone()],

@@ -22,7 +22,8 @@ pub(super) struct Command {
 
 /// Reads all commands of a text.
 pub(super) fn commands(text: &str) -> Result<Vec<Command>, Error> {
-    let mut reader = Reader { chars: text.chars().peekable(), line: 1, command: Command::default(), word: None, done: Vec::new() };
+    let mut reader =
+        Reader { chars: text.chars().peekable(), line: 1, command: Command::default(), word: None, done: Vec::new() };
     reader.run()?;
     Ok(reader.done)
 }
@@ -321,7 +322,10 @@ mod tests {
 
     #[test]
     fn commands_end_at_lines_and_separators() {
-        assert_eq!(words("a b;c\nd && e | f & g"), [vec!["a", "b"], vec!["c"], vec!["d"], vec!["e"], vec!["f"], vec!["g"]]);
+        assert_eq!(
+            words("a b;c\nd && e | f & g"),
+            [vec!["a", "b"], vec!["c"], vec!["d"], vec!["e"], vec!["f"], vec!["g"]]
+        );
         assert_eq!(commands("a\n\nb").unwrap()[1].line, 3);
     }
 

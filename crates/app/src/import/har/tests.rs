@@ -27,7 +27,10 @@ fn acts(entries: &[Value]) -> Vec<Act> {
 }
 
 fn requests(entries: &[Value]) -> Vec<Request> {
-    acts(entries).into_iter().filter_map(|act| if let Act::Request(request) = act { Some(*request) } else { None }).collect()
+    acts(entries)
+        .into_iter()
+        .filter_map(|act| if let Act::Request(request) = act { Some(*request) } else { None })
+        .collect()
 }
 
 #[test]
@@ -46,10 +49,8 @@ fn entries_come_in_the_order_in_which_they_began_with_pauses_between() {
 
 #[test]
 fn pages_become_transactions() {
-    let pages = [
-        json!({ "id": "page_1", "title": "http://a.test/home?x" }),
-        json!({ "id": "page_2", "title": "Cart" }),
-    ];
+    let pages =
+        [json!({ "id": "page_1", "title": "http://a.test/home?x" }), json!({ "id": "page_2", "title": "Cart" })];
     let on = |page: &str, entry: Value| {
         let mut entry = entry;
         entry["pageref"] = json!(page);
@@ -91,7 +92,11 @@ fn cookies_that_the_server_set_are_left_to_the_user() {
     let cookie = |value: &str| json!([{ "name": "cookie", "value": value }]);
     let set = json!([{ "name": "Set-Cookie", "value": "sid=1; Path=/\nlang=en; Domain=.a.test" }]);
     let sent = requests(&[
-        with(with(entry(0.0, "GET", "http://www.a.test/"), "/request/headers", cookie("old=1")), "/response/headers", set),
+        with(
+            with(entry(0.0, "GET", "http://www.a.test/"), "/request/headers", cookie("old=1")),
+            "/response/headers",
+            set,
+        ),
         with(entry(0.2, "GET", "http://www.a.test/"), "/request/headers", cookie("sid=1; old=1; lang=en")),
         with(entry(0.3, "GET", "http://b.a.test/"), "/request/headers", cookie("sid=2; lang=en")),
         with(entry(0.4, "GET", "http://www.a.test/"), "/request/headers", cookie("sid=1")),
@@ -103,7 +108,11 @@ fn cookies_that_the_server_set_are_left_to_the_user() {
 #[test]
 fn redirects_are_folded_into_the_request_that_led_there() {
     let redirect = |entry: Value, to: &str| {
-        with(with(entry, "/response/status", json!(302)), "/response/headers", json!([{ "name": "Location", "value": to }]))
+        with(
+            with(entry, "/response/status", json!(302)),
+            "/response/headers",
+            json!([{ "name": "Location", "value": to }]),
+        )
     };
     let sent = requests(&[
         redirect(entry(0.0, "POST", "http://a.test/login"), "/hop"),
@@ -113,13 +122,7 @@ fn redirects_are_folded_into_the_request_that_led_there() {
     ]);
     let lines: Vec<_> =
         sent.iter().map(|request| format!("{} {:?} {:?}", request.url, request.redirects, request.expects)).collect();
-    assert_eq!(
-        lines,
-        [
-            "http://a.test/login Followed [Status([201])]",
-            "http://a.test/x/y Taken [Status([302])]",
-        ]
-    );
+    assert_eq!(lines, ["http://a.test/login Followed [Status([201])]", "http://a.test/x/y Taken [Status([302])]",]);
     assert_eq!(resolved("http://a.test/x/y?q", "z"), "http://a.test/x/z");
     assert_eq!(resolved("http://a.test", "?z"), "http://a.test?z");
     assert_eq!(resolved("https://a.test/x", "//b.test/"), "https://b.test/");
@@ -144,7 +147,10 @@ fn bodies_are_sent_as_they_were() {
         panic!("it is multipart")
     };
     assert_eq!(parts[0].content, PartContent::Text("1\r\n2".into()));
-    assert_eq!((&parts[1].content, &parts[1].media_type), (&PartContent::File("p.png".into()), &Some("image/png".into())));
+    assert_eq!(
+        (&parts[1].content, &parts[1].media_type),
+        (&PartContent::File("p.png".into()), &Some("image/png".into()))
+    );
 }
 
 #[test]

@@ -69,9 +69,9 @@ pub(super) fn variables<'a>(_: &mut Reader, _: &'a Element, _: &mut Scope<'a>) -
 pub(super) fn data<'a>(reader: &mut Reader, element: &'a Element, _: &mut Scope<'a>) -> Done {
     let file = reader.text(element.text("filename").unwrap_or_default());
     let file = reader.fixed(&file).filter(|file| !file.is_empty()).ok_or("the name of its file is not fixed")?;
-    let columns = element.text("variableNames").map(|names| {
-        names.split(',').map(|name| name.trim().trim_matches('"').to_owned()).collect::<Vec<_>>()
-    });
+    let columns = element
+        .text("variableNames")
+        .map(|names| names.split(',').map(|name| name.trim().trim_matches('"').to_owned()).collect::<Vec<_>>());
     let mut delimiter = match element.text("delimiter").unwrap_or(",") {
         "\\t" => '\t',
         told => told.chars().next().unwrap_or(','),

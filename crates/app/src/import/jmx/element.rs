@@ -35,7 +35,8 @@ impl Properties {
         for child in &node.children {
             // Some properties have their name and their value as elements.
             let inner = |tag| child.children.iter().find(|node| node.tag == tag);
-            let name = child.attribute("name").or_else(|| inner("name").map(|node| node.text.as_str())).unwrap_or_default();
+            let name =
+                child.attribute("name").or_else(|| inner("name").map(|node| node.text.as_str())).unwrap_or_default();
             let value = match (child.tag.as_str(), inner("value")) {
                 ("collectionProp", _) => Property::Collection(child.children.iter().map(Self::of_member).collect()),
                 ("elementProp", _) => Property::Collection(vec![Self::of(child)]),

@@ -190,7 +190,9 @@ mod tests {
     #[test]
     fn what_is_not_understood_stays_and_is_remarked() {
         let deep = format!("{}x{}", "${__P(a,".repeat(100), ")}".repeat(100));
-        for source in ["${__groovy(1+1)}", "${__time(yyyy)}", "${__Random(9,1)}", "${__Random(-3,1)}", "${a b}", "${}", &deep] {
+        for source in
+            ["${__groovy(1+1)}", "${__time(yyyy)}", "${__Random(9,1)}", "${__Random(-3,1)}", "${a b}", "${}", &deep]
+        {
             let mut remarks = Remarks::default();
             text(source, &mut remarks);
             assert!(remarks.0.iter().any(|remark| remark.contains("not understood")), "{source:.40}");

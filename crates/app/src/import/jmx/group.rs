@@ -38,7 +38,9 @@ pub(super) fn read(reader: &mut Reader, element: &Element, (scope, prelude): (&S
     let acts = reader.acts(&element.children, scope);
     kind.acts.extend(acts);
     kind.cookies = match reader.cookies {
-        Cookies::Kept if element.text("ThreadGroup.same_user_on_next_iteration") == Some("false") => Cookies::KeptForARound,
+        Cookies::Kept if element.text("ThreadGroup.same_user_on_next_iteration") == Some("false") => {
+            Cookies::KeptForARound
+        }
         cookies => cookies,
     };
     kind.pace = pace(reader, &kind);

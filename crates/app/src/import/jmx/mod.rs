@@ -14,11 +14,7 @@ mod sampler;
 mod scope;
 mod xml;
 
-use self::{
-    element::Element,
-    function::Remarks,
-    scope::Scope,
-};
+use self::{element::Element, function::Remarks, scope::Scope};
 use super::{
     Error, Format,
     story::{Act, Cookies, Expect, Note, Piece, Story, Take, Text},
@@ -60,11 +56,8 @@ const ASSERTIONS: &[(&str, Assert)] = &[
 /// Reads what an extractor keeps.
 type Extract = fn(&Element, &mut dyn FnMut(&str) -> Text) -> Result<Vec<Take>, String>;
 
-const EXTRACTORS: &[(&str, Extract)] = &[
-    ("RegexExtractor", answer::regex),
-    ("BoundaryExtractor", answer::boundary),
-    ("JSONPostProcessor", answer::json),
-];
+const EXTRACTORS: &[(&str, Extract)] =
+    &[("RegexExtractor", answer::regex), ("BoundaryExtractor", answer::boundary), ("JSONPostProcessor", answer::json)];
 
 /// Does something, with what holds at its place.
 type Perform = fn(&mut Reader, &Element, &Scope<'_>) -> Result<Vec<Act>, String>;
@@ -130,7 +123,8 @@ pub fn read(text: &str) -> Result<Story, Error> {
     }
     let tree = root.children.iter().find(|node| node.tag == "hashTree").ok_or_else(|| no_plan("it is empty"))?;
     let elements = Element::all_of(tree);
-    let plan = elements.iter().find(|element| element.tag == "TestPlan").ok_or_else(|| no_plan("it has no test plan"))?;
+    let plan =
+        elements.iter().find(|element| element.tag == "TestPlan").ok_or_else(|| no_plan("it has no test plan"))?;
     let mut reader = Reader::default();
     reader.plan(plan);
     if reader.story.kinds.iter().all(|kind| kind.acts.iter().all(|act| !has_request(act))) {
@@ -173,7 +167,9 @@ impl Reader {
         let of_plan: Vec<_> = self.drain();
         self.story.notes.extend(of_plan);
         let (left, prelude): (Vec<_>, Vec<_>) = prelude.into_iter().partition(|act| matches!(act, Act::Left(_)));
-        self.story.notes.extend(left.into_iter().filter_map(|act| if let Act::Left(note) = act { Some(note) } else { None }));
+        self.story
+            .notes
+            .extend(left.into_iter().filter_map(|act| if let Act::Left(note) = act { Some(note) } else { None }));
         for child in &plan.children {
             if child.enabled && group::is_one(child) {
                 let kind = group::read(self, child, (&scope, &prelude));
@@ -254,7 +250,9 @@ impl Reader {
         self.path.push(element.title());
         let mut acts = match perform(self, element, scope) {
             Ok(acts) => acts,
-            Err(what) => vec![Act::Left(self.note(format!("{} is left out with all that is in it: {what}", element.tag)))],
+            Err(what) => {
+                vec![Act::Left(self.note(format!("{} is left out with all that is in it: {what}", element.tag)))]
+            }
         };
         // What was noticed stands before what it is about.
         acts.splice(..0, self.drain().into_iter().map(Act::Left));

@@ -44,7 +44,8 @@ pub(super) fn http(reader: &mut Reader, element: &Element, outside: &Scope<'_>) 
     let follows = own.is_on("HTTPSampler.follow_redirects") || own.is_on("HTTPSampler.auto_redirects");
     request.redirects = if follows { Redirects::Followed } else { Redirects::Taken };
     let timeout = scope.property(own, "HTTPSampler.response_timeout").map(str::to_owned);
-    request.timeout = timeout.and_then(|millis| reader.number(&millis)).filter(|millis| *millis > 0).map(Nanos::from_millis);
+    request.timeout =
+        timeout.and_then(|millis| reader.number(&millis)).filter(|millis| *millis > 0).map(Nanos::from_millis);
     if request.header("Authorization").is_none()
         && let Some(header) = reader.fixed(&request.url).and_then(|url| scope.login(&url).cloned())
     {
@@ -137,7 +138,9 @@ fn content(reader: &mut Reader, request: &mut Request, (own, arguments): (&Prope
             request.url.push_str(if has_query { "&" } else { "?" });
             request.url.append(query);
         }
-    } else if own.is_on("HTTPSampler.DO_MULTIPART_POST") || files.iter().any(|file| file.text("File.paramname").is_some()) {
+    } else if own.is_on("HTTPSampler.DO_MULTIPART_POST")
+        || files.iter().any(|file| file.text("File.paramname").is_some())
+    {
         let mut parts: Vec<Part> = Vec::new();
         for argument in arguments {
             let content = PartContent::Text(argument.value);

@@ -2,7 +2,10 @@
 //!
 //! Knows nothing of test plans.
 
-use quick_xml::{Reader, XmlVersion, events::{BytesRef, BytesStart, Event}};
+use quick_xml::{
+    Reader, XmlVersion,
+    events::{BytesRef, BytesStart, Event},
+};
 
 use super::super::Error;
 
@@ -76,7 +79,8 @@ fn node(start: &BytesStart<'_>) -> Result<Node, String> {
     for attribute in start.attributes() {
         let attribute = attribute.map_err(|error| error.to_string())?;
         let key = attribute.key.as_ref().to_owned();
-        let value = attribute.normalized_value(XmlVersion::Explicit1_0).map_err(|error| error.to_string())?.into_owned();
+        let value =
+            attribute.normalized_value(XmlVersion::Explicit1_0).map_err(|error| error.to_string())?.into_owned();
         attributes.push((key, value));
     }
     Ok(Node { tag, attributes, ..Node::default() })
@@ -100,7 +104,8 @@ mod tests {
 
     #[test]
     fn elements_have_their_attributes_texts_and_children() {
-        let root = read("<?xml version=\"1.0\"?><!-- x --><a b=\"1 &amp; 2\">&lt;x&#10;<c/>y<![CDATA[<z>]]></a>").unwrap();
+        let root =
+            read("<?xml version=\"1.0\"?><!-- x --><a b=\"1 &amp; 2\">&lt;x&#10;<c/>y<![CDATA[<z>]]></a>").unwrap();
         assert_eq!((root.tag.as_str(), root.attribute("b"), root.text.as_str()), ("a", Some("1 & 2"), "<x\ny<z>"));
         assert_eq!(root.children[0].tag, "c");
     }

@@ -4,8 +4,8 @@ use fathom_model::units::Nanos;
 
 use super::{
     super::story::{
-        Act, Body, Condition, Expect, Field, Holds, Joined, Note, OnError, Part, PartContent, Piece, Redirects, Relation, Request,
-        Source, Take, Test, Text, Think, Which,
+        Act, Body, Condition, Expect, Field, Holds, Joined, Note, OnError, Part, PartContent, Piece, Redirects,
+        Relation, Request, Source, Take, Test, Text, Think, Which,
     },
     Writer,
     text::{self, one_line, plain, quoted, regex, rest_of_line},
@@ -143,7 +143,8 @@ impl Writer<'_> {
             _ => quoted(text, &self.names),
         };
         let tests = condition.tests.iter();
-        let tests = tests.map(|test| format!("{} {} {}", operand(&test.left), sign(test.relation), operand(&test.right)));
+        let tests =
+            tests.map(|test| format!("{} {} {}", operand(&test.left), sign(test.relation), operand(&test.right)));
         tests.collect::<Vec<_>>().join(if condition.joined == Joined::And { " and " } else { " or " })
     }
 
@@ -151,9 +152,11 @@ impl Writer<'_> {
         request.left.iter().for_each(|note| self.leave(note));
         let Some((origin, path)) = self.origin_and_path(&request.url) else {
             let place = request.name.clone().unwrap_or_else(|| format!("{} {}", request.method, request.url));
-            return self.note(&place, format!("the host of {} is not known before the start: it is left out", request.url));
+            return self
+                .note(&place, format!("the host of {} is not known before the start: it is left out", request.url));
         };
-        let is_method = !request.method.is_empty() && request.method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
+        let is_method =
+            !request.method.is_empty() && request.method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
         if !is_method {
             return self.note(&request.url.to_string(), format!("{} is no method: it is left out", request.method));
         }
@@ -206,13 +209,19 @@ impl Writer<'_> {
         match &request.body {
             Body::None => (Vec::new(), false),
             Body::Bytes(bytes) => {
-                self.note(name, format!("{} bytes that are no text: put them in a file, `body from FILE`", bytes.len()));
+                self.note(
+                    name,
+                    format!("{} bytes that are no text: put them in a file, `body from FILE`", bytes.len()),
+                );
                 (Vec::new(), false)
             }
             Body::File(file) => match self.story.fixed(file) {
                 Some(file) => (vec![format!("body from {}", plain(&file))], false),
                 None => {
-                    self.note(name, format!("the name of the file {file} is not known before the start: it is left out"));
+                    self.note(
+                        name,
+                        format!("the name of the file {file} is not known before the start: it is left out"),
+                    );
                     (Vec::new(), false)
                 }
             },
@@ -327,9 +336,7 @@ impl Writer<'_> {
 
     fn expect(&mut self, expect: &Expect, step: &str) {
         let line = match expect {
-            Expect::Status(codes) => {
-                codes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-            }
+            Expect::Status(codes) => codes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
             // That holds without saying it.
             Expect::StatusClass(classes) if *classes == [2, 3] => return,
             Expect::StatusClass(classes) => {
@@ -386,7 +393,8 @@ impl Writer<'_> {
             }
         };
         let Some(from) = from.filter(|_| !take.name.is_empty()) else {
-            return self.leave(&Note { place: step.to_owned(), what: format!("the variable {} is not taken", take.name) });
+            return self
+                .leave(&Note { place: step.to_owned(), what: format!("the variable {} is not taken", take.name) });
         };
         let which = match take.which {
             Which::Nth(1) => String::new(),

@@ -26,8 +26,11 @@ pub(super) struct Names {
 
 /// A word of letters, digits and lines.
 pub(super) fn word(name: &str) -> String {
-    let mut word: String =
-        name.trim().chars().map(|char| if char.is_alphanumeric() || "_-".contains(char) { char } else { '_' }).collect();
+    let mut word: String = name
+        .trim()
+        .chars()
+        .map(|char| if char.is_alphanumeric() || "_-".contains(char) { char } else { '_' })
+        .collect();
     if !word.starts_with(|first: char| first.is_alphabetic() || first == '_') {
         word.insert(0, '_');
     }
@@ -123,7 +126,8 @@ impl Names {
 /// Words with one blank between them; a comment cannot begin in a name.
 fn several_words(told: &str, otherwise: &str) -> String {
     let line = one_line(told);
-    let words: Vec<_> = line.split(' ').map(|word| word.trim_start_matches('#')).filter(|word| !word.is_empty()).collect();
+    let words: Vec<_> =
+        line.split(' ').map(|word| word.trim_start_matches('#')).filter(|word| !word.is_empty()).collect();
     let name = words.join(" ");
     let end = name.char_indices().nth(LEN_MAX).map_or(name.len(), |(end, _)| end);
     let name = name[..end].trim();

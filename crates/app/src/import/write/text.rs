@@ -1,6 +1,9 @@
 //! Texts with holes, as a scenario writes them.
 
-use super::{super::story::{Piece, Text}, names::Names};
+use super::{
+    super::story::{Piece, Text},
+    names::Names,
+};
 
 /// A text up to the end of its line.
 pub(super) fn rest_of_line(text: &Text, names: &Names) -> String {
@@ -90,7 +93,8 @@ fn escaped(text: &str) -> String {
 
 /// A word, or a text between quotes.
 pub(super) fn plain(text: &str) -> String {
-    let is_word = !text.is_empty() && !text.contains(|char: char| char.is_whitespace() || char.is_control() || "\"#$".contains(char));
+    let is_word = !text.is_empty()
+        && !text.contains(|char: char| char.is_whitespace() || char.is_control() || "\"#$".contains(char));
     if is_word { text.to_owned() } else { format!("\"{}\"", escaped(text)) }
 }
 
@@ -147,7 +151,8 @@ pub(super) fn one_line(text: &str) -> String {
 
 /// Whether a field of this name can stand in a scenario (RFC 9110 section 5.6.2).
 pub(super) fn is_header_name(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+    !name.is_empty()
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
         && !name.starts_with('#')
 }
 

@@ -1,6 +1,7 @@
 //! `fathom app`: users that follow a script; one file and one row for each thing that can be done with a script.
 
 mod check;
+mod import;
 
 use clap::{ArgMatches, Command as Shape};
 
@@ -16,12 +17,20 @@ struct Command {
 }
 
 /// In the order in which one comes to need them.
-const COMMANDS: &[Command] = &[Command {
-    name: "check",
-    about: "Say what is wrong with scenarios, and how to mend it",
-    shape: check::shape,
-    run: check::run,
-}];
+const COMMANDS: &[Command] = &[
+    Command {
+        name: "check",
+        about: "Say what is wrong with scenarios, and how to mend it",
+        shape: check::shape,
+        run: check::run,
+    },
+    Command {
+        name: "import",
+        about: "Make scenarios of HAR files, command lines of curl and test plans of JMeter",
+        shape: import::shape,
+        run: import::run,
+    },
+];
 
 pub(super) fn shape(shape: Shape) -> Shape {
     let shape = shape.subcommand_required(true).arg_required_else_help(true);

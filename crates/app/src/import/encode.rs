@@ -8,9 +8,9 @@ use super::story::{Piece, Text};
 /// What RFC 3986 section 2.3 lets stand as it is.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Encodes all but the unreserved characters, now or when it is filled in.
+/// Encodes all but the unreserved characters and blanks, which become a plus, now or when it is filled in.
 pub(super) fn percent(text: Text) -> Text {
-    encoded(text, |literal| utf8_percent_encode(literal, RESERVED).to_string())
+    encoded(text, |literal| utf8_percent_encode(literal, RESERVED).to_string().replace("%20", "+"))
 }
 
 /// Encodes as forms do: a blank becomes a plus.
@@ -77,7 +77,7 @@ mod tests {
     fn literals_are_encoded_at_once_and_variables_when_they_are_filled_in() {
         let text = Text(vec![Piece::Literal("a b&c=é~".into()), Piece::Variable("x y".into())]);
         let encoded = percent(text.clone());
-        assert_eq!(encoded.to_string(), "a%20b%26c%3D%C3%A9~${x y}");
+        assert_eq!(encoded.to_string(), "a+b%26c%3D%C3%A9~${x y}");
         assert!(matches!(encoded.0[1], Piece::UrlEncoded(_)));
         assert_eq!(form(text).to_string(), "a+b%26c%3D%C3%A9%7E${x y}");
     }

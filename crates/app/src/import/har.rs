@@ -96,6 +96,9 @@ struct Asked {
     #[serde(default)]
     headers: Vec<Pair>,
     post_data: Option<PostData>,
+    /// -1 for what is not known.
+    #[serde(default)]
+    body_size: i64,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -279,7 +282,9 @@ impl Reader {
         let mut headers = Vec::new();
         for Pair { name, value } in &asked.headers {
             let lower = name.to_ascii_lowercase();
-            if lower.starts_with(':') || BY_ITSELF.contains(&lower.as_str()) || (own_type && lower == "content-type") {
+            // The boundary of a form that is sent anew, or not at all, is another one.
+            let is_boundary = lower == "content-type" && (own_type || (body == Body::None && value.starts_with("multipart/")));
+            if lower.starts_with(':') || BY_ITSELF.contains(&lower.as_str()) || is_boundary {
                 continue;
             }
             let value = if lower == "cookie" { self.foreign_cookies(&asked.url, value) } else { value.clone() };
@@ -403,8 +408,15 @@ fn is_asset(entry: &Entry) -> bool {
 
 /// What a request sends: the text as it went over the wire if it is there, what it was made of otherwise.
 fn body(asked: &Asked) -> (Body, Vec<Note>) {
-    let Some(data) = &asked.post_data else { return (Body::None, Vec::new()) };
     let note = |what: &str| vec![Note { place: String::new(), what: what.to_owned() }];
+    let Some(data) = &asked.post_data else {
+        let header = |name: &str| asked.headers.iter().find(|pair| pair.name.eq_ignore_ascii_case(name));
+        let is_long = header("content-length").is_some_and(|pair| pair.value.trim() != "0");
+        // Browsers keep no files, and leave out the whole body then.
+        let is_form = header("content-type").is_some_and(|pair| pair.value.starts_with("multipart/"));
+        let is_lost = asked.body_size > 0 || is_long || is_form;
+        return (Body::None, if is_lost { note("its body was not recorded: it is sent without one") } else { Vec::new() });
+    };
     let multipart = data.mime_type.to_ascii_lowercase().starts_with("multipart/form-data");
     if let Some(text) = data.text.as_deref().filter(|text| !text.is_empty()) {
         if data.encoding.as_deref() == Some("base64") {

@@ -14,7 +14,7 @@ use fathom_model::units::Nanos;
 use self::names::Names;
 use super::{
     Error,
-    story::{Act, Cookies, DataSet, FirstRow, Note, OnError, Policy, Redirects, Request, Story, Text, UserKind, When},
+    story::{Act, Cookies, DataSet, FirstRow, Note, Policy, Redirects, Request, Story, Text, UserKind, When},
 };
 use crate::scenario;
 

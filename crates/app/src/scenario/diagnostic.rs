@@ -35,6 +35,15 @@ pub struct Diagnostic {
 /// More than a person reads at once: the rest is told when these are mended.
 pub(super) const FAULTS_MAX: usize = 100;
 
+/// The candidate that a word resembles; what is too long to be a slip of the finger resembles none.
+pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    /// Comparing takes the product of two lengths, for each candidate.
+    const LENGTH_MAX: usize = 64;
+    const CANDIDATES_MAX: usize = 1000;
+    let candidates = candidates.into_iter().filter(|other| other.len() <= LENGTH_MAX).take(CANDIDATES_MAX);
+    if word.len() > LENGTH_MAX { None } else { fathom_model::settings::nearest(word, candidates) }
+}
+
 /// What a function returns that cannot go on.
 pub(super) type Fault = Box<Diagnostic>;
 

@@ -50,6 +50,14 @@ impl<'a> Line<'a> {
         self.text.trim()
     }
 
+    /// How deep it is: tabs are told, and read as what they look like.
+    fn depth(self) -> usize {
+        /// The width that tabs have where nothing sets it.
+        const TAB: usize = 8;
+        let rest = &self.text[self.indent..];
+        self.indent + TAB * (rest.len() - rest.trim_start_matches('\t').len())
+    }
+
     fn span(self) -> Span {
         let start = self.at + self.text.len() - self.text.trim_start().len();
         Span { start, end: start + self.content().len() }
@@ -118,12 +126,12 @@ impl<'a> Reader<'a> {
     /// The lines that are indented deeper than the one above them.
     fn block(&mut self, above: Option<usize>, depth: usize) -> Vec<Node> {
         let (mut nodes, mut expected) = (Vec::new(), None);
-        while let Some(line) = self.next_line().filter(|line| above.is_none_or(|above| line.indent > above)) {
-            let expected = *expected.get_or_insert(line.indent);
+        while let Some(line) = self.next_line().filter(|line| above.is_none_or(|above| line.depth() > above)) {
+            let expected = *expected.get_or_insert(line.depth());
             if line.text[line.indent..].starts_with('\t') {
                 let fault = Diagnostic::error(line.span(), "indented with a tab");
                 self.fault(fault.fix("indent with blanks, two for each level"));
-            } else if line.indent < expected || (above.is_none() && line.indent > 0) {
+            } else if line.depth() < expected || (above.is_none() && line.depth() > 0) {
                 let wanted = if above.is_none() { 0 } else { expected };
                 let fault = Diagnostic::error(line.span(), "indented unlike the lines that it stands with");
                 self.fault(fault.fix(format!("put {wanted} blanks before it")));
@@ -131,11 +139,11 @@ impl<'a> Reader<'a> {
             self.idx += 1;
             let mut node = Node { span: line.span(), children: Vec::new(), raw: Vec::new() };
             if ["body", "json"].contains(&line.content()) {
-                node.raw = self.raw(line.indent);
+                node.raw = self.raw(line.depth());
             } else if depth < DEPTH_MAX {
-                node.children = self.block(Some(line.indent), depth + 1);
+                node.children = self.block(Some(line.depth()), depth + 1);
             } else {
-                self.pass_over(line.indent);
+                self.pass_over(line.depth());
             }
             nodes.push(node);
         }
@@ -145,7 +153,7 @@ impl<'a> Reader<'a> {
     /// Lines that are deeper than the reader goes.
     fn pass_over(&mut self, above: usize) {
         let mut is_told = false;
-        while let Some(line) = self.next_line().filter(|line| line.indent > above) {
+        while let Some(line) = self.next_line().filter(|line| line.depth() > above) {
             if !is_told {
                 let fault = Diagnostic::error(line.span(), format!("more than {DEPTH_MAX} blocks within each other"));
                 self.fault(fault.fix("make a `part` of the inner ones"));
@@ -165,11 +173,15 @@ impl<'a> Reader<'a> {
                 raw.push((line.at..line.at).into());
                 continue;
             }
-            if line.indent <= above {
+            if line.depth() <= above {
                 break;
             }
+            if line.indent <= above {
+                let fault = Diagnostic::error(line.span(), "indented with a tab");
+                self.fault(fault.fix("indent with blanks, two for each level"));
+            }
             let width = *width.get_or_insert(line.indent);
-            if line.indent < width {
+            if line.indent < width && line.indent > above {
                 let fault = Diagnostic::error(line.span(), "indented less than the first line of its text");
                 self.fault(fault.fix(format!("put at least {width} blanks before it")));
             }

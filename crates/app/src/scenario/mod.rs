@@ -3,6 +3,7 @@
 //! [`parse`] makes a [`tree`] of it or says all that is wrong, [`check`] looks at what needs more than the text, [`format`] writes
 //! it as all others are written. Knows no connections.
 
+mod check;
 mod diagnostic;
 mod format;
 mod lines;
@@ -10,6 +11,7 @@ mod parse;
 pub mod tree;
 mod write;
 
+pub use check::{check, is_sound};
 pub use diagnostic::{Diagnostic, Severity, render};
 pub use format::format;
 pub use parse::parse;

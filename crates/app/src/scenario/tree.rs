@@ -889,3 +889,77 @@ impl Template {
         template
     }
 }
+
+impl Statement {
+    /// The blocks within it, in their order.
+    #[must_use]
+    pub fn blocks(&self) -> Vec<&[Statement]> {
+        match self {
+            Self::Step(_) | Self::Think(_) | Self::Meet(_) | Self::Do(_) | Self::Let(_) => Vec::new(),
+            Self::Transaction(transaction) => vec![&transaction.body],
+            Self::Repeat(repeat) => vec![&repeat.body],
+            Self::While(looped) => vec![&looped.body],
+            Self::Chance(chance) => {
+                std::iter::once(&chance.body[..]).chain(chance.otherwise.iter().map(|other| &other.body[..])).collect()
+            }
+            Self::If(choice) => {
+                let branches = choice.branches.iter().map(|branch| &branch.body[..]);
+                branches.chain(choice.otherwise.iter().map(|other| &other.body[..])).collect()
+            }
+        }
+    }
+}
+
+impl Step {
+    /// The texts that its request is made of, without header fields of the file.
+    pub fn request_texts(&self) -> impl Iterator<Item = &Template> {
+        let body: Vec<&Template> = match self.body.as_ref().map(|body| &body.content) {
+            Some(Content::Text(text) | Content::Json(text)) => vec![text],
+            Some(Content::Form(fields) | Content::Multipart(fields)) => fields.iter().filter_map(Field::text).collect(),
+            Some(Content::File(_)) | None => Vec::new(),
+        };
+        std::iter::once(&self.url).chain(self.headers.iter().map(|header| &header.value)).chain(body)
+    }
+}
+
+impl Field {
+    fn text(&self) -> Option<&Template> {
+        match &self.value {
+            FieldValue::Text(text) => Some(text),
+            FieldValue::File { .. } => None,
+        }
+    }
+}
+
+impl Test {
+    /// The texts that it is made of.
+    pub fn texts(&self) -> impl Iterator<Item = &Template> {
+        let subject = match &self.subject {
+            Subject::Text(text) => Some(text),
+            _ => None,
+        };
+        let claim = match &self.claim {
+            Claim::Compare(_, text) | Claim::Contains(text) => Some(text),
+            Claim::Matches(_) | Claim::Exists => None,
+        };
+        subject.into_iter().chain(claim)
+    }
+}
+
+impl Scenario {
+    /// All that is done, whoever does it: of parts and of users, with their sections.
+    #[must_use]
+    pub fn blocks(&self) -> Vec<&[Statement]> {
+        let users = self.users.iter().flat_map(User::blocks);
+        self.parts.iter().map(|part| &part.body[..]).chain(users).collect()
+    }
+}
+
+impl User {
+    /// What he does, in the order in which he does it.
+    pub fn blocks(&self) -> impl Iterator<Item = &[Statement]> {
+        let setup = self.setup.iter().map(|section| &section.body[..]);
+        let teardown = self.teardown.iter().map(|section| &section.body[..]);
+        setup.chain(std::iter::once(&self.body[..])).chain(teardown)
+    }
+}

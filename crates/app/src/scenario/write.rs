@@ -29,19 +29,21 @@ fn lines_of(template: &Template, line_feed: LineFeed) -> Vec<String> {
     for (idx, piece) in template.pieces.iter().enumerate() {
         let at_end = lines.len() - 1;
         match piece {
-            Piece::Hole(hole) => lines[at_end].push_str(&self::hole(hole)),
+            Piece::Hole(hole) => {
+                let line = &mut lines[at_end];
+                // A dollar before a hole would make it none.
+                let dollars = dollars_at_end(line);
+                named(line, &dollars);
+                line.push_str(&self::hole(hole));
+            }
             Piece::Text(text) => {
                 let begin = if idx == 0 { text.len() - text.trim_start().len() } else { 0 };
                 let (blank, text) = text.split_at(begin);
                 let end = if idx == last { text.trim_end().len() } else { text.len() };
                 let (text, blank_behind) = text.split_at(end);
-                // A dollar before a hole would make it none.
-                let dollars = if idx < last { text.len() - text.trim_end_matches('$').len() } else { 0 };
-                let (text, dollars) = text.split_at(text.len() - dollars);
                 named(&mut lines[at_end], blank);
                 middle(&mut lines, text, line_feed);
                 let at_end = lines.len() - 1;
-                named(&mut lines[at_end], dollars);
                 named(&mut lines[at_end], blank_behind);
             }
         }
@@ -77,10 +79,17 @@ fn middle(lines: &mut Vec<String>, text: &str, line_feed: LineFeed) {
 /// Writes a text as a hole that holds it.
 fn named(line: &mut String, text: &str) {
     if !text.is_empty() {
+        let dollars = dollars_at_end(line);
         line.push_str("${\"");
+        line.push_str(&escaped(&dollars));
         line.push_str(&escaped(text));
         line.push_str("\"}");
     }
+}
+
+/// Takes the dollars away that a line ends with.
+fn dollars_at_end(line: &mut String) -> String {
+    line.split_off(line.trim_end_matches('$').len())
 }
 
 fn escaped(text: &str) -> String {

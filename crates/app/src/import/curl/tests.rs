@@ -70,10 +70,10 @@ fn methods_follow_from_the_options() {
 #[test]
 fn data_goes_into_the_body_or_with_get_into_the_url() {
     let sent = requests("curl http://a.test/ -d a=1 --data-urlencode 'b=x y' --data-raw @c");
-    assert_eq!(sent[0].body, Body::Text("a=1&b=x%20y&@c".into()));
+    assert_eq!(sent[0].body, Body::Text("a=1&b=x+y&@c".into()));
     assert_eq!(sent[0].header("content-type").unwrap().to_string(), "application/x-www-form-urlencoded");
     let asked = requests("curl -G 'http://a.test/?z=0' -d a=1 --data-urlencode 'b=x y'");
-    assert_eq!((asked[0].url.to_string().as_str(), &asked[0].body), ("http://a.test/?z=0&a=1&b=x%20y", &Body::None));
+    assert_eq!((asked[0].url.to_string().as_str(), &asked[0].body), ("http://a.test/?z=0&a=1&b=x+y", &Body::None));
 }
 
 #[test]

@@ -132,11 +132,18 @@ fn content(reader: &mut Reader, request: &mut Request, (own, arguments): (&Prope
         // JMeter keeps the line ends of the machine on which the plan was written as they are in the file.
         arguments.into_iter().for_each(|argument| body.append(argument.value));
         request.body = if body.is_empty() { Body::None } else { Body::Text(body) };
+        if request.body != Body::None && request.header("Content-Type").is_none() {
+            request.headers.push(("Content-Type".to_owned(), "text/plain; charset=UTF-8".into()));
+        }
     } else if WITH_QUERY.contains(&request.method.as_str()) {
         if let Some(query) = joined(arguments) {
             let has_query = encode::split_once(&request.url, '?').is_some();
             request.url.push_str(if has_query { "&" } else { "?" });
-            request.url.append(query);
+            request.url.append(query.clone());
+            // JMeter sends them twice then.
+            if request.method == "DELETE" {
+                form(request, query);
+            }
         }
     } else if own.is_on("HTTPSampler.DO_MULTIPART_POST")
         || files.iter().any(|file| file.text("File.paramname").is_some())
@@ -164,11 +171,15 @@ fn content(reader: &mut Reader, request: &mut Request, (own, arguments): (&Prope
     } else if arguments.iter().all(|argument| argument.encode && argument.equals) && !arguments.is_empty() {
         let fields = arguments.into_iter().map(|argument| (argument.name, argument.value));
         request.body = Body::Form(fields.collect());
-    } else if let Some(form) = joined(arguments) {
-        request.body = Body::Text(form);
-        if request.header("Content-Type").is_none() {
-            request.headers.push(("Content-Type".to_owned(), "application/x-www-form-urlencoded".into()));
-        }
+    } else if let Some(fields) = joined(arguments) {
+        form(request, fields);
+    }
+}
+
+fn form(request: &mut Request, fields: Text) {
+    request.body = Body::Text(fields);
+    if request.header("Content-Type").is_none() {
+        request.headers.push(("Content-Type".to_owned(), "application/x-www-form-urlencoded".into()));
     }
 }
 

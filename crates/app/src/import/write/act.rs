@@ -171,8 +171,9 @@ impl Writer<'_> {
         self.headers_and_body(request, &name);
         request.expects.iter().for_each(|expect| self.expect(expect, &name));
         request.takes.iter().for_each(|take| self.take(take, &name));
-        if self.redirects.is_none() {
-            self.line(if request.redirects == Redirects::Followed { REDIRECTS } else { "redirects off" });
+        // None are followed where nothing is said.
+        if self.redirects.is_none() && request.redirects == Redirects::Followed {
+            self.line(REDIRECTS);
         }
         if let Some(timeout) = request.timeout {
             self.line(&format!("timeout {}", timeout.exact()));

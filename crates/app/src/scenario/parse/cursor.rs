@@ -253,7 +253,13 @@ impl<'a> Cursor<'a> {
             Ok(_) => Ok(Name { text, span }),
             Err(error) => {
                 let why = error.to_string();
-                let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+                let why = why
+                    .lines()
+                    .last()
+                    .unwrap_or_default()
+                    .trim_start_matches("error: ")
+                    .trim_end_matches('.')
+                    .to_owned();
                 Err(Diagnostic::error(span, "this is no regular expression").label(why).boxed())
             }
         }
@@ -292,8 +298,7 @@ impl<'a> Cursor<'a> {
             Ok(_) => Ok(name),
             Err(error) => {
                 let at = name.span.start + error.position().min(length);
-                let fault =
-                    Diagnostic::error((at..name.span.end).into(), "this is no JSON path").label(error.message());
+                let fault = Diagnostic::error((at..name.span.end).into(), "this is no JSON path");
                 let is_bare = name.text.starts_with(['.', '[']);
                 let fix = if is_bare {
                     format!("it begins with `$`: ${}", name.text)
@@ -308,12 +313,15 @@ impl<'a> Cursor<'a> {
 
 /// Deeper paths find nothing that a person looks for, and their reader takes its time over each bracket.
 const PATH_DEPTH_MAX: usize = 8;
-/// As the crate's own default, said here because users rely on what compiles: 10 MiB.
-const REGEX_SIZE_MAX: usize = 10 << 20;
+/// What a regular expression may compile to. The engine's own bound is ten times that, and takes half a second to reach.
+const REGEX_SIZE_MAX: usize = 1 << 20;
 
 /// A word as a quantity.
 pub(super) fn quantity<T: FromStr<Err = UnitError>>(word: &Name) -> Result<Written<T>, Fault> {
     match word.text.parse() {
+        _ if word.text.is_empty() => {
+            Err(Diagnostic::error(word.span, "a number with its unit is missing here").boxed())
+        }
         Ok(value) => Ok(Written { value, text: word.text.clone(), span: word.span }),
         Err(error) => Err(Diagnostic::error(word.span, error.to_string()).boxed()),
     }

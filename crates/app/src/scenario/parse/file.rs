@@ -2,11 +2,11 @@
 
 use fathom_engine::pace::Profile;
 use fathom_http::{url::Url, users::OPTIONS};
-use fathom_model::{OptionDoc, ValueKind, settings::nearest};
+use fathom_model::{OptionDoc, ValueKind};
 
 use super::{
     super::{
-        diagnostic::{Diagnostic, Fault},
+        diagnostic::{Diagnostic, Fault, nearest},
         lines::Node,
         tree::{
             Arrivals, Arriving, Coming, Data, DataEnd, Let, Model, Name, OnFailure, Part, Policy, Promise, Redirects,
@@ -30,6 +30,9 @@ impl Parser<'_> {
         // Steps outside of any user are those of the only kind of user.
         let mut alone = User::default();
         for node in nodes {
+            if self.is_full() {
+                break;
+            }
             if let Some(header) = self.header(node) {
                 scenario.headers.push(header);
                 continue;
@@ -334,7 +337,9 @@ fn setting(cursor: &mut Cursor<'_>, word: &Name, node: &Node) -> Result<Setting,
     let value = cursor.words("a value")?;
     match option.exact(&value.text) {
         Ok(_) => Ok(Setting { span: node.span, name: word.clone(), value: Some(value) }),
-        Err(error) => Err(Diagnostic::error(value.span, error.to_string()).fix(option.help).boxed()),
+        Err(error) => Err(Diagnostic::error(value.span, error.to_string())
+            .fix(format!("{}: {}", option.name, option.help))
+            .boxed()),
     }
 }
 
@@ -390,8 +395,8 @@ fn list(cursor: &mut Cursor<'_>, what: &str) -> Result<Vec<Name>, Fault> {
         let word = cursor.need(what)?;
         let (mut at, goes_on) = (word.span.start, word.text.ends_with(','));
         for part in word.text.trim_end_matches(',').split(',') {
-            if part.is_empty() {
-                return Err(cursor.missing(what));
+            if part.is_empty() || part.starts_with('#') {
+                return Err(Diagnostic::error(word.span, format!("`{part}` is no name of {what}")).boxed());
             }
             all.push(Name { text: part.to_owned(), span: (at..at + part.len()).into() });
             at += part.len() + 1;
@@ -427,7 +432,10 @@ fn promise(cursor: &mut Cursor<'_>, node: &Node) -> Result<Promise, Fault> {
         let relation = term[at..at + (term.len() - at - value.len())].trim();
         let (value, before) = (value.trim(), term[..at].trim());
         let (of, metric) = before.rsplit_once(' ').map_or((None, before), |(of, metric)| (Some(of), metric));
-        if value.is_empty() || metric.is_empty() || !["<", "<=", ">", ">=", "≤", "≥"].contains(&relation) {
+        let is_metric =
+            !metric.is_empty() && metric.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+        let is_value = value.starts_with(|c: char| c.is_ascii_digit());
+        if !is_value || !is_metric || !["<", "<=", ">", ">=", "≤", "≥"].contains(&relation) {
             return Err(wrong(term));
         }
         match of {
@@ -439,6 +447,7 @@ fn promise(cursor: &mut Cursor<'_>, node: &Node) -> Result<Promise, Fault> {
             Some(_) => return Err(wrong(term)),
             None => {}
         }
+        let relation = relation.replace('≤', "<=").replace('≥', ">=");
         promise.terms.push(Name { text: format!("{metric} {relation} {value}"), span: whole.span });
     }
     Ok(promise)

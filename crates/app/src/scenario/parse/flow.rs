@@ -29,6 +29,9 @@ impl Parser<'_> {
     pub(super) fn statements(&mut self, nodes: &[Node], scene: Scene) -> Vec<Statement> {
         let mut all = Vec::new();
         for node in nodes {
+            if self.is_full() {
+                break;
+            }
             self.statement(node, scene, &mut all);
         }
         all

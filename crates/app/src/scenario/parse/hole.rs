@@ -1,10 +1,8 @@
 //! Holes: `${accounts.user|url}`.
 
-use fathom_model::settings::nearest;
-
 use super::{
     super::{
-        diagnostic::{Diagnostic, Fault},
+        diagnostic::{Diagnostic, Fault, nearest},
         tree::{Clock, Filter, Hole, Name, Source, Span},
     },
     cursor::{Cursor, count},
@@ -95,7 +93,11 @@ fn text(cursor: &mut Cursor<'_>) -> Option<Result<Source, Fault>> {
 
 /// A variable, a column or a generator.
 fn named(cursor: &mut Cursor<'_>, open: Span, not_closed: impl Fn() -> Fault) -> Result<Source, Fault> {
-    let length = cursor.left().find(['|', '}']).ok_or_else(not_closed)?;
+    // What no name has is more likely the text behind a hole than its inside.
+    let length = cursor.left().find(['|', '}', '"', '{']).ok_or_else(&not_closed)?;
+    if cursor.left()[length..].starts_with(['"', '{']) {
+        return Err(not_closed());
+    }
     let mut words = Cursor { end: cursor.at + length, ..*cursor };
     cursor.at += length;
     let Some(first) = words.word() else {

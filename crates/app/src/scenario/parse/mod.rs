@@ -10,7 +10,7 @@ mod step;
 use self::cursor::Cursor;
 pub(super) use self::flow::COMPARISONS;
 use super::{
-    diagnostic::{Diagnostic, FAULTS_MAX, Fault},
+    diagnostic::{Diagnostic, FAULTS_MAX, Fault, nearest},
     lines::{self, Node},
     tree::{Comment, Name, Scenario, Span},
 };
@@ -123,7 +123,8 @@ fn unknown(word: &Name, scene: Scene) -> Fault {
         return Diagnostic::error(word.span, format!("`{text}` cannot stand here")).fix(*fix).boxed();
     }
     let words: Vec<&str> = scene.words().collect();
-    let near = fathom_model::settings::nearest(text, words.iter().copied());
+    let settings = file::settings().map(|option| option.name).filter(|_| scene == Scene::File);
+    let near = nearest(text, words.iter().copied().chain(settings));
     Diagnostic::error(word.span, format!("`{text}` begins no line here"))
         .fix(format!("lines begin with {} here", words.join(", ")))
         .perhaps(near)
@@ -133,9 +134,14 @@ fn unknown(word: &Name, scene: Scene) -> Fault {
 impl<'a> Parser<'a> {
     fn fault(&mut self, fault: Diagnostic) {
         // What the lines are told of must not crowd out the rest, nor make a list without end.
-        if self.faults.len() < 2 * FAULTS_MAX {
+        if !self.is_full() {
             self.faults.push(fault);
         }
+    }
+
+    /// Whether enough is wrong to stop looking.
+    fn is_full(&self) -> bool {
+        self.faults.len() >= 2 * FAULTS_MAX
     }
 
     /// The first word of a line, and what is left behind it.

@@ -1,11 +1,8 @@
 //! A step: its request, what is expected of the answer, and what is kept of it.
 
-use fathom_http::url::Url;
-use fathom_model::settings::nearest;
-
 use super::{
     super::{
-        diagnostic::{Diagnostic, Fault},
+        diagnostic::{Diagnostic, Fault, nearest},
         lines::Node,
         tree::{
             Between, Body, Content, Expect, Expected, Field, FieldValue, Header, Name, Pick, Piece, Place, Span,
@@ -18,6 +15,7 @@ use super::{
     flow::test,
     is_method, json, unknown,
 };
+use fathom_http::url::Url;
 
 /// The methods that have a name in lower case by mistake.
 const METHODS: [&str; 7] = ["get", "post", "put", "delete", "patch", "head", "options"];

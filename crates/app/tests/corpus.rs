@@ -3,6 +3,10 @@
 
 use std::{fs, path::Path};
 
+use fathom_app::import::Format;
+
+#[path = "../../../fuzz/checks/import.rs"]
+mod import;
 #[path = "../../../fuzz/checks/scenario.rs"]
 mod scenario;
 
@@ -33,4 +37,37 @@ fn every_seed_of_scenarios_is_refused_or_says_the_same_when_it_is_formatted() {
             }
         }
     }
+}
+
+/// Cut off anywhere and with each byte changed, as far as that is not too long.
+fn check_import(format: Format) {
+    let seeds = seeds(format.name());
+    assert!(seeds.len() >= 20, "only {} seeds of {}", seeds.len(), format.name());
+    for seed in &seeds {
+        import::imported(seed, format);
+        let step = if seed.len() > CHANGED_MAX { 17 } else { 1 };
+        for at in (0..seed.len()).step_by(step) {
+            import::imported(&seed[..at], format);
+            for byte in BYTES {
+                let mut changed = seed.clone();
+                changed[at] = *byte;
+                import::imported(&changed, format);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_recording_is_refused_or_becomes_a_scenario() {
+    check_import(Format::Har);
+}
+
+#[test]
+fn every_plan_is_refused_or_becomes_a_scenario() {
+    check_import(Format::Jmx);
+}
+
+#[test]
+fn every_command_line_is_refused_or_becomes_a_scenario() {
+    check_import(Format::Curl);
 }

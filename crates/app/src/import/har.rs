@@ -301,7 +301,11 @@ impl Reader {
             url: Text::literal(without_fragment(&asked.url)),
             headers,
             body,
-            expects: u16::try_from(status).map(|status| Expect::Status(vec![status])).into_iter().collect(),
+            expects: u16::try_from(status)
+                .into_iter()
+                .filter(|status| (100..=599).contains(status))
+                .map(|status| Expect::Status(vec![status]))
+                .collect(),
             left,
             ..Request::default()
         }

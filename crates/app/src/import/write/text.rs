@@ -165,7 +165,7 @@ pub(super) fn cut_origin(url: &Text, value: impl Fn(&Piece) -> Option<String>) -
         // Behind the scheme and its slashes the host ends at the next sign.
         let scheme = format!("{origin}{text}").find("://").map(|at| at + 3);
         let begin = scheme.map_or(usize::MAX, |at| at.saturating_sub(origin.len()));
-        let end = text.get(begin..).and_then(|rest| rest.find(['/', '?']));
+        let end = text.get(begin..).and_then(|rest| rest.find(['/', '?', '#']));
         if let Some(end) = end {
             let (before, behind) = text.split_at(begin + end);
             origin.push_str(before);

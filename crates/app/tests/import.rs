@@ -82,7 +82,9 @@ struct Seen {
 impl Seen {
     fn new(line: String, mut headers: Vec<(String, String)>, body: String) -> Self {
         let by_itself = ["host", "content-length", "connection", "expect"];
-        headers.retain(|(name, value)| !by_itself.contains(&name.as_str()) && !(name == "user-agent" && value.starts_with("curl/")));
+        headers.retain(|(name, value)| {
+            !by_itself.contains(&name.as_str()) && !(name == "user-agent" && value.starts_with("curl/"))
+        });
         headers.sort();
         let boundary = headers.iter_mut().find(|(name, _)| name == "content-type").and_then(|(_, value)| {
             let (media, boundary) = value.split_once("; boundary=")?;
@@ -100,7 +102,9 @@ fn upper_hex(text: &str) -> String {
     let mut pieces = text.split('%');
     let first = pieces.next().unwrap_or_default().to_owned();
     pieces.fold(first, |all, piece| match piece.split_at_checked(2) {
-        Some((hex, rest)) if hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => format!("{all}%{}{rest}", hex.to_uppercase()),
+        Some((hex, rest)) if hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            format!("{all}%{}{rest}", hex.to_uppercase())
+        }
         _ => format!("{all}%{piece}"),
     })
 }
@@ -127,7 +131,8 @@ fn one(stream: TcpStream) -> Seen {
         .map(|line| line.split_once(':').unwrap())
         .map(|(name, value)| (name.to_lowercase(), value.trim().to_owned()))
         .collect();
-    let length = headers.iter().find(|(name, _)| name == "content-length").map_or(0, |(_, value)| value.parse().unwrap());
+    let length =
+        headers.iter().find(|(name, _)| name == "content-length").map_or(0, |(_, value)| value.parse().unwrap());
     if headers.iter().any(|(name, _)| name == "expect") {
         (&stream).write_all(b"HTTP/1.1 100 Continue\r\n\r\n").unwrap();
     }

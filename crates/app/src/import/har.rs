@@ -283,7 +283,8 @@ impl Reader {
         for Pair { name, value } in &asked.headers {
             let lower = name.to_ascii_lowercase();
             // The boundary of a form that is sent anew, or not at all, is another one.
-            let is_boundary = lower == "content-type" && (own_type || (body == Body::None && value.starts_with("multipart/")));
+            let is_boundary =
+                lower == "content-type" && (own_type || (body == Body::None && value.starts_with("multipart/")));
             if lower.starts_with(':') || BY_ITSELF.contains(&lower.as_str()) || is_boundary {
                 continue;
             }
@@ -419,7 +420,10 @@ fn body(asked: &Asked) -> (Body, Vec<Note>) {
         // Browsers keep no files, and leave out the whole body then.
         let is_form = header("content-type").is_some_and(|pair| pair.value.starts_with("multipart/"));
         let is_lost = asked.body_size > 0 || is_long || is_form;
-        return (Body::None, if is_lost { note("its body was not recorded: it is sent without one") } else { Vec::new() });
+        return (
+            Body::None,
+            if is_lost { note("its body was not recorded: it is sent without one") } else { Vec::new() },
+        );
     };
     let multipart = data.mime_type.to_ascii_lowercase().starts_with("multipart/form-data");
     if let Some(text) = data.text.as_deref().filter(|text| !text.is_empty()) {

@@ -76,8 +76,9 @@ pub(super) fn data<'a>(reader: &mut Reader, element: &'a Element, _: &mut Scope<
         "\\t" => '\t',
         told => told.chars().next().unwrap_or(','),
     };
-    if delimiter == '$' {
-        reader.remarks.0.push("its delimiter is not fixed, and a comma is taken".to_owned());
+    let is_sign = delimiter == '\t' || (delimiter.is_ascii_punctuation() && !"\"#$".contains(delimiter));
+    if !is_sign {
+        reader.remarks.0.push("its delimiter is no single sign, and a comma is taken".to_owned());
         delimiter = ',';
     }
     // Both are on unless told, and an end without either fills in a text that says so.

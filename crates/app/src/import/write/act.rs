@@ -156,7 +156,7 @@ impl Writer<'_> {
                 .note(&place, format!("the host of {} is not known before the start: it is left out", request.url));
         };
         let is_method =
-            !request.method.is_empty() && request.method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
+            request.method.len() >= 2 && request.method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
         if !is_method {
             return self.note(&request.url.to_string(), format!("{} is no method: it is left out", request.method));
         }

@@ -3,6 +3,10 @@
 
 use std::{fs, path::Path};
 
+use fathom_app::import::Format;
+
+#[path = "../../../fuzz/checks/import.rs"]
+mod import;
 #[path = "../../../fuzz/checks/scenario.rs"]
 mod scenario;
 
@@ -33,4 +37,39 @@ fn every_seed_of_scenarios_is_refused_or_says_the_same_when_it_is_formatted() {
             }
         }
     }
+}
+
+/// Files of other tools are long; the fuzzer looks at the other places.
+const PLACES_MAX: usize = 40;
+
+/// Cut off at many places, and with the byte there changed.
+fn check_import(format: Format) {
+    let seeds = seeds(format.name());
+    assert!(seeds.len() >= 20, "only {} seeds of {}", seeds.len(), format.name());
+    for seed in &seeds {
+        import::imported(seed, format);
+        for at in (0..seed.len()).step_by(1 + seed.len() / PLACES_MAX) {
+            import::imported(&seed[..at], format);
+            for byte in BYTES {
+                let mut changed = seed.clone();
+                changed[at] = *byte;
+                import::imported(&changed, format);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_recording_is_refused_or_becomes_a_scenario() {
+    check_import(Format::Har);
+}
+
+#[test]
+fn every_plan_is_refused_or_becomes_a_scenario() {
+    check_import(Format::Jmx);
+}
+
+#[test]
+fn every_command_line_is_refused_or_becomes_a_scenario() {
+    check_import(Format::Curl);
 }

@@ -2,6 +2,7 @@
 
 mod check;
 mod format;
+mod import;
 mod run;
 mod scenario;
 mod r#try;
@@ -45,6 +46,12 @@ const COMMANDS: &[Command] = &[
         about: "Write scenarios as all others are written",
         shape: format::shape,
         run: format::run,
+    },
+    Command {
+        name: "import",
+        about: "Make scenarios of HAR files, command lines of curl and test plans of JMeter",
+        shape: import::shape,
+        run: import::run,
     },
 ];
 

@@ -1,0 +1,452 @@
+//! What a command line has said so far, and the requests that it means in the end.
+
+use fathom_model::units::Nanos;
+
+use super::super::{
+    encode::{basic, percent, split_once, strip_prefix},
+    story::{Body, Expect, Note, Part, PartContent, Piece, Redirects, Request, Text},
+};
+
+/// How a piece of data is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `@` names a file, whose line ends are taken out.
+    Ascii,
+    /// `@` names a file.
+    Binary,
+    /// As it is.
+    Raw,
+    /// It is encoded, but for a name before it.
+    Encoded,
+    /// `@` names a file; the media type is JSON.
+    Json,
+}
+
+/// The part of a command line up to its end or to `--next`.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    pub(super) line: usize,
+    pub(super) method: Option<Text>,
+    pub(super) urls: Vec<Text>,
+    pub(super) get: bool,
+    pub(super) head: bool,
+    pub(super) upload: Option<Text>,
+    pub(super) user: Option<Text>,
+    pub(super) bearer: Option<Text>,
+    pub(super) user_agent: Option<Text>,
+    pub(super) range: Option<Text>,
+    pub(super) compressed: bool,
+    pub(super) glob_off: bool,
+    pub(super) follow: bool,
+    pub(super) insecure: bool,
+    pub(super) fail: bool,
+    /// What has no place in a scenario.
+    pub(super) left: Vec<Note>,
+    headers: Vec<(String, Text)>,
+    /// Headers that are not to be sent.
+    removed: Vec<String>,
+    cookies: Vec<Text>,
+    query: Vec<Text>,
+    data: Text,
+    data_from: Option<Text>,
+    has_data: bool,
+    json: bool,
+    parts: Vec<Part>,
+    timeout: Option<Nanos>,
+    referer: Option<Text>,
+}
+
+impl Draft {
+    /// Nothing is said yet.
+    pub(super) fn at(line: usize) -> Self {
+        Self { line, ..Self::default() }
+    }
+
+    /// Says that something was left out.
+    pub(super) fn leave(&mut self, what: impl Into<String>) {
+        self.left.push(Note { place: format!("line {}", self.line), what: what.into() });
+    }
+
+    pub(super) fn header(&mut self, text: Text) {
+        if let Some(file) = strip_prefix(&text, "@") {
+            return self.leave(format!("-H @{file}: the headers of a file are not read"));
+        }
+        let Some((name, value)) = split_once(&text, ':') else {
+            return match split_once(&text, ';') {
+                Some((name, rest)) if rest.is_empty() => self.headers.push((name.to_string(), Text::default())),
+                _ => self.leave(format!("-H '{text}': not a header")),
+            };
+        };
+        let Some(name) = name.as_literal().map(str::trim) else {
+            return self.leave(format!("-H '{text}': the name of a header cannot be a variable"));
+        };
+        let value = trimmed(value);
+        if value.is_empty() {
+            self.removed.push(name.to_ascii_lowercase());
+        } else {
+            self.headers.push((name.to_owned(), value));
+        }
+    }
+
+    pub(super) fn data(&mut self, kind: Kind, text: Text) {
+        self.json |= kind == Kind::Json;
+        let joined = self.has_data && kind != Kind::Json;
+        let file = if kind == Kind::Raw { None } else { strip_prefix(&text, "@") };
+        self.has_data = true;
+        if let Some(file) = file {
+            if joined || !self.data.is_empty() || self.data_from.is_some() {
+                return self.leave(format!("data of the file {file}: it cannot be joined with other data"));
+            }
+            match kind {
+                Kind::Encoded => self.leave(format!("--data-urlencode @{file}: what a file has is not encoded")),
+                Kind::Ascii => {
+                    self.leave(format!("-d @{file}: curl takes the line ends out of the file, the scenario does not"));
+                    self.data_from = Some(file);
+                }
+                _ => self.data_from = Some(file),
+            }
+            return;
+        }
+        if self.data_from.is_some() {
+            return self.leave(format!("data '{text}': it cannot be joined with what a file has"));
+        }
+        if joined {
+            self.data.push_str("&");
+        }
+        let text = if kind == Kind::Encoded { self.encoded(text) } else { text };
+        self.data.append(text);
+    }
+
+    /// `content`, `=content` and `name=content`; `name@file` is not brought over.
+    fn encoded(&mut self, text: Text) -> Text {
+        let Some((name, content)) = split_once(&text, '=') else {
+            if split_once(&text, '@').is_some() {
+                self.leave(format!("--data-urlencode {text}: what a file has is not encoded"));
+                return Text::default();
+            }
+            return percent(text);
+        };
+        let mut encoded = name;
+        if !encoded.is_empty() {
+            encoded.push_str("=");
+        }
+        encoded.append(percent(content));
+        encoded
+    }
+
+    pub(super) fn url_query(&mut self, text: Text) {
+        let text = match strip_prefix(&text, "+") {
+            Some(raw) => raw,
+            None => self.encoded(text),
+        };
+        self.query.push(text);
+    }
+
+    pub(super) fn form(&mut self, text: Text) {
+        let Some((name, content)) = split_once(&text, '=') else {
+            return self.leave(format!("-F '{text}': it has no ="));
+        };
+        let mut fields = fields(&content).into_iter();
+        let first = fields.next().unwrap_or_default();
+        let (mut media_type, mut file_name) = (None, None);
+        for field in fields {
+            match split_once(&field, '=') {
+                Some((key, value)) if key.as_literal() == Some("type") => media_type = Some(value.to_string()),
+                Some((key, value)) if key.as_literal() == Some("filename") => file_name = Some(value),
+                _ => self.leave(format!("-F '{text}': '{field}' is not brought over")),
+            }
+        }
+        let content = if let Some(file) = strip_prefix(&first, "@") {
+            file_name = file_name.or_else(|| Some(base_name(&file)));
+            // What curl says of a file unless its ending says more.
+            media_type = media_type.or_else(|| Some(media_type_of(&file.to_string()).to_owned()));
+            PartContent::File(file)
+        } else if let Some(file) = strip_prefix(&first, "<") {
+            PartContent::File(file)
+        } else {
+            PartContent::Text(first)
+        };
+        self.parts.push(Part { name, content, media_type, file_name });
+    }
+
+    pub(super) fn form_string(&mut self, text: Text) {
+        match split_once(&text, '=') {
+            Some((name, content)) => {
+                self.parts.push(Part { name, content: PartContent::Text(content), media_type: None, file_name: None });
+            }
+            None => self.leave(format!("--form-string '{text}': it has no =")),
+        }
+    }
+
+    pub(super) fn cookie(&mut self, text: Text) {
+        if split_once(&text, '=').is_some() {
+            self.cookies.push(text);
+        } else if !text.is_empty() {
+            self.leave(format!("-b {text}: the cookies of a file are not read"));
+        }
+    }
+
+    pub(super) fn referer(&mut self, text: Text) {
+        if let Some((referer, rest)) = split_once(&text, ';')
+            && rest.as_literal() == Some("auto")
+        {
+            self.leave("-e ';auto': the referer after a redirect is not set");
+            self.referer = (!referer.is_empty()).then_some(referer);
+        } else {
+            self.referer = Some(text);
+        }
+    }
+
+    pub(super) fn max_time(&mut self, text: Text) {
+        match text.as_literal().and_then(|seconds| seconds.parse::<f64>().ok()) {
+            Some(seconds) if seconds > 0.0 => self.timeout = Some(Nanos::from_secs_f64(seconds)),
+            // Zero means no limit.
+            Some(_) => self.timeout = None,
+            None => self.leave(format!("-m {text}: not a time")),
+        }
+    }
+
+    /// The requests to all URLs, all alike.
+    pub(super) fn requests(mut self) -> Vec<Request> {
+        let urls = std::mem::take(&mut self.urls);
+        if urls.is_empty() {
+            self.leave("a command without a URL");
+        }
+        urls.into_iter().map(|url| self.request(url)).collect()
+    }
+
+    fn request(&mut self, url: Text) -> Request {
+        let mut headers = Vec::new();
+        let (url, user) = self.url(url);
+        let authorization = self.authorization(user);
+        self.default_header(&mut headers, ("Authorization", authorization));
+        self.default_header(&mut headers, ("Range", self.range.as_ref().map(|range| prefixed("bytes=", range))));
+        self.default_header(&mut headers, ("User-Agent", self.user_agent.clone().filter(|agent| !agent.is_empty())));
+        let accept = if self.json { "application/json" } else { "*/*" };
+        self.default_header(&mut headers, ("Accept", Some(accept.into())));
+        // What curl says with zlib, brotli and zstd built in, as distributions do.
+        self.default_header(
+            &mut headers,
+            ("Accept-Encoding", self.compressed.then(|| "deflate, gzip, br, zstd".into())),
+        );
+        self.default_header(&mut headers, ("Referer", self.referer.clone()));
+        self.default_header(&mut headers, ("Cookie", joined(&self.cookies)));
+        let body = self.body();
+        let media_type = match &body {
+            Body::Text(_) | Body::File(_) if self.upload.is_some() => None,
+            Body::Text(_) | Body::File(_) if self.json => Some("application/json".into()),
+            Body::Text(_) | Body::File(_) => Some("application/x-www-form-urlencoded".into()),
+            _ => None,
+        };
+        headers.extend(self.headers.iter().filter(|(name, _)| !made_by_the_engine(name)).cloned());
+        self.default_header(&mut headers, ("Content-Type", media_type));
+        let method = match (&self.method, &body) {
+            (Some(method), _) => method.to_string(),
+            (None, _) if self.head => "HEAD".to_owned(),
+            (None, Body::None) => "GET".to_owned(),
+            (None, _) if self.upload.is_some() => "PUT".to_owned(),
+            (None, _) => "POST".to_owned(),
+        };
+        Request {
+            method,
+            url,
+            headers,
+            body,
+            redirects: if self.follow { Redirects::Followed } else { Redirects::Taken },
+            timeout: self.timeout,
+            expects: if self.fail { vec![Expect::StatusClass(vec![2, 3])] } else { Vec::new() },
+            left: std::mem::take(&mut self.left),
+            ..Request::default()
+        }
+    }
+
+    /// Sets a header that curl adds by itself, unless the command line has it or takes it away.
+    fn default_header(&self, headers: &mut Vec<(String, Text)>, (name, value): (&str, Option<Text>)) {
+        let told = self.headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name));
+        let removed = self.removed.iter().any(|removed| removed.eq_ignore_ascii_case(name));
+        if let Some(value) = value
+            && !told
+            && !removed
+        {
+            headers.push((name.to_owned(), value));
+        }
+    }
+
+    fn authorization(&mut self, of_url: Option<Text>) -> Option<Text> {
+        if let Some(token) = &self.bearer {
+            return Some(prefixed("Bearer ", token));
+        }
+        let user = self.user.clone().or(of_url)?;
+        let (name, password) = split_once(&user, ':').unwrap_or_else(|| (user.clone(), Text::default()));
+        let header = basic(&name, &password);
+        if header.is_none() {
+            self.leave(format!("-u {user}: a name and a password with a variable cannot be encoded"));
+        }
+        header
+    }
+
+    fn body(&self) -> Body {
+        if let Some(file) = &self.upload {
+            return Body::File(file.clone());
+        }
+        if !self.parts.is_empty() {
+            return Body::Multipart(self.parts.clone());
+        }
+        match &self.data_from {
+            _ if !self.has_data || self.get || (self.head && self.method.is_none()) => Body::None,
+            Some(file) => Body::File(file.clone()),
+            None => Body::Text(self.data.clone()),
+        }
+    }
+
+    /// Completes a URL as curl does, and takes a name and a password out of it.
+    fn url(&mut self, url: Text) -> (Text, Option<Text>) {
+        let url = if self.glob_off { url } else { self.unglobbed(url) };
+        let url = split_once(&url, '#').map_or(url, |(url, _)| url);
+        let mut url = match url.0.first() {
+            Some(Piece::Literal(first)) if !first.contains("://") => prefixed("http://", &url),
+            _ => url,
+        };
+        if let Some(Piece::Literal(first)) = self.upload.as_ref().and(url.0.last())
+            && first.ends_with('/')
+        {
+            // A folder: the file keeps its name.
+            let name = self.upload.as_ref().map(base_name).unwrap_or_default();
+            url.append(name);
+        }
+        let user = self.take_user(&mut url);
+        let mut query = std::mem::take(&mut self.query);
+        if self.get && self.has_data {
+            query.push(self.data.clone());
+        }
+        if let Some(query) = query.into_iter().reduce(|mut all, next| {
+            all.push_str("&");
+            all.append(next);
+            all
+        }) {
+            url.push_str(if split_once(&url, '?').is_some() { "&" } else { "?" });
+            url.append(query);
+        }
+        (url, user)
+    }
+
+    /// Takes `user:password@` out of a URL.
+    fn take_user(&mut self, url: &mut Text) -> Option<Text> {
+        let Some(Piece::Literal(first)) = url.0.first_mut() else { return None };
+        let begin = first.find("://")? + 3;
+        let end = first[begin..].find(['/', '?']).map_or(first.len(), |end| begin + end);
+        let at = begin + first[begin..end].rfind('@')?;
+        let user = percent_encoding::percent_decode_str(&first[begin..at]).decode_utf8_lossy().into_owned();
+        first.replace_range(begin..=at, "");
+        Some(Text::literal(user))
+    }
+
+    /// Brackets that are escaped are meant as they are; others stand for several URLs.
+    fn unglobbed(&mut self, url: Text) -> Text {
+        let mut globbed = false;
+        let url = url.map_literals(|literal| {
+            let mut plain = String::with_capacity(literal.len());
+            let mut chars = literal.chars().peekable();
+            while let Some(char) = chars.next() {
+                match char {
+                    '\\' => plain.push(chars.next_if(|next| "[]{}".contains(*next)).unwrap_or('\\')),
+                    char => plain.push(char),
+                }
+            }
+            plain
+        });
+        // Only what curl would expand: a range in brackets or alternatives in braces.
+        if let Some(text) = url.as_literal() {
+            let between = |open, close| {
+                text.split_once(open).and_then(|(_, rest): (&str, &str)| rest.split_once(close)).map(|(inner, _)| inner)
+            };
+            let range = between('[', ']').is_some_and(|inner| inner.contains('-') && !inner.contains(':'));
+            globbed = range || between('{', '}').is_some_and(|inner| inner.contains(','));
+        }
+        if globbed {
+            self.leave(format!("{url}: several URLs in one are not brought over"));
+        }
+        url
+    }
+}
+
+/// Whether the engine says that by itself, from the URL and the body.
+fn made_by_the_engine(name: &str) -> bool {
+    ["content-length", "connection", "transfer-encoding", "expect"].iter().any(|made| name.eq_ignore_ascii_case(made))
+}
+
+fn trimmed(text: Text) -> Text {
+    let mut trimmed = text;
+    if let Some(Piece::Literal(first)) = trimmed.0.first_mut() {
+        *first = first.trim_start().to_owned();
+    }
+    if let Some(Piece::Literal(last)) = trimmed.0.last_mut() {
+        *last = last.trim_end().to_owned();
+    }
+    trimmed.0.retain(|piece| !matches!(piece, Piece::Literal(text) if text.is_empty()));
+    trimmed
+}
+
+fn prefixed(prefix: &str, text: &Text) -> Text {
+    let mut all = Text::literal(prefix);
+    all.append(text.clone());
+    all
+}
+
+fn joined(cookies: &[Text]) -> Option<Text> {
+    cookies.iter().cloned().reduce(|mut all, next| {
+        all.push_str(";");
+        all.append(next);
+        all
+    })
+}
+
+/// What stands between semicolons that are not quoted; curl takes the quotes off.
+fn fields(content: &Text) -> Vec<Text> {
+    let mut fields = vec![Text::default()];
+    let mut quoted = false;
+    for piece in &content.0 {
+        let Piece::Literal(literal) = piece else {
+            fields.last_mut().expect("it begins with one").push(piece.clone());
+            continue;
+        };
+        let mut chars = literal.chars();
+        while let Some(char) = chars.next() {
+            let field = fields.last_mut().expect("it begins with one");
+            match char {
+                '"' if quoted || field.is_empty() || matches!(field.as_literal(), Some("@" | "<" | "filename=")) => {
+                    quoted = !quoted;
+                }
+                '\\' if quoted => field.push_str(chars.next().unwrap_or('\\').encode_utf8(&mut [0; 4])),
+                ';' if !quoted => fields.push(Text::default()),
+                char => field.push_str(char.encode_utf8(&mut [0; 4])),
+            }
+        }
+    }
+    fields
+}
+
+fn base_name(file: &Text) -> Text {
+    match file.as_literal() {
+        Some(path) => Text::literal(path.rsplit('/').next().unwrap_or(path)),
+        None => file.clone(),
+    }
+}
+
+/// The media types that curl knows by the ending of a file's name.
+fn media_type_of(file: &str) -> &'static str {
+    const KNOWN: &[(&str, &str)] = &[
+        (".gif", "image/gif"),
+        (".jpg", "image/jpeg"),
+        (".jpeg", "image/jpeg"),
+        (".png", "image/png"),
+        (".svg", "image/svg+xml"),
+        (".txt", "text/plain"),
+        (".htm", "text/html"),
+        (".html", "text/html"),
+        (".pdf", "application/pdf"),
+        (".xml", "application/xml"),
+    ];
+    let lower = file.to_ascii_lowercase();
+    KNOWN.iter().find(|(ending, _)| lower.ends_with(ending)).map_or("application/octet-stream", |(_, known)| known)
+}

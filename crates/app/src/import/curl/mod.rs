@@ -1,0 +1,165 @@
+//! Command lines of curl, as people keep them in notes and as browsers copy them.
+
+mod draft;
+mod options;
+mod words;
+
+use self::{
+    draft::Draft,
+    options::{Does, Opt},
+    words::Command,
+};
+use super::{
+    Error, Format,
+    encode::split_once,
+    story::{Act, Cookies, Note, Request, Story, Text, UserKind},
+};
+
+/// Whether some line begins with the command.
+pub(super) fn looks_like_it(text: &str) -> bool {
+    let first = |line: &str| line.trim_start().trim_start_matches("$ ").split_whitespace().next().map(str::to_owned);
+    text.lines().any(|line| first(line).is_some_and(|word| is_curl(&word)))
+}
+
+fn is_curl(word: &str) -> bool {
+    matches!(word.rsplit('/').next(), Some("curl" | "curl.exe"))
+}
+
+/// Reads all command lines of a text, one user that does them one after the other.
+///
+/// # Errors
+/// When a quote has no end, when it is quoted for Windows, or when there is no request.
+pub fn read(text: &str) -> Result<Story, Error> {
+    let mut story = Story::default();
+    let mut kind = UserKind { name: "curl".to_owned(), cookies: Cookies::Ignored, ..UserKind::default() };
+    for command in words::commands(text)? {
+        match one(&command, &mut story) {
+            Ok((insecure, found)) => {
+                kind.insecure |= insecure;
+                kind.acts.extend(found.into_iter().map(|request| Act::Request(Box::new(request))));
+            }
+            Err(note) => kind.acts.push(Act::Left(note)),
+        }
+    }
+    if !kind.acts.iter().any(|act| matches!(act, Act::Request(_))) {
+        return Err(Error::Empty(Format::Curl));
+    }
+    declare(&kind.acts, &mut story);
+    story.kinds.push(kind);
+    Ok(story)
+}
+
+/// What a command means: the requests of curl, or the value of a variable.
+fn one(command: &Command, story: &mut Story) -> Result<(bool, Vec<Request>), Note> {
+    let leave = |what: String| Err(Note { place: format!("line {}", command.line), what });
+    if let Some(beyond) = command.beyond {
+        return leave(format!("{beyond} is not known here: the command is left out"));
+    }
+    let mut words = command.words.as_slice();
+    let mut values = Vec::new();
+    while let [first, rest @ ..] = words {
+        match (first.as_literal(), split_once(first, '=')) {
+            (Some("$" | "export" | "time" | "env"), _) => {}
+            (_, Some((name, value))) if name.as_literal().is_some_and(is_name) => {
+                values.push((name.to_string(), value))
+            }
+            _ => break,
+        }
+        words = rest;
+    }
+    match words {
+        [] => {
+            story.variables.extend(values);
+            Ok((false, Vec::new()))
+        }
+        [program, arguments @ ..] if program.as_literal().is_some_and(is_curl) => {
+            Ok(arguments_of(arguments, command.line))
+        }
+        [program, ..] => leave(format!("the command {program} is left out")),
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        && !name.as_bytes()[0].is_ascii_digit()
+}
+
+/// Reads the arguments of one command; with `--next` they are several sets.
+fn arguments_of(arguments: &[Text], line: usize) -> (bool, Vec<Request>) {
+    let fresh = || Draft::at(line);
+    let (mut draft, mut requests, mut insecure) = (fresh(), Vec::new(), false);
+    let mut rest = arguments.iter();
+    let mut only_urls = false;
+    while let Some(argument) = rest.next() {
+        let word = argument.to_string();
+        if only_urls || word == "-" || !word.starts_with('-') {
+            draft.urls.push(argument.clone());
+        } else if word == "--" {
+            only_urls = true;
+        } else if word == "--next" || word == "-:" {
+            insecure |= draft.insecure;
+            requests.extend(std::mem::replace(&mut draft, fresh()).requests());
+        } else if let Some(name) = word.strip_prefix("--") {
+            match options::long(name) {
+                Some(opt) => apply(&mut draft, opt, None, &mut rest),
+                None => draft.leave(format!("the option --{name} is not known")),
+            }
+        } else {
+            letters(&mut draft, argument, &mut rest);
+        }
+    }
+    insecure |= draft.insecure;
+    requests.extend(draft.requests());
+    (insecure, requests)
+}
+
+/// `-sXPOST`: letters without a value, then one with a value, which may follow at once.
+fn letters<'a>(draft: &mut Draft, argument: &Text, rest: &mut impl Iterator<Item = &'a Text>) {
+    let mut left = super::encode::strip_prefix(argument, "-").unwrap_or_default();
+    while let Some(letter) = left.to_string().chars().next() {
+        let Some(behind) = super::encode::strip_prefix(&left, letter.encode_utf8(&mut [0; 4])) else { return };
+        let Some(opt) = options::short(letter) else {
+            return draft.leave(format!("the option -{letter} is not known"));
+        };
+        if matches!(opt.does, Does::Value(_) | Does::NothingWithValue | Does::LeftWithValue) {
+            return apply(draft, opt, (!behind.is_empty()).then_some(behind), rest);
+        }
+        apply(draft, opt, None, rest);
+        left = behind;
+    }
+}
+
+fn apply<'a>(draft: &mut Draft, opt: &Opt, value: Option<Text>, rest: &mut impl Iterator<Item = &'a Text>) {
+    let mut value = || value.clone().or_else(|| rest.next().cloned()).unwrap_or_default();
+    match opt.does {
+        Does::Flag(set) => set(draft),
+        Does::Value(set) => set(draft, value()),
+        Does::Nothing => {}
+        Does::NothingWithValue => drop(value()),
+        Does::Left => draft.leave(format!("--{}: a scenario has nothing like it", opt.long)),
+        Does::LeftWithValue => {
+            let value = value();
+            draft.leave(format!("--{} {value}: a scenario has nothing like it", opt.long));
+        }
+    }
+}
+
+/// Variables of the shell that no line sets get an empty value, which a person has to fill in.
+fn declare(acts: &[Act], story: &mut Story) {
+    for act in acts {
+        let Act::Request(request) = act else { continue };
+        for name in request.variables() {
+            if story.variables.iter().all(|(known, _)| *known != name) {
+                story.notes.push(Note {
+                    place: format!("variable {name}"),
+                    what: "the shell knew its value: give it one".to_owned(),
+                });
+                story.variables.push((name, Text::default()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! The encodings that readers need: of URLs and of names and passwords.
+
+use data_encoding::BASE64;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::story::{Piece, Text};
+
+/// What RFC 3986 section 2.3 lets stand as it is.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Encodes all but the unreserved characters and blanks, which become a plus, now or when it is filled in.
+pub(super) fn percent(text: Text) -> Text {
+    encoded(text, |literal| utf8_percent_encode(literal, RESERVED).to_string().replace("%20", "+"))
+}
+
+/// Encodes as forms do: a blank becomes a plus.
+pub(super) fn form(text: Text) -> Text {
+    encoded(text, |literal| utf8_percent_encode(literal, RESERVED_IN_FORMS).to_string().replace(' ', "+"))
+}
+
+fn encoded(text: Text, change: impl Fn(&str) -> String) -> Text {
+    let mut all = Text::default();
+    for piece in text.0 {
+        match piece {
+            Piece::Literal(literal) => all.push_str(&change(&literal)),
+            Piece::Variable(_) => all.push(Piece::UrlEncoded(Box::new(piece))),
+            // Numbers, letters and dashes are the same either way.
+            piece => all.push(piece),
+        }
+    }
+    all
+}
+
+/// What Java and browsers let stand in forms.
+const RESERVED_IN_FORMS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'*').remove(b' ');
+
+/// `Basic …` as RFC 7617 has it; nothing if a variable is in it, for that would have to be encoded later.
+pub(super) fn basic(user: &Text, password: &Text) -> Option<Text> {
+    let pair = format!("{}:{}", user.as_literal()?, password.as_literal()?);
+    Some(Text::literal(format!("Basic {}", BASE64.encode(pair.as_bytes()))))
+}
+
+/// Cuts at the first place where a literal has the character.
+pub(super) fn split_once(text: &Text, at: char) -> Option<(Text, Text)> {
+    let (mut before, mut rest) = (Text::default(), Text::default());
+    let mut found = false;
+    for piece in &text.0 {
+        match piece {
+            Piece::Literal(literal) if !found => match literal.split_once(at) {
+                Some((left, right)) => {
+                    before.push_str(left);
+                    rest.push_str(right);
+                    found = true;
+                }
+                None => before.push_str(literal),
+            },
+            piece if found => rest.push(piece.clone()),
+            piece => before.push(piece.clone()),
+        }
+    }
+    found.then_some((before, rest))
+}
+
+/// The text behind a beginning.
+pub(super) fn strip_prefix(text: &Text, prefix: &str) -> Option<Text> {
+    let Some(Piece::Literal(first)) = text.0.first() else { return None };
+    let mut rest = Text::literal(first.strip_prefix(prefix)?);
+    text.0[1..].iter().for_each(|piece| rest.push(piece.clone()));
+    Some(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn literals_are_encoded_at_once_and_variables_when_they_are_filled_in() {
+        let text = Text(vec![Piece::Literal("a b&c=é~".into()), Piece::Variable("x y".into())]);
+        let encoded = percent(text.clone());
+        assert_eq!(encoded.to_string(), "a+b%26c%3D%C3%A9~${x y}");
+        assert!(matches!(encoded.0[1], Piece::UrlEncoded(_)));
+        assert_eq!(form(text).to_string(), "a+b%26c%3D%C3%A9%7E${x y}");
+    }
+
+    #[test]
+    fn a_text_is_cut_once_and_only_in_a_literal() {
+        let text =
+            Text(vec![Piece::Variable("a=b".into()), Piece::Literal("c=d=e".into()), Piece::Variable("f".into())]);
+        let (before, rest) = split_once(&text, '=').unwrap();
+        assert_eq!((before.to_string().as_str(), rest.to_string().as_str()), ("${a=b}c", "d=e${f}"));
+        assert_eq!(split_once(&text, '#'), None);
+    }
+
+    #[test]
+    fn basic_authentication_is_that_of_the_rfc() {
+        let header = basic(&"Aladdin".into(), &"open sesame".into()).unwrap();
+        assert_eq!(header.to_string(), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
+    }
+}

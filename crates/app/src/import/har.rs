@@ -1,0 +1,562 @@
+//! Archives of HTTP (HAR 1.2) as browsers and proxies write them.
+//!
+//! Entries become requests in the order in which they began, pages become transactions, and the times in which nothing went over
+//! the network become think times. What a browser does by itself is left to the engine: `Host`, lengths, connections, conditions of
+//! its cache, and cookies that the server set earlier in the same recording.
+
+use std::collections::HashSet;
+
+use data_encoding::BASE64;
+use fathom_model::units::Nanos;
+use jiff::Timestamp;
+use serde::Deserialize;
+
+use super::{
+    Assets, Error, Format,
+    story::{Act, Body, Cookies, Expect, Note, Part, PartContent, Redirects, Request, Story, Text, Think, UserKind},
+};
+
+/// A shorter pause is the work of the browser, not a person who reads.
+const THINK_MIN: Nanos = Nanos::from_millis(500);
+/// A person does not wait to the millisecond, and a text of round numbers can be read.
+const THINK_STEP: Nanos = Nanos::from_millis(100);
+
+/// Headers that say something of one connection or of the cache of the browser.
+const BY_ITSELF: &[&str] = &[
+    "host",
+    "content-length",
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "proxy-authorization",
+    "transfer-encoding",
+    "te",
+    "trailer",
+    "upgrade",
+    "expect",
+    "if-none-match",
+    "if-modified-since",
+    "if-match",
+    "if-unmodified-since",
+    "if-range",
+];
+
+/// How the browser calls what a page only shows.
+const ASSET_TYPES: &[&str] = &["image", "font", "stylesheet", "script", "media", "manifest", "texttrack"];
+/// The same by the media type of the answer.
+const ASSET_MEDIA: &[&str] =
+    &["image/", "font/", "audio/", "video/", "text/css", "text/javascript", "application/javascript"];
+/// The same by the end of the path, for recordings that know nothing else.
+const ASSET_ENDINGS: &[&str] = &[
+    "css", "js", "mjs", "map", "png", "jpg", "jpeg", "gif", "svg", "webp", "avif", "ico", "woff", "woff2", "ttf",
+    "otf", "mp4", "webm", "mp3",
+];
+
+#[derive(Debug, Deserialize)]
+struct Archive {
+    log: Log,
+}
+
+#[derive(Debug, Deserialize)]
+struct Log {
+    #[serde(default)]
+    pages: Vec<Page>,
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Page {
+    id: String,
+    #[serde(default)]
+    title: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    pageref: Option<String>,
+    #[serde(default)]
+    started_date_time: String,
+    /// Milliseconds; browsers write -1 for what they do not know.
+    #[serde(default)]
+    time: Option<f64>,
+    request: Asked,
+    response: Answer,
+    #[serde(rename = "_resourceType")]
+    resource_type: Option<String>,
+    #[serde(rename = "_fromCache")]
+    from_cache: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Asked {
+    method: String,
+    url: String,
+    #[serde(default)]
+    headers: Vec<Pair>,
+    post_data: Option<PostData>,
+    /// -1 for what is not known.
+    #[serde(default)]
+    body_size: i64,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Pair {
+    name: String,
+    #[serde(default)]
+    value: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PostData {
+    #[serde(default)]
+    mime_type: String,
+    text: Option<String>,
+    #[serde(default)]
+    params: Vec<Param>,
+    #[serde(alias = "_encoding")]
+    encoding: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Param {
+    name: String,
+    value: Option<String>,
+    file_name: Option<String>,
+    content_type: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    /// Some tools write a negative number for an answer that never came.
+    #[serde(default)]
+    status: i32,
+    #[serde(default)]
+    headers: Vec<Pair>,
+    #[serde(default, rename = "redirectURL")]
+    redirect_url: Option<String>,
+    content: Option<Content>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Content {
+    #[serde(default)]
+    mime_type: String,
+}
+
+/// Reads one archive: one user that does what was recorded.
+///
+/// # Errors
+/// When it is no HAR, or when nothing of it is a request.
+pub fn read(text: &str, assets: Assets) -> Result<Story, Error> {
+    let archive: Archive = serde_json::from_str(text.trim_start_matches('\u{feff}')).map_err(Error::Har)?;
+    let mut entries: Vec<Timed> = archive.log.entries.into_iter().enumerate().map(Timed::new).collect();
+    // Files are in order already, or nearly; without times the order of the file stands.
+    if entries.iter().all(|entry| entry.begin.is_some()) {
+        entries.sort_by_key(|entry| entry.begin);
+    }
+    let mut reader = Reader { assets, ..Reader::default() };
+    reader.read(entries);
+    let mut story = Story::default();
+    if reader.steps.is_empty() {
+        return Err(Error::Empty(Format::Har));
+    }
+    let cookies = if reader.jar.is_empty() { Cookies::Ignored } else { Cookies::KeptForARound };
+    let mut acts = transactions(reader.steps, &archive.log.pages);
+    acts.extend(reader.left.into_iter().map(Act::Left));
+    story.kinds.push(UserKind { name: "recorded".to_owned(), cookies, acts, ..UserKind::default() });
+    Ok(story)
+}
+
+/// An entry with its times, as far as they can be read.
+struct Timed {
+    idx: usize,
+    entry: Entry,
+    begin: Option<Timestamp>,
+    end: Option<Timestamp>,
+}
+
+impl Timed {
+    fn new((idx, entry): (usize, Entry)) -> Self {
+        let begin: Option<Timestamp> = entry.started_date_time.parse().ok();
+        // A day is longer than any answer, and keeps the sum in range.
+        let millis = entry.time.unwrap_or(0.0).clamp(0.0, 86_400_000.0);
+        #[expect(clippy::cast_possible_truncation, reason = "it was clamped to a day")]
+        let took = jiff::SignedDuration::from_millis(millis as i64);
+        let end = begin.and_then(|begin| begin.checked_add(took).ok());
+        Self { idx, entry, begin, end }
+    }
+
+    fn place(&self) -> String {
+        format!("entry {}, {} {}", self.idx + 1, self.entry.request.method, shortened(&self.entry.request.url))
+    }
+}
+
+/// A URL as it fits into a line.
+fn shortened(url: &str) -> String {
+    const LEN_MAX: usize = 80;
+    match url.char_indices().nth(LEN_MAX) {
+        Some((end, _)) => format!("{}…", &url[..end]),
+        None => url.to_owned(),
+    }
+}
+
+/// A request, the page it belongs to and the pause before it.
+struct Step {
+    page: Option<String>,
+    pause: Option<Nanos>,
+    request: Request,
+    /// Where the answer led to.
+    redirect: Option<String>,
+}
+
+#[derive(Default)]
+struct Reader {
+    assets: Assets,
+    steps: Vec<Step>,
+    /// What was left out since the last request.
+    left: Vec<Note>,
+    /// The names of the cookies that servers have set so far, with their hosts.
+    jar: HashSet<(String, String)>,
+    quiet_since: Option<Timestamp>,
+}
+
+impl Reader {
+    fn read(&mut self, entries: Vec<Timed>) {
+        for entry in entries {
+            if let Some(why) = self.left_out(&entry) {
+                if !why.is_empty() {
+                    self.left.push(Note { place: entry.place(), what: why.to_owned() });
+                }
+                continue;
+            }
+            let pause = self.pause(&entry);
+            let request = self.request(&entry);
+            self.remember_cookies(&entry.entry);
+            self.add(&entry.entry, pause, request);
+        }
+    }
+
+    /// Why an entry is no request of ours; empty for what was asked for.
+    fn left_out(&self, timed: &Timed) -> Option<&'static str> {
+        let entry = &timed.entry;
+        let scheme = entry.request.url.split(':').next().unwrap_or_default().to_ascii_lowercase();
+        match scheme.as_str() {
+            "http" | "https" => {}
+            // They never leave the browser.
+            "data" | "blob" | "about" | "chrome-extension" | "moz-extension" | "file" => return Some(""),
+            "ws" | "wss" => return Some("a WebSocket is left out"),
+            _ => return Some("neither http nor https: it is left out"),
+        }
+        if entry.from_cache.is_some() {
+            return Some("the browser had it in its cache, and sent nothing: it is left out");
+        }
+        if entry.response.status == 101 {
+            return Some("a change of the protocol is left out");
+        }
+        if entry.response.status <= 0 {
+            return Some("it was blocked or given up, and has no answer: it is left out");
+        }
+        (self.assets == Assets::LeftOut && is_asset(entry)).then_some("")
+    }
+
+    /// How long nothing was under way before this request.
+    fn pause(&mut self, timed: &Timed) -> Option<Nanos> {
+        let quiet_since = self.quiet_since;
+        self.quiet_since = self.quiet_since.max(timed.end);
+        let nanos = timed.begin?.duration_since(quiet_since?).as_nanos();
+        let pause = Nanos(u64::try_from(nanos).ok()?);
+        let rounded = Nanos((pause.0 + THINK_STEP.0 / 2) / THINK_STEP.0 * THINK_STEP.0);
+        (pause >= THINK_MIN).then_some(rounded)
+    }
+
+    fn request(&mut self, timed: &Timed) -> Request {
+        let asked = &timed.entry.request;
+        let (body, mut left) = body(asked);
+        let own_type = matches!(body, Body::Multipart(_));
+        let mut headers = Vec::new();
+        for Pair { name, value } in &asked.headers {
+            let lower = name.to_ascii_lowercase();
+            // The boundary of a form that is sent anew, or not at all, is another one.
+            let is_boundary =
+                lower == "content-type" && (own_type || (body == Body::None && value.starts_with("multipart/")));
+            if lower.starts_with(':') || BY_ITSELF.contains(&lower.as_str()) || is_boundary {
+                continue;
+            }
+            let value = if lower == "cookie" { self.foreign_cookies(&asked.url, value) } else { value.clone() };
+            if lower != "cookie" || !value.is_empty() {
+                headers.push((name.clone(), Text::literal(value)));
+            }
+        }
+        left.iter_mut().for_each(|note| note.place = timed.place());
+        left.splice(..0, self.left.drain(..));
+        // Without the conditions of the cache the whole comes.
+        let status = if timed.entry.response.status == 304 { 200 } else { timed.entry.response.status };
+        Request {
+            method: asked.method.clone(),
+            url: Text::literal(without_fragment(&asked.url)),
+            headers,
+            body,
+            expects: u16::try_from(status)
+                .into_iter()
+                .filter(|status| (100..=599).contains(status))
+                .map(|status| Expect::Status(vec![status]))
+                .collect(),
+            left,
+            ..Request::default()
+        }
+    }
+
+    /// The cookies of a header that no answer of this recording has set.
+    fn foreign_cookies(&self, url: &str, header: &str) -> String {
+        let host = host_of(url);
+        let known = |name: &str| {
+            self.jar.iter().any(|(set_by, set)| {
+                set == name
+                    && (host == *set_by || host.strip_suffix(set_by.as_str()).is_some_and(|rest| rest.ends_with('.')))
+            })
+        };
+        let pairs = header.split(';').map(str::trim).filter(|pair| !pair.is_empty());
+        let foreign: Vec<_> = pairs.filter(|pair| !known(pair.split('=').next().unwrap_or_default())).collect();
+        foreign.join("; ")
+    }
+
+    fn remember_cookies(&mut self, entry: &Entry) {
+        let of_answer = entry.response.headers.iter().filter(|pair| pair.name.eq_ignore_ascii_case("set-cookie"));
+        // Chromium writes several in one value, one per line.
+        for cookie in of_answer.flat_map(|pair| pair.value.split('\n')) {
+            let mut pieces = cookie.split(';');
+            let Some((name, _)) = pieces.next().and_then(|pair| pair.split_once('=')) else { continue };
+            let domain = pieces.filter_map(|piece| piece.split_once('=')).find_map(|(key, value)| {
+                key.trim()
+                    .eq_ignore_ascii_case("domain")
+                    .then(|| value.trim().trim_start_matches('.').to_ascii_lowercase())
+            });
+            self.jar.insert((domain.unwrap_or_else(|| host_of(&entry.request.url)), name.trim().to_owned()));
+        }
+    }
+
+    /// Appends a step, unless it is where the redirect before it led to.
+    fn add(&mut self, entry: &Entry, pause: Option<Nanos>, request: Request) {
+        let redirect = redirect_of(entry);
+        let url = without_fragment(&entry.request.url);
+        let led_here = self.steps.iter_mut().rev().find(|step| step.redirect.as_deref() == Some(url));
+        if let Some(step) = led_here.filter(|_| matches!(request.method.as_str(), "GET" | "HEAD")) {
+            step.request.redirects = Redirects::Followed;
+            step.request.expects = request.expects;
+            step.request.left.extend(request.left);
+            step.redirect = redirect;
+            return;
+        }
+        self.steps.push(Step { page: entry.pageref.clone(), pause, request, redirect });
+    }
+}
+
+/// Where an answer leads to, as a whole URL.
+fn redirect_of(entry: &Entry) -> Option<String> {
+    if !matches!(entry.response.status, 301 | 302 | 303 | 307 | 308) {
+        return None;
+    }
+    let of_header = entry.response.headers.iter().find(|pair| pair.name.eq_ignore_ascii_case("location"));
+    let told = entry.response.redirect_url.as_deref().filter(|url| !url.is_empty());
+    let to = of_header.map(|pair| pair.value.as_str()).or(told)?;
+    Some(without_fragment(&resolved(&entry.request.url, to)).to_owned())
+}
+
+/// A reference against the URL of the page that has it, as far as browsers write them (RFC 3986 section 5.3).
+fn resolved(base: &str, reference: &str) -> String {
+    let scheme_end = base.find("://").map_or(0, |at| at + 3);
+    let path_begin = base[scheme_end..].find(['/', '?', '#']).map_or(base.len(), |at| scheme_end + at);
+    let (origin, path) = base.split_at(path_begin);
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    if reference.contains("://") {
+        reference.to_owned()
+    } else if let Some(rest) = reference.strip_prefix("//") {
+        format!("{}//{rest}", base.split("//").next().unwrap_or_default())
+    } else if reference.starts_with('/') {
+        format!("{origin}{reference}")
+    } else if reference.starts_with('?') {
+        format!("{origin}{path}{reference}")
+    } else {
+        let folder = path.rfind('/').map_or("/", |at| &path[..=at]);
+        format!("{origin}{folder}{reference}")
+    }
+}
+
+fn without_fragment(url: &str) -> &str {
+    url.split('#').next().unwrap_or(url)
+}
+
+fn host_of(url: &str) -> String {
+    let behind = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = behind.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let host = if host.starts_with('[') { host.split(']').next() } else { host.split(':').next() };
+    host.unwrap_or_default().to_ascii_lowercase()
+}
+
+fn is_asset(entry: &Entry) -> bool {
+    if let Some(kind) = entry.resource_type.as_deref() {
+        return ASSET_TYPES.contains(&kind);
+    }
+    let media = entry.response.content.as_ref().map_or("", |content| content.mime_type.as_str());
+    let path = without_fragment(&entry.request.url).split('?').next().unwrap_or_default();
+    let ending = path.rsplit('/').next().and_then(|name| name.rsplit_once('.')).map(|(_, ending)| ending);
+    ASSET_MEDIA.iter().any(|asset| media.starts_with(asset))
+        || ending.is_some_and(|ending| ASSET_ENDINGS.iter().any(|asset| ending.eq_ignore_ascii_case(asset)))
+}
+
+/// What a request sends: the text as it went over the wire if it is there, what it was made of otherwise.
+fn body(asked: &Asked) -> (Body, Vec<Note>) {
+    let note = |what: &str| vec![Note { place: String::new(), what: what.to_owned() }];
+    let Some(data) = &asked.post_data else {
+        let header = |name: &str| asked.headers.iter().find(|pair| pair.name.eq_ignore_ascii_case(name));
+        let is_long = header("content-length").is_some_and(|pair| pair.value.trim() != "0");
+        // Browsers keep no files, and leave out the whole body then.
+        let is_form = header("content-type").is_some_and(|pair| pair.value.starts_with("multipart/"));
+        let is_lost = asked.body_size > 0 || is_long || is_form;
+        return (
+            Body::None,
+            if is_lost { note("its body was not recorded: it is sent without one") } else { Vec::new() },
+        );
+    };
+    let multipart = data.mime_type.to_ascii_lowercase().starts_with("multipart/form-data");
+    if let Some(text) = data.text.as_deref().filter(|text| !text.is_empty()) {
+        if data.encoding.as_deref() == Some("base64") {
+            return match BASE64.decode(text.trim().as_bytes()) {
+                Ok(bytes) => match String::from_utf8(bytes) {
+                    Ok(text) => (Body::Text(Text::literal(text)), Vec::new()),
+                    Err(error) => (Body::Bytes(error.into_bytes()), Vec::new()),
+                },
+                Err(_) => (Body::None, note("the body is not the base64 that it is said to be: it is left out")),
+            };
+        }
+        if multipart {
+            return match parts_of(text, &data.mime_type) {
+                Some(parts) => files_of(parts),
+                None => (Body::Text(Text::literal(text)), Vec::new()),
+            };
+        }
+        return (Body::Text(Text::literal(text)), Vec::new());
+    }
+    if data.params.is_empty() {
+        return (Body::None, Vec::new());
+    }
+    if multipart {
+        return files_of(data.params.iter().map(part_of).collect());
+    }
+    // The names and values of a HAR are decoded; some tools leave them as they were sent.
+    let fields = data.params.iter().map(|param| (param.name.as_str(), param.value.as_deref().unwrap_or_default()));
+    (Body::Form(fields.map(|(name, value)| (Text::literal(name), Text::literal(value))).collect()), Vec::new())
+}
+
+fn part_of(param: &Param) -> Part {
+    let value = Text::literal(param.value.clone().unwrap_or_default());
+    Part {
+        name: Text::literal(&*param.name),
+        content: PartContent::Text(value),
+        media_type: param.content_type.clone().filter(|media| !media.is_empty()),
+        file_name: param.file_name.clone().filter(|name| !name.is_empty()).map(Text::literal),
+    }
+}
+
+/// Says which parts were files, for browsers do not record what was in them.
+fn files_of(mut parts: Vec<Part>) -> (Body, Vec<Note>) {
+    let mut notes = Vec::new();
+    for part in &mut parts {
+        if let Some(file) = part.file_name.clone()
+            && matches!(&part.content, PartContent::Text(text) if text.is_empty())
+        {
+            notes.push(Note {
+                place: String::new(),
+                what: format!("what was in the file {file} is not recorded: put the file beside the scenario"),
+            });
+            part.content = PartContent::File(file);
+        }
+    }
+    (Body::Multipart(parts), notes)
+}
+
+/// Takes a body of `multipart/form-data` apart (RFC 7578).
+fn parts_of(text: &str, media_type: &str) -> Option<Vec<Part>> {
+    let boundary = media_type.split(';').find_map(|piece| piece.trim().strip_prefix("boundary="))?.trim_matches('"');
+    let delimiter = format!("--{boundary}");
+    let mut pieces = text.split(delimiter.as_str());
+    pieces.next().filter(|before| before.is_empty())?;
+    let mut parts = Vec::new();
+    for piece in pieces {
+        if piece.starts_with("--") {
+            return Some(parts);
+        }
+        let (head, content) = piece.strip_prefix("\r\n")?.split_once("\r\n\r\n")?;
+        let content = content.strip_suffix("\r\n")?;
+        parts.push(part_with(head, content)?);
+    }
+    None
+}
+
+fn part_with(head: &str, content: &str) -> Option<Part> {
+    let (mut disposition, mut media_type) = (None, None);
+    for line in head.split("\r\n") {
+        let (name, value) = line.split_once(':')?;
+        match name.to_ascii_lowercase().as_str() {
+            "content-disposition" => disposition = Some(value.trim()),
+            "content-type" => media_type = Some(value.trim().to_owned()),
+            // Another header would be lost: the body is better taken as it is.
+            _ => return None,
+        }
+    }
+    let quoted = |key: &str| {
+        let (_, rest) = disposition?.split_once(&format!(" {key}=\""))?;
+        rest.split_once('"').map(|(value, _)| value)
+    };
+    Some(Part {
+        name: Text::literal(quoted("name")?),
+        content: PartContent::Text(Text::literal(content)),
+        media_type,
+        file_name: quoted("filename").map(Text::literal),
+    })
+}
+
+/// Puts what belongs to one page into a transaction, as long as nothing else comes between.
+fn transactions(steps: Vec<Step>, pages: &[Page]) -> Vec<Act> {
+    let mut acts: Vec<Act> = Vec::new();
+    let mut open: Option<String> = None;
+    for step in steps {
+        let page = step.page.filter(|id| pages.iter().any(|page| page.id == *id));
+        let request = Act::Request(Box::new(step.request));
+        let think = step.pause.map(|pause| Act::Think(Think::Fixed(pause)));
+        match (acts.last_mut(), &page) {
+            (Some(Act::Transaction { acts, .. }), Some(id)) if open.as_ref() == Some(id) => {
+                acts.extend(think);
+                acts.push(request);
+            }
+            (_, Some(id)) => {
+                acts.extend(think);
+                acts.push(Act::Transaction { name: title(pages, id), acts: vec![request] });
+            }
+            (_, None) => {
+                acts.extend(think);
+                acts.push(request);
+            }
+        }
+        open = page;
+    }
+    acts
+}
+
+fn title(pages: &[Page], id: &str) -> String {
+    let title = pages.iter().find(|page| page.id == id).map_or("", |page| page.title.trim());
+    // Chromium calls a page by its URL.
+    let short = title.split_once("://").map(|(_, rest)| rest.find('/').map_or("/", |at| &rest[at..]));
+    let name = short.unwrap_or(title);
+    if name.is_empty() { id.to_owned() } else { name.to_owned() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! Controllers: in which order and how often requests are sent.
+
+use super::{
+    super::story::{Act, Think},
+    Reader, condition,
+    element::Element,
+    scope::{Scope, millis},
+};
+
+type Done = Result<Vec<Act>, String>;
+
+/// A flow control action that waits.
+pub(super) fn pause(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+    const PAUSE: &str = "1";
+    if element.text("ActionProcessor.action") != Some(PAUSE) {
+        return Err("it ends a user, a loop or the test".to_owned());
+    }
+    let told = reader.text(element.text("ActionProcessor.duration").unwrap_or("0"));
+    let time = reader.fixed(&told).and_then(|told| millis(&told)).ok_or("its time is not a number")?;
+    // Timers wait before it as before a request.
+    let timers = scope.thinks.iter().cloned();
+    Ok(timers.chain([Think::Fixed(time)]).map(Act::Think).collect())
+}
+
+pub(super) fn plain(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+    Ok(reader.acts(&element.children, scope))
+}
+
+pub(super) fn transaction(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+    if element.is_on("TransactionController.includeTimers") {
+        reader.remarks.0.push("the time that users think is not part of its time".to_owned());
+    }
+    Ok(vec![Act::Transaction { name: element.title(), acts: reader.acts(&element.children, scope) }])
+}
+
+pub(super) fn repeat(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+    let told = element.text("LoopController.loops").unwrap_or("1");
+    let n = match told.trim() {
+        "-1" => None,
+        told => Some(reader.number(told).ok_or_else(|| format!("how often is not a number: {told}"))?),
+    };
+    Ok(vec![Act::Repeat { n, acts: reader.acts(&element.children, scope) }])
+}
+
+pub(super) fn under_condition(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+    let condition = condition(reader, element.text("IfController.condition"))?;
+    if element.is_on("IfController.evaluateAll") {
+        reader.remarks.0.push("its condition is looked at once, and not before each child".to_owned());
+    }
+    Ok(vec![Act::If { condition, acts: reader.acts(&element.children, scope) }])
+}
+
+pub(super) fn as_long_as(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+    let condition = condition(reader, element.text("WhileController.condition"))?;
+    Ok(vec![Act::While { condition, acts: reader.acts(&element.children, scope) }])
+}
+
+fn condition(reader: &mut Reader, source: Option<&str>) -> Result<super::super::story::Condition, String> {
+    let source = source.unwrap_or_default();
+    condition::read(source, &mut reader.remarks).ok_or_else(|| format!("its condition is not understood: {source}"))
+}
+
+pub(super) fn once(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+    Ok(vec![Act::Once(reader.acts(&element.children, scope))])
+}
+
+/// A share of the rounds; JMeter counts them, and here it is by chance.
+pub(super) fn share(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+    const PERCENT: &str = "1";
+    if element.text("ThroughputController.style") != Some(PERCENT) {
+        return Err("it is done so many times in all".to_owned());
+    }
+    let told = reader.text(element.text("ThroughputController.percentThroughput").unwrap_or("100"));
+    let percent = reader.fixed(&told).and_then(|told| told.trim().parse::<f64>().ok());
+    let percent = percent.filter(|percent| (0.0..=100.0).contains(percent)).ok_or("its share is not a percentage")?;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a percentage")]
+    let per_myriad = (percent * 100.0).round() as u32;
+    Ok(vec![Act::Share { per_myriad, acts: reader.acts(&element.children, scope) }])
+}
+
+/// The acts of each child by themselves, and before them what is done at the beginning.
+fn branches(reader: &mut Reader, element: &Element, outside: &Scope<'_>) -> (Vec<Act>, Vec<Vec<Act>>) {
+    let (scope, mut prelude) = reader.enter(outside, &element.children);
+    let mut branches = Vec::new();
+    for child in &element.children {
+        let acts = reader.act(child, &scope);
+        if acts.iter().all(|act| matches!(act, Act::Left(_))) {
+            prelude.extend(acts);
+        } else {
+            branches.push(acts);
+        }
+    }
+    (prelude, branches)
+}
+
+pub(super) fn one_of(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+    let (mut acts, branches) = branches(reader, element, scope);
+    acts.push(Act::OneOf(branches));
+    Ok(acts)
+}
+
+pub(super) fn in_turn(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+    reader.remarks.0.push("its children come by chance, each as often as the others, and not in turn".to_owned());
+    one_of(reader, element, scope)
+}
+
+pub(super) fn in_any_order(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+    reader.remarks.0.push("its children come in the order of the plan".to_owned());
+    plain(reader, element, scope)
+}

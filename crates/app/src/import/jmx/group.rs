@@ -1,0 +1,131 @@
+//! Thread groups: who the users are, how many, and for how long.
+
+use fathom_model::units::Nanos;
+
+use super::{
+    super::story::{Act, Cookies, OnError, UserKind, When},
+    Reader,
+    element::Element,
+    scope::Scope,
+};
+
+/// How the users of a group come, of whatever class it is.
+type Come = fn(&mut Reader, &Element, &mut UserKind);
+
+const GROUPS: &[(&str, When, Come)] = &[
+    ("ThreadGroup", When::Throughout, usual),
+    ("SetupThreadGroup", When::Before, usual),
+    ("PostThreadGroup", When::After, usual),
+    ("kg.apc.jmeter.threads.SteppingThreadGroup", When::Throughout, stepping),
+];
+
+pub(super) fn is_one(element: &Element) -> bool {
+    GROUPS.iter().any(|(tag, _, _)| *tag == element.tag)
+}
+
+/// Reads a group that is one.
+pub(super) fn read(reader: &mut Reader, element: &Element, (scope, prelude): (&Scope<'_>, &[Act])) -> UserKind {
+    reader.path.push(element.title());
+    let (of_plan, cookies) = (reader.throughput, reader.cookies);
+    let mut kind = UserKind { name: element.title(), ..UserKind::default() };
+    if let Some((_, when, come)) = GROUPS.iter().find(|(tag, _, _)| *tag == element.tag) {
+        kind.when = *when;
+        come(reader, element, &mut kind);
+    }
+    kind.on_error = Some(on_error(reader, element));
+    let left = reader.drain();
+    kind.acts = prelude.to_vec();
+    let acts = reader.acts(&element.children, scope);
+    kind.acts.extend(acts);
+    kind.cookies = match reader.cookies {
+        Cookies::Kept if element.text("ThreadGroup.same_user_on_next_iteration") == Some("false") => {
+            Cookies::KeptForARound
+        }
+        cookies => cookies,
+    };
+    kind.pace = pace(reader, &kind);
+    let left: Vec<_> = left.into_iter().chain(reader.drain()).map(Act::Left).collect();
+    kind.acts.splice(..0, left);
+    (reader.throughput, reader.cookies) = (of_plan, cookies);
+    reader.path.pop();
+    kind
+}
+
+fn usual(reader: &mut Reader, element: &Element, kind: &mut UserKind) {
+    let seconds = |reader: &mut Reader, property: &str| {
+        let told = reader.text(element.text(property)?);
+        let seconds: f64 = reader.fixed(&told)?.trim().parse().ok()?;
+        (seconds > 0.0).then(|| Nanos::from_secs_f64(seconds))
+    };
+    kind.n_users = reader.number(element.text("ThreadGroup.num_threads").unwrap_or("1"));
+    kind.ramp = seconds(reader, "ThreadGroup.ramp_time");
+    if element.is_on("ThreadGroup.scheduler") {
+        kind.duration = seconds(reader, "ThreadGroup.duration");
+        kind.delay = seconds(reader, "ThreadGroup.delay");
+    }
+    let rounds = element.properties.members("ThreadGroup.main_controller").first();
+    let told = rounds.and_then(|rounds| rounds.text("LoopController.loops")).unwrap_or("1");
+    if told.trim() != "-1" {
+        kind.n_rounds = reader.number(told);
+        if kind.n_rounds.is_none() {
+            reader.remarks.0.push(format!("how often its users go through is not a number: {told}"));
+        }
+    }
+    if kind.n_users.is_none() {
+        reader.remarks.0.push("the number of its threads is not a number".to_owned());
+    }
+}
+
+/// The plug-in whose threads come in steps: here they come evenly, in the same time.
+fn stepping(reader: &mut Reader, element: &Element, kind: &mut UserKind) {
+    let mut number = |property: &str| reader.number(element.text(property).unwrap_or("0"));
+    let n_users = number("ThreadGroup.num_threads");
+    let (step, period) = (number("Start users count"), number("Start users period"));
+    let (delay, hold) = (number("Threads initial delay"), number("flighttime"));
+    kind.n_users = n_users;
+    let steps = n_users.zip(step).filter(|(_, step)| *step > 0).map(|(n_users, step)| n_users.div_ceil(step));
+    let ramp = steps.zip(period).map(|(steps, period)| steps.saturating_sub(1).saturating_mul(period));
+    kind.ramp = ramp.filter(|ramp| *ramp > 0).map(Nanos::from_secs);
+    kind.delay = delay.filter(|delay| *delay > 0).map(Nanos::from_secs);
+    kind.duration = hold.map(|hold| Nanos::from_secs(hold.saturating_add(ramp.unwrap_or(0))));
+    reader.remarks.0.push("its users come evenly and not in steps, and leave all at once".to_owned());
+}
+
+fn on_error(reader: &mut Reader, element: &Element) -> OnError {
+    match element.text("ThreadGroup.on_sample_error").unwrap_or("continue") {
+        "startnextloop" => OnError::NextRound,
+        "stopthread" => OnError::Leave,
+        "stoptest" | "stoptestnow" => {
+            reader.remarks.0.push("after an error the user leaves, where JMeter ends the test".to_owned());
+            OnError::Leave
+        }
+        _ => OnError::GoOn,
+    }
+}
+
+/// The time from one round to the next that keeps the rate of a throughput timer.
+fn pace(reader: &mut Reader, kind: &UserKind) -> Option<Nanos> {
+    let throughput = reader.throughput?;
+    let n_users = if throughput.is_shared { kind.n_users } else { Some(1) };
+    let Some((n_requests, n_users)) = n_requests(&kind.acts).zip(n_users) else {
+        reader.remarks.0.push("its rate is left out, for the requests of a round cannot be counted".to_owned());
+        return None;
+    };
+    #[expect(clippy::cast_precision_loss, reason = "plans have fewer requests and users than that")]
+    let per_round = (n_requests * n_users) as f64;
+    Some(Nanos::from_secs_f64(per_round * 60.0 / throughput.per_minute))
+}
+
+/// How many requests a round has, if it is always the same number.
+fn n_requests(acts: &[Act]) -> Option<u64> {
+    acts.iter().try_fold(0_u64, |sum, act| {
+        let n = match act {
+            Act::Request(_) => 1,
+            Act::Transaction { acts, .. } => n_requests(acts)?,
+            Act::Repeat { n, acts } => (*n)?.checked_mul(n_requests(acts)?)?,
+            Act::Think(_) | Act::Meet(_) | Act::Set { .. } | Act::Left(_) => 0,
+            Act::If { .. } | Act::While { .. } | Act::Once(_) | Act::Share { .. } | Act::OneOf(_) => return None,
+        };
+        sum.checked_add(n)
+    })
+}

@@ -1,0 +1,355 @@
+//! Test plans of JMeter, as it saves them (`.jmx`).
+//!
+//! What an element means is a row of [`CONFIGURATIONS`], [`ACTS`] or one of the tables of answers. Whatever is in none of them is
+//! named with its path in the tree.
+
+mod answer;
+mod condition;
+mod configuration;
+mod controller;
+mod element;
+mod function;
+mod group;
+mod sampler;
+mod scope;
+mod xml;
+
+use self::{element::Element, function::Remarks, scope::Scope};
+use super::{
+    Error, Format,
+    story::{Act, Cookies, Expect, Note, Piece, Story, Take, Text},
+};
+
+/// Adds to a scope; what it gives is done at the beginning of the controller that has it.
+type Configure = for<'a> fn(&mut Reader, &'a Element, &mut Scope<'a>) -> Result<Vec<Act>, String>;
+
+/// Elements that hold for their siblings and what is below them.
+const CONFIGURATIONS: &[(&str, Configure)] = &[
+    ("Arguments", configuration::variables),
+    ("ConfigTestElement", configuration::defaults),
+    ("HeaderManager", configuration::headers),
+    ("CookieManager", configuration::cookies),
+    ("AuthManager", configuration::logins),
+    ("DNSCacheManager", configuration::names),
+    ("CSVDataSet", configuration::data),
+    ("CounterConfig", configuration::counter),
+    ("RandomVariableConfig", configuration::random),
+    ("ConstantTimer", configuration::constant),
+    ("UniformRandomTimer", configuration::uniform),
+    ("GaussianRandomTimer", configuration::gaussian),
+    ("PoissonRandomTimer", configuration::poisson),
+    ("ConstantThroughputTimer", configuration::constant_throughput),
+    ("PreciseThroughputTimer", configuration::precise_throughput),
+    ("SyncTimer", configuration::meeting),
+    ("ResultAction", configuration::on_error),
+];
+
+/// Reads what an assertion asks for.
+type Assert = fn(&Element, &mut dyn FnMut(&str) -> Text) -> Result<Vec<Expect>, String>;
+
+const ASSERTIONS: &[(&str, Assert)] = &[
+    ("ResponseAssertion", answer::response),
+    ("DurationAssertion", answer::duration),
+    ("JSONPathAssertion", answer::json_path),
+];
+
+/// Reads what an extractor keeps.
+type Extract = fn(&Element, &mut dyn FnMut(&str) -> Text) -> Result<Vec<Take>, String>;
+
+const EXTRACTORS: &[(&str, Extract)] =
+    &[("RegexExtractor", answer::regex), ("BoundaryExtractor", answer::boundary), ("JSONPostProcessor", answer::json)];
+
+/// Does something, with what holds at its place.
+type Perform = fn(&mut Reader, &Element, &Scope<'_>) -> Result<Vec<Act>, String>;
+
+/// Requests and what steers them.
+const ACTS: &[(&str, Perform)] = &[
+    ("HTTPSamplerProxy", sampler::http),
+    ("TestAction", controller::pause),
+    ("GenericController", controller::plain),
+    ("RecordingController", controller::plain),
+    ("TransactionController", controller::transaction),
+    ("LoopController", controller::repeat),
+    ("IfController", controller::under_condition),
+    ("WhileController", controller::as_long_as),
+    ("OnceOnlyController", controller::once),
+    ("ThroughputController", controller::share),
+    ("InterleaveControl", controller::in_turn),
+    ("RandomController", controller::one_of),
+    ("RandomOrderController", controller::in_any_order),
+];
+
+/// What only shows results or makes other elements, and sends nothing.
+const SILENT: &[&str] = &[
+    "ResultCollector",
+    "Summariser",
+    "DebugSampler",
+    "DebugPostProcessor",
+    "TestFragmentController",
+    "ProxyControl",
+    "WorkBench",
+    "MirrorServer",
+];
+
+/// Requests so many per minute, for each user or for all of them.
+#[derive(Debug, Clone, Copy)]
+struct Throughput {
+    per_minute: f64,
+    is_shared: bool,
+}
+
+/// What was read so far.
+#[derive(Default)]
+struct Reader {
+    story: Story,
+    /// The names from the root of the tree to where the reader is.
+    path: Vec<String>,
+    /// What was noticed at this place.
+    remarks: Remarks,
+    cookies: Cookies,
+    throughput: Option<Throughput>,
+    n_groups: usize,
+}
+
+/// Reads one plan.
+///
+/// # Errors
+/// When it is no plan, when its XML is refused, or when nothing of it is a request.
+pub fn read(text: &str) -> Result<Story, Error> {
+    let root = xml::read(text.trim_start_matches('\u{feff}'))?;
+    let no_plan = |what: &str| Error::Xml { what: what.to_owned(), line: 1 };
+    if root.tag != "jmeterTestPlan" {
+        return Err(no_plan(&format!("its outermost element is <{}>", root.tag)));
+    }
+    let tree = root.children.iter().find(|node| node.tag == "hashTree").ok_or_else(|| no_plan("it is empty"))?;
+    let elements = Element::all_of(tree);
+    let plan =
+        elements.iter().find(|element| element.tag == "TestPlan").ok_or_else(|| no_plan("it has no test plan"))?;
+    let mut reader = Reader::default();
+    reader.plan(plan);
+    if reader.story.kinds.iter().all(|kind| kind.acts.iter().all(|act| !has_request(act))) {
+        return Err(Error::Empty(Format::Jmx));
+    }
+    Ok(reader.story)
+}
+
+fn has_request(act: &Act) -> bool {
+    match act {
+        Act::Request(_) => true,
+        Act::Transaction { acts, .. }
+        | Act::Repeat { acts, .. }
+        | Act::If { acts, .. }
+        | Act::While { acts, .. }
+        | Act::Once(acts)
+        | Act::Share { acts, .. } => acts.iter().any(has_request),
+        Act::OneOf(branches) => branches.iter().flatten().any(has_request),
+        Act::Think(_) | Act::Meet(_) | Act::Set { .. } | Act::Left(_) => false,
+    }
+}
+
+impl Reader {
+    fn plan(&mut self, plan: &Element) {
+        self.path.push(plan.title());
+        for line in plan.properties.members_in("TestPlan.user_defined_variables", "Arguments.arguments") {
+            self.define(line);
+        }
+        self.definitions(&plan.children);
+        for (property, what) in [
+            ("TestPlan.serialize_threadgroups", "its thread groups run at the same time, not one after the other"),
+            ("TestPlan.functional_mode", "it does not keep all answers"),
+        ] {
+            if plan.is_on(property) {
+                self.remarks.0.push(what.to_owned());
+            }
+        }
+        self.n_groups = plan.children.iter().filter(|child| child.enabled && group::is_one(child)).count();
+        let (scope, prelude) = self.enter(&Scope::default(), &plan.children);
+        let of_plan: Vec<_> = self.drain();
+        self.story.notes.extend(of_plan);
+        let (left, prelude): (Vec<_>, Vec<_>) = prelude.into_iter().partition(|act| matches!(act, Act::Left(_)));
+        self.story
+            .notes
+            .extend(left.into_iter().filter_map(|act| if let Act::Left(note) = act { Some(note) } else { None }));
+        for child in &plan.children {
+            if child.enabled && group::is_one(child) {
+                let kind = group::read(self, child, (&scope, &prelude));
+                self.story.kinds.push(kind);
+            } else if let Some(note) = self.unknown(child).or_else(|| self.disabled(child)) {
+                self.story.notes.push(note);
+            }
+        }
+        self.path.pop();
+    }
+
+    /// Variables hold everywhere, wherever they are defined.
+    fn definitions(&mut self, elements: &[Element]) {
+        for element in elements.iter().filter(|element| element.enabled) {
+            self.path.push(element.title());
+            if element.tag == "Arguments" {
+                element.properties.members("Arguments.arguments").iter().for_each(|line| self.define(line));
+            }
+            self.definitions(&element.children);
+            self.path.pop();
+        }
+    }
+
+    fn define(&mut self, line: &element::Properties) {
+        let value = self.text(line.text("Argument.value").unwrap_or_default());
+        if let Some(name) = line.text("Argument.name") {
+            self.story.variables.push((name.to_owned(), value));
+        }
+        let left = self.drain();
+        self.story.notes.extend(left);
+    }
+
+    /// The scope of the children of an element, and what their configurations do at the beginning.
+    fn enter<'a>(&mut self, outside: &Scope<'a>, children: &'a [Element]) -> (Scope<'a>, Vec<Act>) {
+        let (mut scope, mut prelude) = (outside.clone(), Vec::new());
+        for child in children.iter().filter(|child| child.enabled) {
+            self.path.push(child.title());
+            let done = self.configure(child, &mut scope);
+            prelude.extend(self.drain().into_iter().map(Act::Left));
+            match done {
+                Ok(acts) => prelude.extend(acts),
+                Err(what) => prelude.push(Act::Left(self.note(format!("{} is left out: {what}", child.tag)))),
+            }
+            self.path.pop();
+        }
+        (scope, prelude)
+    }
+
+    fn configure<'a>(&mut self, element: &'a Element, scope: &mut Scope<'a>) -> Result<Vec<Act>, String> {
+        let tag = element.tag.as_str();
+        if let Some((_, configure)) = CONFIGURATIONS.iter().find(|(known, _)| *known == tag) {
+            return configure(self, element, scope);
+        }
+        let remarks = &mut self.remarks;
+        let mut text = |source: &str| function::text(source, remarks);
+        if let Some((_, assert)) = ASSERTIONS.iter().find(|(known, _)| *known == tag) {
+            scope.expects.extend(assert(element, &mut text)?);
+        }
+        if let Some((_, extract)) = EXTRACTORS.iter().find(|(known, _)| *known == tag) {
+            scope.takes.extend(extract(element, &mut text)?);
+        }
+        Ok(Vec::new())
+    }
+
+    /// What the children of a controller do, one after the other.
+    fn acts(&mut self, children: &[Element], outside: &Scope<'_>) -> Vec<Act> {
+        let (scope, mut acts) = self.enter(outside, children);
+        children.iter().for_each(|child| acts.extend(self.act(child, &scope)));
+        acts
+    }
+
+    /// What one child of a controller does.
+    fn act(&mut self, element: &Element, scope: &Scope<'_>) -> Vec<Act> {
+        if let Some(note) = self.disabled(element).or_else(|| self.unknown(element)) {
+            return vec![Act::Left(note)];
+        }
+        let Some((_, perform)) = ACTS.iter().find(|(known, _)| *known == element.tag) else { return Vec::new() };
+        self.path.push(element.title());
+        let mut acts = match perform(self, element, scope) {
+            Ok(acts) => acts,
+            Err(what) => {
+                vec![Act::Left(self.note(format!("{} is left out with all that is in it: {what}", element.tag)))]
+            }
+        };
+        // What was noticed stands before what it is about.
+        acts.splice(..0, self.drain().into_iter().map(Act::Left));
+        self.path.pop();
+        acts
+    }
+
+    /// The note for an element that is switched off.
+    fn disabled(&mut self, element: &Element) -> Option<Note> {
+        if element.enabled || SILENT.contains(&element.tag.as_str()) {
+            return None;
+        }
+        Some(self.note_of(element, format!("{} is disabled, and left out", element.tag)))
+    }
+
+    /// The note for an element that is in no table.
+    fn unknown(&mut self, element: &Element) -> Option<Note> {
+        let tag = element.tag.as_str();
+        let is_known = CONFIGURATIONS.iter().any(|(known, _)| *known == tag)
+            || ASSERTIONS.iter().any(|(known, _)| *known == tag)
+            || EXTRACTORS.iter().any(|(known, _)| *known == tag)
+            || ACTS.iter().any(|(known, _)| *known == tag)
+            || SILENT.contains(&tag)
+            || group::is_one(element);
+        if is_known || !element.enabled {
+            return None;
+        }
+        let with = if element.children.is_empty() { "" } else { " with all that is in it" };
+        Some(self.note_of(element, format!("{tag} is not supported, and left out{with}")))
+    }
+
+    fn note(&self, what: String) -> Note {
+        Note { place: self.path.join(" / "), what }
+    }
+
+    fn note_of(&mut self, element: &Element, what: String) -> Note {
+        self.path.push(element.title());
+        let note = self.note(what);
+        self.path.pop();
+        note
+    }
+
+    /// What was noticed at this place, as notes.
+    fn drain(&mut self) -> Vec<Note> {
+        let remarks = std::mem::take(&mut self.remarks.0);
+        remarks.into_iter().map(|what| self.note(what)).collect()
+    }
+
+    fn text(&mut self, source: &str) -> Text {
+        function::text(source, &mut self.remarks)
+    }
+
+    /// The text with the values of variables that never change, if nothing else is filled in.
+    fn fixed(&self, text: &Text) -> Option<String> {
+        self.story.fixed(text)
+    }
+
+    fn number(&mut self, source: &str) -> Option<u64> {
+        let told = self.text(source);
+        self.fixed(&told)?.trim().parse().ok()
+    }
+
+    /// Remembers the rate of a thread group; of a smaller part nothing is known of how often it comes.
+    fn throttle(&mut self, throughput: Throughput) -> Result<Vec<Act>, String> {
+        const DEPTH_OF_GROUP: usize = 3;
+        if self.path.len() > DEPTH_OF_GROUP {
+            return Err("a rate can be kept for a thread group as a whole only".to_owned());
+        }
+        self.throughput = Some(throughput);
+        Ok(Vec::new())
+    }
+}
+
+impl Story {
+    /// The text with the values of variables that never change, if nothing else is filled in.
+    #[must_use]
+    pub fn fixed(&self, text: &Text) -> Option<String> {
+        // A variable may be made of others, but not of itself.
+        const DEPTH_MAX: usize = 10;
+        self.fixed_within(text, DEPTH_MAX)
+    }
+
+    fn fixed_within(&self, text: &Text, depth: usize) -> Option<String> {
+        let mut all = String::new();
+        for piece in &text.0 {
+            match piece {
+                Piece::Literal(literal) => all.push_str(literal),
+                Piece::Variable(name) => {
+                    let (_, value) = self.variables.iter().rev().find(|(known, _)| known == name)?;
+                    all.push_str(&self.fixed_within(value, depth.checked_sub(1)?)?);
+                }
+                _ => return None,
+            }
+        }
+        Some(all)
+    }
+}
+
+#[cfg(test)]
+mod tests;

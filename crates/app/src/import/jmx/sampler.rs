@@ -1,0 +1,202 @@
+//! HTTP requests of a plan.
+
+use fathom_model::units::Nanos;
+
+use super::{
+    super::{
+        encode,
+        story::{Act, Body, Note, Part, PartContent, Redirects, Request, Text},
+    },
+    Reader,
+    element::{Element, Properties},
+    scope::Scope,
+};
+
+/// Whose parameters go into the URL.
+const WITH_QUERY: &[&str] = &["GET", "HEAD", "OPTIONS", "TRACE", "DELETE"];
+
+/// A parameter of a request.
+struct Argument {
+    name: Text,
+    value: Text,
+    encode: bool,
+    equals: bool,
+}
+
+/// An HTTP request with all that holds at its place.
+pub(super) fn http(reader: &mut Reader, element: &Element, outside: &Scope<'_>) -> Result<Vec<Act>, String> {
+    let (scope, prelude) = reader.enter(outside, &element.children);
+    let own = &element.properties;
+    let url = url(reader, own, &scope)?;
+    let method = reader.text(scope.property(own, "HTTPSampler.method").unwrap_or("GET")).to_string();
+    let mut request = Request {
+        name: Some(element.name.clone()).filter(|name| !name.is_empty()),
+        method,
+        url,
+        headers: scope.headers.clone(),
+        expects: scope.expects.clone(),
+        takes: scope.takes.clone(),
+        on_error: scope.on_error,
+        ..Request::default()
+    };
+    let arguments = arguments(reader, own, &scope);
+    content(reader, &mut request, (own, arguments));
+    let follows = own.is_on("HTTPSampler.follow_redirects") || own.is_on("HTTPSampler.auto_redirects");
+    request.redirects = if follows { Redirects::Followed } else { Redirects::Taken };
+    let timeout = scope.property(own, "HTTPSampler.response_timeout").map(str::to_owned);
+    request.timeout =
+        timeout.and_then(|millis| reader.number(&millis)).filter(|millis| *millis > 0).map(Nanos::from_millis);
+    if request.header("Authorization").is_none()
+        && let Some(header) = reader.fixed(&request.url).and_then(|url| scope.login(&url).cloned())
+    {
+        request.headers.push(("Authorization".to_owned(), header));
+    }
+    for (property, what) in [
+        ("HTTPSampler.image_parser", "what a page embeds is not fetched"),
+        ("HTTPSampler.proxyHost", "its proxy is left out: the run has an option for one"),
+        ("HTTPSampler.ipSource", "its source address is left out: the run has an option for it"),
+    ] {
+        if scope.property(own, property).is_some_and(|set| set != "false") {
+            reader.remarks.0.push(what.to_owned());
+        }
+    }
+    if own.text("HTTPSampler.use_keepalive") == Some("false") {
+        reader.remarks.0.push("its connection is kept all the same".to_owned());
+    }
+    request.left.extend(reader.drain());
+    let mut acts = Vec::new();
+    for act in prelude {
+        match act {
+            Act::Left(note) => request.left.push(note),
+            act => acts.push(act),
+        }
+    }
+    request.left.extend(element.children.iter().filter_map(|child| reader.unknown(child)).collect::<Vec<Note>>());
+    acts.extend(scope.meetings.iter().cloned().map(Act::Meet));
+    acts.extend(scope.thinks.iter().cloned().map(Act::Think));
+    acts.push(Act::Request(Box::new(request)));
+    Ok(acts)
+}
+
+/// Scheme, host, port and path; the query of the path stays as it is.
+fn url(reader: &mut Reader, own: &Properties, scope: &Scope<'_>) -> Result<Text, String> {
+    let path = scope.property(own, "HTTPSampler.path").unwrap_or_default().trim();
+    if path.starts_with("http://") || path.starts_with("https://") {
+        return Ok(reader.text(path));
+    }
+    let domain = scope.property(own, "HTTPSampler.domain").ok_or("it has no server")?.trim();
+    let scheme = scope.property(own, "HTTPSampler.protocol").unwrap_or("http").trim();
+    let port = scope.property(own, "HTTPSampler.port").unwrap_or_default().trim();
+    let mut url = reader.text(scheme).map_literals(str::to_lowercase);
+    let default_port = match url.as_literal() {
+        Some("http") => "80",
+        Some("https") => "443",
+        _ => "",
+    };
+    url.push_str("://");
+    url.append(reader.text(domain));
+    let port = reader.text(port);
+    if !port.is_empty() && port.as_literal() != Some(default_port) && port.as_literal() != Some("0") {
+        url.push_str(":");
+        url.append(port);
+    }
+    if !path.starts_with('/') {
+        url.push_str("/");
+    }
+    url.append(reader.text(path).map_literals(|literal| literal.replace(' ', "%20")));
+    Ok(url)
+}
+
+/// Its own parameters, then those of the defaults.
+fn arguments(reader: &mut Reader, own: &Properties, scope: &Scope<'_>) -> Vec<Argument> {
+    let is_raw = own.is_on("HTTPSampler.postBodyRaw");
+    let of_defaults = scope.defaults.iter().rev().filter(|_| !is_raw);
+    let all = std::iter::once(own).chain(of_defaults.copied());
+    let lines: Vec<&Properties> =
+        all.flat_map(|place| place.members_in("HTTPsampler.Arguments", "Arguments.arguments")).collect();
+    let read = |line: &Properties| Argument {
+        name: reader.text(line.text("Argument.name").unwrap_or_default()),
+        value: reader.text(line.text("Argument.value").unwrap_or_default()),
+        encode: line.is_on("HTTPArgument.always_encode"),
+        equals: line.text("HTTPArgument.use_equals") != Some("false"),
+    };
+    lines.into_iter().map(read).collect()
+}
+
+/// What is sent behind the head, or in the query.
+fn content(reader: &mut Reader, request: &mut Request, (own, arguments): (&Properties, Vec<Argument>)) {
+    let files = own.members_in("HTTPsampler.Files", "HTTPFileArgs.files");
+    let file_of = |reader: &mut Reader, file: &Properties| reader.text(file.text("File.path").unwrap_or_default());
+    if own.is_on("HTTPSampler.postBodyRaw") {
+        let mut body = Text::default();
+        // JMeter keeps the line ends of the machine on which the plan was written as they are in the file.
+        arguments.into_iter().for_each(|argument| body.append(argument.value));
+        request.body = if body.is_empty() { Body::None } else { Body::Text(body) };
+        if request.body != Body::None && request.header("Content-Type").is_none() {
+            request.headers.push(("Content-Type".to_owned(), "text/plain; charset=UTF-8".into()));
+        }
+    } else if WITH_QUERY.contains(&request.method.as_str()) {
+        if let Some(query) = joined(arguments) {
+            let has_query = encode::split_once(&request.url, '?').is_some();
+            request.url.push_str(if has_query { "&" } else { "?" });
+            request.url.append(query.clone());
+            // JMeter sends them twice then.
+            if request.method == "DELETE" {
+                form(request, query);
+            }
+        }
+    } else if own.is_on("HTTPSampler.DO_MULTIPART_POST")
+        || files.iter().any(|file| file.text("File.paramname").is_some())
+    {
+        let mut parts: Vec<Part> = Vec::new();
+        for argument in arguments {
+            let content = PartContent::Text(argument.value);
+            parts.push(Part { name: argument.name, content, media_type: None, file_name: None });
+        }
+        for file in files {
+            let path = file_of(reader, file);
+            parts.push(Part {
+                name: reader.text(file.text("File.paramname").unwrap_or_default()),
+                content: PartContent::File(path),
+                media_type: file.text("File.mimetype").map(str::to_owned),
+                file_name: None,
+            });
+        }
+        request.body = Body::Multipart(parts);
+    } else if let [file] = files {
+        request.body = Body::File(file_of(reader, file));
+        if let Some(media) = file.text("File.mimetype").filter(|_| request.header("Content-Type").is_none()) {
+            request.headers.push(("Content-Type".to_owned(), Text::literal(media)));
+        }
+    } else if arguments.iter().all(|argument| argument.encode && argument.equals) && !arguments.is_empty() {
+        let fields = arguments.into_iter().map(|argument| (argument.name, argument.value));
+        request.body = Body::Form(fields.collect());
+    } else if let Some(fields) = joined(arguments) {
+        form(request, fields);
+    }
+}
+
+fn form(request: &mut Request, fields: Text) {
+    request.body = Body::Text(fields);
+    if request.header("Content-Type").is_none() {
+        request.headers.push(("Content-Type".to_owned(), "application/x-www-form-urlencoded".into()));
+    }
+}
+
+/// `a=1&b=2`, encoded where JMeter encodes.
+fn joined(arguments: Vec<Argument>) -> Option<Text> {
+    let each = arguments.into_iter().filter(|argument| !argument.name.is_empty()).map(|argument| {
+        let encoded = |text: Text| if argument.encode { encode::form(text) } else { text };
+        let (mut all, value) = (encoded(argument.name), encoded(argument.value));
+        if argument.equals || !value.is_empty() {
+            all.push_str("=");
+        }
+        all.append(value);
+        all
+    });
+    each.reduce(|mut all, next| {
+        all.push_str("&");
+        all.append(next);
+        all
+    })
+}

@@ -1,0 +1,73 @@
+//! What holds for all requests at a place of the tree and below: defaults, headers, timers, checks.
+//!
+//! Scopes are rules of JMeter: such an element holds for its siblings, whether before or behind it, and for all that is below them.
+
+use fathom_model::units::Nanos;
+
+use super::super::{
+    encode,
+    story::{Expect, OnError, Take, Text, Think},
+};
+use super::element::Properties;
+
+/// All that holds at one place.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Scope<'a> {
+    /// Defaults of requests, the nearest last.
+    pub(super) defaults: Vec<&'a Properties>,
+    pub(super) headers: Vec<(String, Text)>,
+    pub(super) logins: Vec<Login>,
+    pub(super) thinks: Vec<Think>,
+    pub(super) meetings: Vec<super::super::story::Meeting>,
+    pub(super) expects: Vec<Expect>,
+    pub(super) takes: Vec<Take>,
+    pub(super) on_error: Option<OnError>,
+}
+
+/// A name and a password for all URLs that begin alike.
+#[derive(Debug, Clone)]
+pub(super) struct Login {
+    pub(super) url: String,
+    pub(super) header: Text,
+}
+
+impl<'a> Scope<'a> {
+    /// Sets a header; the nearer one counts.
+    pub(super) fn set_header(&mut self, name: String, value: Text) {
+        self.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(&name));
+        self.headers.push((name, value));
+    }
+
+    /// A property of a request: its own, or that of the nearest defaults.
+    pub(super) fn property(&self, own: &'a Properties, name: &str) -> Option<&'a str> {
+        own.text(name).or_else(|| self.defaults.iter().rev().find_map(|defaults| defaults.text(name)))
+    }
+
+    /// The header of the first login that is for this URL.
+    pub(super) fn login(&self, url: &str) -> Option<&Text> {
+        self.logins.iter().rev().find(|login| url.starts_with(&login.url)).map(|login| &login.header)
+    }
+}
+
+impl Login {
+    /// Reads one line of an authorization manager; what it says if it cannot be brought over.
+    pub(super) fn of(line: &Properties, text: &mut dyn FnMut(&str) -> Text) -> Result<Self, String> {
+        let url = line.text("Authorization.url").unwrap_or_default().to_owned();
+        let mechanism = line.text("Authorization.mechanism").unwrap_or("BASIC");
+        if !mechanism.starts_with("BASIC") {
+            return Err(format!("the mechanism {mechanism} for {url}"));
+        }
+        let mut part = |name| text(line.text(name).unwrap_or_default());
+        let (name, password) = (part("Authorization.username"), part("Authorization.password"));
+        match encode::basic(&name, &password) {
+            Some(header) => Ok(Self { url, header }),
+            None => Err(format!("the variables in the name or the password for {url}")),
+        }
+    }
+}
+
+/// Milliseconds of JMeter, which may have a fraction.
+pub(super) fn millis(text: &str) -> Option<Nanos> {
+    let millis: f64 = text.trim().parse().ok()?;
+    (0.0..1e12).contains(&millis).then(|| Nanos::from_secs_f64(millis / 1e3))
+}

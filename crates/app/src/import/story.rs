@@ -1,0 +1,645 @@
+//! What users do, without the words of any format: readers make a [`Story`], and the writer makes a scenario of it.
+//!
+//! Knows neither HAR, JMeter and curl nor the syntax of scenarios.
+
+use std::fmt;
+
+use fathom_model::units::Nanos;
+
+/// Everything that was found in the inputs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Story {
+    /// Values that hold for all users, in the order in which they were defined.
+    pub variables: Vec<(String, Text)>,
+    /// Files with a row per user or per iteration.
+    pub data: Vec<DataSet>,
+    /// The users, kind by kind.
+    pub kinds: Vec<UserKind>,
+    /// What could not be brought over.
+    pub notes: Vec<Note>,
+}
+
+/// Something of an input that has no place in the scenario, and where it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// The way to it: the names of a tree, or a line.
+    pub place: String,
+    /// What it is and what became of it.
+    pub what: String,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.what)
+    }
+}
+
+/// Users that do the same.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UserKind {
+    /// As it was called; not yet a word of a scenario.
+    pub name: String,
+    /// How many there are.
+    pub n_users: Option<u64>,
+    /// In what time they come.
+    pub ramp: Option<Nanos>,
+    /// How long they go on.
+    pub duration: Option<Nanos>,
+    /// How long the first one waits.
+    pub delay: Option<Nanos>,
+    /// How often each does it all; nothing for as long as the run goes on.
+    pub n_rounds: Option<u64>,
+    /// How long it takes at least from one round to the next.
+    pub pace: Option<Nanos>,
+    /// When these users are there.
+    pub when: When,
+    /// What an error does; nothing where that is not told.
+    pub on_error: Option<OnError>,
+    /// Whether cookies are kept from one round to the next.
+    pub cookies: Cookies,
+    /// Whether the certificate of a server is looked at.
+    pub insecure: bool,
+    /// What they do.
+    pub acts: Vec<Act>,
+}
+
+/// The part of a run in which users are there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum When {
+    /// All the time.
+    #[default]
+    Throughout,
+    /// Before the others.
+    Before,
+    /// After the others.
+    After,
+}
+
+/// What a user does after an error.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnError {
+    /// The next thing.
+    #[default]
+    GoOn,
+    /// Begins again.
+    NextRound,
+    /// Leaves.
+    Leave,
+}
+
+/// How long a user remembers cookies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Cookies {
+    /// Not at all.
+    #[default]
+    Ignored,
+    /// Until it leaves.
+    Kept,
+    /// Until it begins again.
+    KeptForARound,
+}
+
+/// One thing that a user does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Act {
+    /// Sends a request.
+    Request(Box<Request>),
+    /// Does several things that are timed together.
+    Transaction {
+        /// As it was called.
+        name: String,
+        /// What is timed.
+        acts: Vec<Act>,
+    },
+    /// Waits.
+    Think(Think),
+    /// Waits for others.
+    Meet(Meeting),
+    /// Does things several times.
+    Repeat {
+        /// How often; nothing for ever.
+        n: Option<u64>,
+        /// What is done.
+        acts: Vec<Act>,
+    },
+    /// Does things under a condition.
+    If {
+        /// Whether.
+        condition: Condition,
+        /// What is done.
+        acts: Vec<Act>,
+    },
+    /// Does things for as long as a condition holds.
+    While {
+        /// How long.
+        condition: Condition,
+        /// What is done.
+        acts: Vec<Act>,
+    },
+    /// Does things in the first round only.
+    Once(Vec<Act>),
+    /// Does things in a share of the rounds.
+    Share {
+        /// In how many of ten thousand rounds.
+        per_myriad: u32,
+        /// What is done.
+        acts: Vec<Act>,
+    },
+    /// Does one of several things, any of them as likely as the others.
+    OneOf(Vec<Vec<Act>>),
+    /// Gives a variable a new value.
+    Set {
+        /// The variable.
+        name: String,
+        /// Its value.
+        to: Text,
+    },
+    /// Something was here that has no place in a scenario.
+    Left(Note),
+}
+
+/// How long a user waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Think {
+    /// The same each time.
+    Fixed(Nanos),
+    /// Any time in between.
+    Uniform(std::ops::RangeInclusive<Nanos>),
+    /// Around a mean.
+    Normal {
+        /// The middle.
+        mean: Nanos,
+        /// The standard deviation.
+        deviation: Nanos,
+    },
+}
+
+/// Users wait for each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Meeting {
+    /// How many go on together; nothing for all.
+    pub n_users: Option<u64>,
+    /// How long is waited for them.
+    pub at_most: Option<Nanos>,
+}
+
+/// When something holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// Whether all tests must hold, or one of them.
+    pub joined: Joined,
+    /// At least one.
+    pub tests: Vec<Comparison>,
+}
+
+/// How several tests make a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Joined {
+    /// All must hold.
+    And,
+    /// One must.
+    Or,
+}
+
+/// Two texts that are compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Comparison {
+    /// What is compared.
+    pub left: Text,
+    /// How.
+    pub relation: Relation,
+    /// With what.
+    pub right: Text,
+}
+
+/// How two texts are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Relation {
+    /// They are the same.
+    Equal,
+    /// They differ.
+    Unequal,
+    /// As numbers: the left one is smaller.
+    Less,
+    /// As numbers: the left one is not larger.
+    AtMost,
+    /// As numbers: the left one is larger.
+    Greater,
+    /// As numbers: the left one is not smaller.
+    AtLeast,
+}
+
+/// One request with what is done before and after it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Request {
+    /// As it was called, if it was.
+    pub name: Option<String>,
+    /// In capitals, mostly.
+    pub method: String,
+    /// With scheme and host.
+    pub url: Text,
+    /// In the order in which they are sent.
+    pub headers: Vec<(String, Text)>,
+    /// What is sent.
+    pub body: Body,
+    /// Whether a redirect leads to another request.
+    pub redirects: Redirects,
+    /// After so long it is given up.
+    pub timeout: Option<Nanos>,
+    /// What must hold for the answer.
+    pub expects: Vec<Expect>,
+    /// What is kept of the answer.
+    pub takes: Vec<Take>,
+    /// What an error of this request does, if not what errors do.
+    pub on_error: Option<OnError>,
+    /// What of this request has no place in a scenario.
+    pub left: Vec<Note>,
+}
+
+/// Whether a redirect is followed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Redirects {
+    /// The answer is taken as it is.
+    #[default]
+    Taken,
+    /// The user goes where it leads.
+    Followed,
+}
+
+/// What follows the head of a request.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Body {
+    /// Nothing.
+    #[default]
+    None,
+    /// Text as it is.
+    Text(Text),
+    /// Bytes that are no text.
+    Bytes(Vec<u8>),
+    /// What a file has.
+    File(Text),
+    /// Names and values, encoded for `application/x-www-form-urlencoded`.
+    Form(Vec<(Text, Text)>),
+    /// `multipart/form-data`.
+    Multipart(Vec<Part>),
+}
+
+/// A part of `multipart/form-data`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// The name of the field.
+    pub name: Text,
+    /// What it has.
+    pub content: PartContent,
+    /// What its `Content-Type` says.
+    pub media_type: Option<String>,
+    /// What the file is said to be called.
+    pub file_name: Option<Text>,
+}
+
+/// Where a part comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PartContent {
+    /// It is told.
+    Text(Text),
+    /// It stands in a file.
+    File(Text),
+}
+
+/// What must hold for an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Expect {
+    /// It has one of these codes.
+    Status(Vec<u16>),
+    /// It has a code of these hundreds: 2 and 3 for 200 to 399.
+    StatusClass(Vec<u16>),
+    /// It is here after so long.
+    Within(Nanos),
+    /// A piece of it is as told.
+    Piece {
+        /// The piece.
+        of: Field,
+        /// How it must be.
+        test: Test,
+        /// With what it is compared.
+        text: Text,
+    },
+    /// There is something at a place of the JSON body.
+    Json {
+        /// A JSON path.
+        path: String,
+        /// What is there; nothing if it only must be there.
+        equals: Option<Text>,
+        /// Whether that must hold, or must not.
+        holds: Holds,
+    },
+}
+
+/// Which piece of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Field {
+    /// What follows the head.
+    Body,
+    /// All headers as text.
+    Headers,
+}
+
+/// How a piece is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Test {
+    /// The text is in it.
+    Contains,
+    /// The text is not in it.
+    Lacks,
+    /// It is the text.
+    Equals,
+    /// It is not the text.
+    Differs,
+    /// The regular expression is found in it.
+    Finds,
+    /// The regular expression is not found in it.
+    DoesNotFind,
+    /// The regular expression is found, and is all of it.
+    Matches,
+    /// The regular expression is not all of it.
+    DoesNotMatch,
+}
+
+/// Whether a condition must hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holds {
+    /// It must.
+    Yes,
+    /// It must not.
+    No,
+}
+
+/// Something of an answer that is kept in a variable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Take {
+    /// The variable.
+    pub name: String,
+    /// From where.
+    pub from: Source,
+    /// Which of several.
+    pub which: Which,
+    /// What the variable is when there is nothing.
+    pub default: Option<Text>,
+}
+
+/// Where in an answer something is found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// By a JSON path in the body.
+    Json(String),
+    /// By the first group of a regular expression, or all that it finds if it has none.
+    Regex {
+        /// Where it is looked for.
+        of: Field,
+        /// The expression.
+        pattern: String,
+    },
+    /// Between two texts.
+    Between {
+        /// Where it is looked for.
+        of: Field,
+        /// What stands before it.
+        before: Text,
+        /// What stands behind it.
+        after: Text,
+    },
+}
+
+/// Which of several places is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// Counted from 1.
+    Nth(u32),
+    /// Any.
+    Random,
+}
+
+/// A file with rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataSet {
+    /// As it was called; not yet a word of a scenario.
+    pub name: String,
+    /// Where it is, as it was told.
+    pub file: String,
+    /// The names of the columns; nothing if the first row tells.
+    pub columns: Option<Vec<String>>,
+    /// Whether the first row is left out although the columns are named.
+    pub first_row: FirstRow,
+    /// What stands between the columns.
+    pub delimiter: char,
+    /// Who has which row.
+    pub policy: Policy,
+}
+
+/// What the first row of a file is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FirstRow {
+    /// A row as the others.
+    #[default]
+    Row,
+    /// The names of the columns.
+    Names,
+}
+
+/// Who has which row of a data set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// The next one, and the first one again after the last one.
+    Sequential,
+    /// The next one, and users leave after the last one.
+    Unique,
+    /// Each user goes through all of them by itself.
+    PerUser,
+}
+
+/// Text with places that are filled in for each request.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Text(pub Vec<Piece>);
+
+/// A piece of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// As it is.
+    Literal(String),
+    /// The value of a variable.
+    Variable(String),
+    /// A number by chance, both ends included, with zeros before it up to a width.
+    Random(u64, u64, u8),
+    /// The current time in milliseconds since 1970.
+    TimeMillis,
+    /// The current time in seconds since 1970.
+    TimeSeconds,
+    /// A new UUID.
+    Uuid,
+    /// Counts one further each time it is filled in, for all users together: from where, and with what width.
+    Counter(u64, u8),
+    /// The number of the round, counted from 1.
+    Round,
+    /// So many letters and digits by chance.
+    Characters(u16),
+    /// Another piece, percent-encoded.
+    UrlEncoded(Box<Piece>),
+    /// The number of the user, counted from 1.
+    UserNumber,
+}
+
+impl Text {
+    /// Text in which nothing is filled in.
+    pub fn literal(text: impl Into<String>) -> Self {
+        let text = text.into();
+        if text.is_empty() { Self::default() } else { Self(vec![Piece::Literal(text)]) }
+    }
+
+    /// Whether it has no pieces.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The text itself, if nothing is filled in.
+    #[must_use]
+    pub fn as_literal(&self) -> Option<&str> {
+        match self.0.as_slice() {
+            [] => Some(""),
+            [Piece::Literal(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Adds a text, and joins literals that meet.
+    pub fn push_str(&mut self, text: &str) {
+        match self.0.last_mut() {
+            Some(Piece::Literal(before)) => before.push_str(text),
+            _ if text.is_empty() => {}
+            _ => self.0.push(Piece::Literal(text.to_owned())),
+        }
+    }
+
+    /// Adds a piece.
+    pub fn push(&mut self, piece: Piece) {
+        match piece {
+            Piece::Literal(text) => self.push_str(&text),
+            piece => self.0.push(piece),
+        }
+    }
+
+    /// Adds all pieces of another text.
+    pub fn append(&mut self, other: Self) {
+        other.0.into_iter().for_each(|piece| self.push(piece));
+    }
+
+    /// The same with each literal changed.
+    #[must_use]
+    pub fn map_literals(self, change: impl Fn(&str) -> String) -> Self {
+        let mut changed = Self::default();
+        for piece in self.0 {
+            match piece {
+                Piece::Literal(text) => changed.push_str(&change(&text)),
+                piece => changed.push(piece),
+            }
+        }
+        changed
+    }
+}
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Self {
+        Self::literal(text)
+    }
+}
+
+/// For people who read a note: places that are filled in are shown by their names.
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|piece| piece.fmt(f))
+    }
+}
+
+impl fmt::Display for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Literal(text) => f.write_str(text),
+            Self::Variable(name) => write!(f, "${{{name}}}"),
+            Self::Random(from, to, _) => write!(f, "${{random {from}..{to}}}"),
+            Self::TimeMillis => f.write_str("${time in ms}"),
+            Self::TimeSeconds => f.write_str("${time in s}"),
+            Self::Uuid => f.write_str("${uuid}"),
+            Self::Counter(start, _) => write!(f, "${{counter from {start}}}"),
+            Self::Round => f.write_str("${round}"),
+            Self::Characters(n) => write!(f, "${{{n} characters}}"),
+            Self::UrlEncoded(piece) => piece.fmt(f),
+            Self::UserNumber => f.write_str("${number of the user}"),
+        }
+    }
+}
+
+impl Request {
+    /// The value of a header, whatever the case of its name.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&Text> {
+        self.headers.iter().find(|(given, _)| given.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+}
+
+impl Request {
+    /// All texts of it in which something can be filled in.
+    fn texts(&self) -> Vec<&Text> {
+        let mut texts = vec![&self.url];
+        texts.extend(self.headers.iter().map(|(_, value)| value));
+        match &self.body {
+            Body::None | Body::Bytes(_) => {}
+            Body::Text(text) | Body::File(text) => texts.push(text),
+            Body::Form(fields) => texts.extend(fields.iter().flat_map(|(name, value)| [name, value])),
+            Body::Multipart(parts) => {
+                for part in parts {
+                    let (PartContent::Text(content) | PartContent::File(content)) = &part.content;
+                    texts.extend([&part.name, content]);
+                    texts.extend(&part.file_name);
+                }
+            }
+        }
+        for expect in &self.expects {
+            match expect {
+                Expect::Piece { text, .. } => texts.push(text),
+                Expect::Json { equals, .. } => texts.extend(equals),
+                _ => {}
+            }
+        }
+        for take in &self.takes {
+            if let Source::Between { before, after, .. } = &take.from {
+                texts.extend([before, after]);
+            }
+            texts.extend(&take.default);
+        }
+        texts
+    }
+
+    /// The names of the variables in it, each once, in their order.
+    #[must_use]
+    pub fn variables(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        for text in self.texts() {
+            text.add_variables(&mut names);
+        }
+        names
+    }
+}
+
+impl Text {
+    /// Adds the names of its variables to those that are known already.
+    pub fn add_variables(&self, names: &mut Vec<String>) {
+        for piece in &self.0 {
+            let plain = if let Piece::UrlEncoded(piece) = piece { piece } else { piece };
+            if let Piece::Variable(name) = plain
+                && !names.contains(name)
+            {
+                names.push(name.clone());
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Names of steps, variables and data sets: what the inputs call them, as a scenario can write it.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{
+    super::story::{Act, Comparison, Request, Story, Text},
+    text::one_line,
+};
+
+/// Words that make values by themselves.
+const OWN: &[&str] = &["rand", "seq", "chars", "uuid", "now", "user", "iteration", "round", "env"];
+/// What a name of a step is cut to: it stands in tables.
+const LEN_MAX: usize = 60;
+
+/// All names of one scenario.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    /// How a hole names a variable or a column.
+    variables: HashMap<String, String>,
+    sets: Vec<String>,
+    steps: HashSet<String>,
+    users: HashSet<String>,
+    used: Vec<String>,
+    unknown: Vec<String>,
+}
+
+/// A word of letters, digits and lines.
+pub(super) fn word(name: &str) -> String {
+    let mut word: String = name
+        .trim()
+        .chars()
+        .map(|char| if char.is_alphanumeric() || "_-".contains(char) { char } else { '_' })
+        .collect();
+    if !word.starts_with(|first: char| first.is_alphabetic() || first == '_') {
+        word.insert(0, '_');
+    }
+    word
+}
+
+impl Names {
+    pub(super) fn of(story: &Story, requests: &[&Request]) -> Self {
+        let mut names = Self::default();
+        let mut taken: HashSet<String> = OWN.iter().map(|own| (*own).to_owned()).collect();
+        let mut fresh = |name: &str, or: &str| {
+            let base = if taken.contains(name) { or.to_owned() } else { name.to_owned() };
+            let name = numbered(&base, "_", |name| taken.contains(name));
+            taken.insert(name.clone());
+            name
+        };
+        let mut known: Vec<String> = story.variables.iter().map(|(name, _)| name.clone()).collect();
+        known.extend(requests.iter().flat_map(|request| &request.takes).map(|take| take.name.clone()));
+        for kind in &story.kinds {
+            set_by(&kind.acts, &mut known);
+        }
+        for name in &known {
+            if !names.variables.contains_key(name) {
+                let plain = word(name);
+                let name_here = fresh(&plain, &format!("my-{plain}"));
+                names.variables.insert(name.clone(), name_here);
+            }
+        }
+        for set in &story.data {
+            let file = set.file.rsplit(['/', '\\']).next().unwrap_or_default();
+            let plain = word(file.split('.').next().unwrap_or(file)).to_lowercase();
+            names.sets.push(fresh(&plain, &format!("my-{plain}")));
+            for column in set.columns.iter().flatten() {
+                let set = names.sets.last().map_or("", String::as_str);
+                names.variables.entry(column.clone()).or_insert_with(|| format!("{set}.{}", word(column)));
+            }
+        }
+        names.used = used(story, requests);
+        // Without names the first row of the file has them, and JMeter knows them all.
+        let open: Vec<usize> = (0..story.data.len()).filter(|idx| story.data[*idx].columns.is_none()).collect();
+        for name in names.used.clone() {
+            if names.variables.contains_key(&name) {
+                continue;
+            }
+            if let [only] = open.as_slice() {
+                names.variables.insert(name.clone(), format!("{}.{}", names.sets[*only], word(&name)));
+            } else {
+                let plain = word(&name);
+                names.variables.insert(name.clone(), fresh(&plain, &format!("my-{plain}")));
+                names.unknown.push(name);
+            }
+        }
+        names
+    }
+
+    pub(super) fn of_variable(&self, name: &str) -> String {
+        self.variables.get(name).cloned().unwrap_or_else(|| word(name))
+    }
+
+    pub(super) fn of_set(&self, idx: usize) -> &str {
+        self.sets.get(idx).map_or("", String::as_str)
+    }
+
+    pub(super) fn is_used(&self, name: &str) -> bool {
+        self.used.iter().any(|used| used == name)
+    }
+
+    /// What is used, and what nothing gives a value.
+    pub(super) fn unknown(&self) -> &[String] {
+        &self.unknown
+    }
+
+    /// A name that no step and no transaction has.
+    pub(super) fn fresh_step(&mut self, told: &str) -> String {
+        let name = numbered(&several_words(told, "step"), " ", |name| self.steps.contains(name));
+        self.steps.insert(name.clone());
+        name
+    }
+
+    pub(super) fn fresh_part(&mut self, told: &str) -> String {
+        self.fresh_user(told)
+    }
+
+    /// A name that no user and no part has; a share would be read at its end.
+    pub(super) fn fresh_user(&mut self, told: &str) -> String {
+        let plain = several_words(told, "user").replace('%', "");
+        let name = numbered(&plain, " ", |name| self.users.contains(name));
+        self.users.insert(name.clone());
+        name
+    }
+}
+
+/// Words with one blank between them; a comment cannot begin in a name.
+fn several_words(told: &str, otherwise: &str) -> String {
+    let line = one_line(told);
+    let words: Vec<_> =
+        line.split(' ').map(|word| word.trim_start_matches('#')).filter(|word| !word.is_empty()).collect();
+    let name = words.join(" ");
+    let end = name.char_indices().nth(LEN_MAX).map_or(name.len(), |(end, _)| end);
+    let name = name[..end].trim();
+    if name.is_empty() { otherwise.to_owned() } else { name.to_owned() }
+}
+
+/// The name, or with the first number behind it that makes it another one.
+fn numbered(name: &str, between: &str, is_taken: impl Fn(&str) -> bool) -> String {
+    if !is_taken(name) {
+        return name.to_owned();
+    }
+    let numbers = (2_u64..).map(|n| format!("{name}{between}{n}"));
+    numbers.into_iter().find(|name| !is_taken(name)).unwrap_or_default()
+}
+
+/// Adds the variables that acts set themselves.
+fn set_by(acts: &[Act], known: &mut Vec<String>) {
+    for act in acts {
+        match act {
+            Act::Set { name, .. } => known.push(name.clone()),
+            Act::Transaction { acts, .. }
+            | Act::Repeat { acts, .. }
+            | Act::If { acts, .. }
+            | Act::While { acts, .. }
+            | Act::Once(acts)
+            | Act::Share { acts, .. } => set_by(acts, known),
+            Act::OneOf(branches) => branches.iter().for_each(|acts| set_by(acts, known)),
+            Act::Request(_) | Act::Think(_) | Act::Meet(_) | Act::Left(_) => {}
+        }
+    }
+}
+
+/// All variables that something fills in, also those of which others are made.
+fn used(story: &Story, requests: &[&Request]) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for request in requests {
+        // The host is known before; what is behind it is filled in.
+        let mut request = (*request).clone();
+        let cut = super::text::cut_origin(&request.url, |piece| story.fixed(&Text(vec![piece.clone()])));
+        request.url = cut.map_or(Text::default(), |(_, path)| path);
+        for name in request.variables() {
+            if !all.contains(&name) {
+                all.push(name);
+            }
+        }
+    }
+    for kind in &story.kinds {
+        in_acts(&kind.acts, &mut all);
+    }
+    let mut idx = 0;
+    while let Some(name) = all.get(idx).cloned() {
+        if let Some((_, value)) = story.variables.iter().rev().find(|(known, _)| *known == name) {
+            value.add_variables(&mut all);
+        }
+        idx += 1;
+    }
+    all
+}
+
+fn in_acts(acts: &[Act], all: &mut Vec<String>) {
+    for act in acts {
+        match act {
+            Act::Set { to, .. } => to.add_variables(all),
+            Act::If { condition, acts } | Act::While { condition, acts } => {
+                for Comparison { left, right, .. } in &condition.tests {
+                    left.add_variables(all);
+                    right.add_variables(all);
+                }
+                in_acts(acts, all);
+            }
+            Act::Transaction { acts, .. } | Act::Repeat { acts, .. } | Act::Once(acts) | Act::Share { acts, .. } => {
+                in_acts(acts, all);
+            }
+            Act::OneOf(branches) => branches.iter().for_each(|acts| in_acts(acts, all)),
+            Act::Request(_) | Act::Think(_) | Act::Meet(_) | Act::Left(_) => {}
+        }
+    }
+}

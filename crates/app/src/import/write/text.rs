@@ -1,0 +1,190 @@
+//! Texts with holes, as a scenario writes them.
+
+use super::{
+    super::story::{Piece, Text},
+    names::Names,
+};
+
+/// A text up to the end of its line.
+pub(super) fn rest_of_line(text: &Text, names: &Names) -> String {
+    let mut line = String::new();
+    for (idx, piece) in text.0.iter().enumerate() {
+        match piece {
+            Piece::Literal(literal) => {
+                let before_hole = idx + 1 < text.0.len();
+                let is_last = idx + 1 == text.0.len();
+                let (begin, end) = (literal.len() - literal.trim_start().len(), literal.trim_end().len());
+                for (at, char) in literal.char_indices() {
+                    let outside = (idx == 0 && at < begin) || (is_last && at >= end);
+                    let is_dollar = before_hole && char == '$' && literal[at..].bytes().all(|byte| byte == b'$');
+                    push(&mut line, char, outside || is_dollar);
+                }
+            }
+            piece => line.push_str(&hole(piece, names)),
+        }
+    }
+    line
+}
+
+/// Adds a character; what could not be read is written as a hole that holds it.
+fn push(line: &mut String, char: char, as_hole: bool) {
+    match char {
+        '\n' => line.push_str("${\"\\n\"}"),
+        '\r' => line.push_str("${\"\\r\"}"),
+        '\t' => line.push_str("${\"\\t\"}"),
+        // Nothing in a scenario stands for another one.
+        char if char.is_control() => line.push(char::REPLACEMENT_CHARACTER),
+        '"' | '\\' if as_hole => {
+            line.push_str("${\"\\");
+            line.push(char);
+            line.push_str("\"}");
+        }
+        char if as_hole => {
+            line.push_str("${\"");
+            line.push(char);
+            line.push_str("\"}");
+        }
+        // A dollar and a brace would open a hole; two dollars before a brace are one.
+        '{' if line.ends_with('$') => line.push_str("${"),
+        char => line.push(char),
+    }
+}
+
+/// A text between quotes.
+pub(super) fn quoted(text: &Text, names: &Names) -> String {
+    if let [piece] = text.0.as_slice()
+        && !matches!(piece, Piece::Literal(_))
+    {
+        return hole(piece, names);
+    }
+    let mut line = String::from("\"");
+    for (idx, piece) in text.0.iter().enumerate() {
+        match piece {
+            Piece::Literal(literal) => {
+                let before_hole = idx + 1 < text.0.len();
+                let dollars = if before_hole { literal.len() - literal.trim_end_matches('$').len() } else { 0 };
+                let (literal, dollars) = literal.split_at(literal.len() - dollars);
+                line.push_str(&escaped(literal));
+                dollars.chars().for_each(|_| line.push_str("${\"$\"}"));
+            }
+            piece => line.push_str(&hole(piece, names)),
+        }
+    }
+    line.push('"');
+    line
+}
+
+/// What stands between quotes.
+fn escaped(text: &str) -> String {
+    let mut all = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '"' => all.push_str("\\\""),
+            '\\' => all.push_str("\\\\"),
+            '\n' => all.push_str("\\n"),
+            '\r' => all.push_str("\\r"),
+            '\t' => all.push_str("\\t"),
+            char if char.is_control() => all.push(char::REPLACEMENT_CHARACTER),
+            char => all.push(char),
+        }
+    }
+    all.replace("${", "$${")
+}
+
+/// A word, or a text between quotes.
+pub(super) fn plain(text: &str) -> String {
+    let is_word = !text.is_empty()
+        && !text.contains(|char: char| char.is_whitespace() || char.is_control() || "\"#$".contains(char));
+    if is_word { text.to_owned() } else { format!("\"{}\"", escaped(text)) }
+}
+
+/// A regular expression between slashes; nothing if it cannot be written.
+pub(super) fn regex(pattern: &str) -> Option<String> {
+    let mut all = String::from("/");
+    let mut chars = pattern.chars();
+    while let Some(char) = chars.next() {
+        match char {
+            '/' => all.push_str("\\/"),
+            '\\' => {
+                all.push('\\');
+                all.push(chars.next().filter(|next| !next.is_control())?);
+            }
+            '\n' => all.push_str("\\n"),
+            '\r' => all.push_str("\\r"),
+            '\t' => all.push_str("\\t"),
+            char if char.is_control() => return None,
+            char => all.push(char),
+        }
+    }
+    all.push('/');
+    Some(all)
+}
+
+/// A piece that is filled in.
+pub(super) fn hole(piece: &Piece, names: &Names) -> String {
+    format!("${{{}}}", source(piece, names))
+}
+
+fn source(piece: &Piece, names: &Names) -> String {
+    let width = |width: u8| if width > 0 { format!(" width {width}") } else { String::new() };
+    match piece {
+        Piece::Literal(text) => format!("\"{}\"", escaped(text)),
+        Piece::Variable(name) => names.of_variable(name),
+        Piece::Random(from, to, digits) => format!("rand {from}..{to}{}", width(*digits)),
+        Piece::TimeMillis => "now ms".to_owned(),
+        Piece::TimeSeconds => "now".to_owned(),
+        Piece::Uuid => "uuid".to_owned(),
+        Piece::Counter(1, digits) => format!("seq{}", width(*digits)),
+        Piece::Counter(from, digits) => format!("seq from {from}{}", width(*digits)),
+        Piece::Round => "iteration".to_owned(),
+        Piece::Characters(n) => format!("chars {n}"),
+        Piece::UrlEncoded(piece) => format!("{}|url", source(piece, names)),
+        Piece::UserNumber => "user".to_owned(),
+    }
+}
+
+/// One line without control characters, for comments and names.
+pub(super) fn one_line(text: &str) -> String {
+    let plain: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
+    plain.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Whether a field of this name can stand in a scenario (RFC 9110 section 5.6.2).
+pub(super) fn is_header_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+        && !name.starts_with('#')
+}
+
+/// Cuts a URL behind its host and port, which must be known.
+pub(super) fn cut_origin(url: &Text, value: impl Fn(&Piece) -> Option<String>) -> Option<(String, Text)> {
+    let (mut origin, mut path) = (String::new(), Text::default());
+    let mut pieces = url.0.iter();
+    for piece in pieces.by_ref() {
+        let text = value(piece)?;
+        // Behind the scheme and its slashes the host ends at the next sign.
+        let scheme = format!("{origin}{text}").find("://").map(|at| at + 3);
+        let begin = scheme.map_or(usize::MAX, |at| at.saturating_sub(origin.len()));
+        let end = text.get(begin..).and_then(|rest| rest.find(['/', '?', '#']));
+        if let Some(end) = end {
+            let (before, behind) = text.split_at(begin + end);
+            origin.push_str(before);
+            path.push_str(behind);
+            break;
+        }
+        origin.push_str(&text);
+    }
+    pieces.for_each(|piece| path.push(piece.clone()));
+    origin.contains("://").then(|| (origin.clone(), with_slash(path)))
+}
+
+fn with_slash(path: Text) -> Text {
+    match path.0.first() {
+        Some(Piece::Literal(first)) if first.starts_with('/') => path,
+        _ => {
+            let mut all = Text::literal("/");
+            all.append(path);
+            all
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! `fathom app import`: what other tools recorded becomes a scenario.
+
+use std::{
+    fs,
+    io::{self, Read as _, Write as _},
+    path::{Path, PathBuf},
+};
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use fathom_app::import::{self, Assets, Format, Imported, SIZE_MAX, Wanted};
+
+use crate::exit::{Exit, Screen};
+
+const EXAMPLES: &str = "\
+Examples:
+  fathom app import shop.jmx -o shop.scenario
+  fathom app import recording.har --no-assets -o visit.scenario
+  fathom app import -            (paste what a browser copied as cURL, then Ctrl-D)
+
+What has no place in a scenario is told on stderr, and stands as a comment at its place. See docs/import.md.";
+
+pub(super) fn shape(command: Command) -> Command {
+    let path = || clap::value_parser!(PathBuf);
+    command
+        .arg(
+            Arg::new("file")
+                .value_name("FILE")
+                .required(true)
+                .num_args(1..)
+                .value_parser(path())
+                .help("HAR files, command lines of curl, test plans of JMeter; - for stdin"),
+        )
+        .arg(
+            Arg::new("out")
+                .short('o')
+                .long("output")
+                .value_name("OUT")
+                .value_parser(path())
+                .help("where to write the scenario, instead of stdout; for several files a folder"),
+        )
+        .arg(
+            Arg::new("format")
+                .long("format")
+                .value_name("FORMAT")
+                .value_parser(Format::ALL.map(Format::name))
+                .help("what the files are, if they do not show it"),
+        )
+        .arg(
+            Arg::new("no-assets")
+                .long("no-assets")
+                .action(ArgAction::SetTrue)
+                .help("leave out pictures, styles, scripts and fonts (HAR)"),
+        )
+        .arg(Arg::new("force").long("force").action(ArgAction::SetTrue).help("overwrite what is there"))
+        .after_help(EXAMPLES)
+}
+
+pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
+    let files: Vec<&PathBuf> = matches.get_many("file").into_iter().flatten().collect();
+    let told = matches.get_one::<String>("format");
+    let wanted = Wanted {
+        format: told.and_then(|name| Format::ALL.into_iter().find(|format| format.name() == name)),
+        assets: if matches.get_flag("no-assets") { Assets::LeftOut } else { Assets::Kept },
+    };
+    let out = matches.get_one::<PathBuf>("out");
+    if let (None, [_, _, ..]) = (out, files.as_slice()) {
+        return Err(Screen::new(Exit::Usage, "several files need a folder for their scenarios")
+            .line("try", "-o FOLDER")
+            .into());
+    }
+    // All are read before anything is written.
+    let mut scenarios = Vec::new();
+    for file in &files {
+        scenarios.push((*file, imported(file, wanted)?));
+    }
+    let is_one = scenarios.len() == 1;
+    for (file, scenario) in scenarios {
+        match out {
+            None => io::stdout().lock().write_all(scenario.text.as_bytes())?,
+            Some(out) if is_one => write(out, &scenario.text, matches.get_flag("force"))?,
+            Some(folder) => {
+                fs::create_dir_all(folder).map_err(|error| unusable("cannot make the folder", folder, &error))?;
+                let name = Path::new(file.file_name().unwrap_or_default()).with_extension("scenario");
+                write(&folder.join(name), &scenario.text, matches.get_flag("force"))?;
+            }
+        }
+        tell(file, &scenario);
+    }
+    Ok(Exit::Pass)
+}
+
+/// Reads one file, no more of it than is understood.
+fn imported(file: &Path, wanted: Wanted) -> anyhow::Result<Imported> {
+    let is_stdin = file == Path::new("-");
+    // One byte more shows that there is more.
+    let most = SIZE_MAX as u64 + 1;
+    let mut bytes = Vec::new();
+    let read = if is_stdin {
+        io::stdin().lock().take(most).read_to_end(&mut bytes)
+    } else {
+        fs::File::open(file).and_then(|file| file.take(most).read_to_end(&mut bytes))
+    };
+    read.map_err(|error| unusable("cannot read", file, &error))?;
+    let name = if is_stdin { "stdin".into() } else { file.file_name().unwrap_or_default().to_string_lossy() };
+    import::import(&bytes, wanted, &name).map_err(|error| {
+        let screen = Screen::new(
+            Exit::Usage,
+            format!("cannot import {}", if is_stdin { "stdin".into() } else { file.to_string_lossy() }),
+        );
+        let screen = screen.because(&error);
+        match error.hint() {
+            Some(hint) => screen.line("try", hint).into(),
+            None => screen.into(),
+        }
+    })
+}
+
+fn unusable(what: &str, file: &Path, error: &io::Error) -> anyhow::Error {
+    Screen::new(Exit::Usage, format!("{what} {}", file.display())).line("why", error.to_string()).into()
+}
+
+fn write(out: &Path, text: &str, is_forced: bool) -> anyhow::Result<()> {
+    let mut options = fs::File::options();
+    let options = options.write(true);
+    let options = if is_forced { options.create(true).truncate(true) } else { options.create_new(true) };
+    let file = options.open(out).and_then(|mut file| file.write_all(text.as_bytes()));
+    file.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => Screen::new(Exit::Usage, format!("{} is there already", out.display()))
+            .line("try", "another name, or --force to overwrite it")
+            .into(),
+        _ => unusable("cannot write", out, &error),
+    })
+}
+
+/// Says on stderr what was left out.
+fn tell(file: &Path, scenario: &Imported) {
+    let n = scenario.notes.len();
+    if n > 0 {
+        eprintln!(
+            "{}: {n} {} no place in the scenario:",
+            file.display(),
+            if n == 1 { "thing has" } else { "things have" }
+        );
+        scenario.notes.iter().for_each(|note| eprintln!("  {note}"));
+    }
+}

@@ -1,0 +1,23 @@
+//! What must hold for every input that is imported, whatever it claims to be.
+//!
+//! Shared by the fuzz targets and by the test of `app` that runs their corpora.
+
+use fathom_app::{
+    import::{Error, Format, Wanted, import},
+    scenario,
+};
+
+/// Either it is refused, or what is made of it is a scenario in its final form.
+pub(crate) fn imported(bytes: &[u8], format: Format) {
+    match import(bytes, Wanted { format: Some(format), ..Wanted::default() }, "seed") {
+        Ok(imported) => {
+            assert_eq!(scenario::format(&imported.text).as_ref(), Ok(&imported.text));
+            for note in &imported.notes {
+                assert!(!note.place.is_empty() && !note.what.is_empty(), "{note:?}");
+            }
+        }
+        // That is a mistake of ours and not of the input.
+        Err(Error::Unwritten { fault }) => panic!("{fault}: {}", bytes.escape_ascii()),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}

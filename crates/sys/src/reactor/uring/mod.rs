@@ -23,7 +23,7 @@ use io_uring::{cqueue, opcode, squeue, types::Fd};
 use self::{
     flight::{Bytes, Flight, Flights, Outbox, Stage as Sending, Unsent},
     memory::{Block, Pool},
-    ring::{GENERATIONS, Kind, Ring, Ticket, error},
+    ring::{End, GENERATIONS, Kind, Ring, Ticket, error},
 };
 use super::{Completion, Event, Fixed, Patience, Piece, Reactor, Token};
 use crate::{
@@ -600,7 +600,7 @@ impl Reactor for Uring {
     const NAME: &'static str = "io_uring";
 
     fn new(n_connections: u32) -> Result<Self> {
-        let ring = Ring::new()?;
+        let ring = Ring::new(n_connections)?;
         let lent = Lent {
             small: Pool::new(&ring.io, SMALL_GROUP, 0..SMALL.0, SMALL.1)?,
             large: Pool::new(&ring.io, LARGE_GROUP, SMALL.0..SMALL.0 + LARGE.0, LARGE.1)?,
@@ -693,18 +693,15 @@ impl Reactor for Uring {
             seat,
             Seat { generation: (generation + 1) % GENERATIONS, is_stale: seat.is_stale, ..Seat::default() },
         );
-        let ticket = |kind, place| Ticket { kind, generation, place };
-        let nobody = ticket(Kind::Cancel, token.0);
-        if closed.receiving != Receiving::Nothing {
-            self.ring.push_cancel(ticket(closed.receiving.kind(), token.0), nobody);
-        }
-        if closed.unconfirmed.is_some() {
-            self.ring.push_cancel(ticket(Kind::Send, token.0), nobody);
-        }
-        if let Some(Outbox { stage: Sending::Flying(number), .. }) = closed.outbox.as_deref() {
-            self.ring.push_cancel(Ticket { kind: Kind::Flight, generation: 0, place: *number }, nobody);
-        }
-        self.ring.close(socket);
+        let end = match closed.receiving {
+            Receiving::Connect | Receiving::Accept => {
+                let ticket = |kind| Ticket { kind, generation, place: token.0 };
+                self.ring.push_cancel(ticket(closed.receiving.kind()), ticket(Kind::Cancel));
+                End::Close
+            }
+            _ => End::Shutdown,
+        };
+        self.ring.close(socket, end);
     }
 
     fn socket(&self, token: Token) -> Option<&Socket> {

@@ -1,6 +1,6 @@
 //! The two queues of an `io_uring`, and how requests are known again in them.
 
-use std::{io, os::fd::RawFd};
+use std::{io, net::Shutdown, os::fd::RawFd};
 
 use fathom_model::units::Nanos;
 use io_uring::{
@@ -12,8 +12,20 @@ use crate::{Error, Result, clock, reactor::Batch, socket::SockAddr};
 
 /// Requests handed over with one call; more are handed over in between. Small, for the ring is walked through and takes cache.
 const REQUESTS: u32 = 256;
-/// Completions that fit before the kernel has to allocate for more.
-const COMPLETIONS: u32 = 2048;
+/// Completions that fit before the kernel has to allocate for more: at least so many …
+const COMPLETIONS_MIN: u32 = 2048;
+/// … and at most, however many connections there are. The kernel's table of requests that wait grows with them too, and with it the
+/// time to find one that is to be cancelled: `io_ring_ctx_alloc` in `io_uring/io_uring.c`.
+const COMPLETIONS_MAX: u32 = 1 << 13;
+
+/// How a socket ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// What waits on it has been cancelled.
+    Close,
+    /// With whatever waits on it: to cancel that, the kernel would have to find it among the requests of all sockets.
+    Shutdown,
+}
 
 /// What a completion belongs to, as the 64 bits that go with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,25 +76,26 @@ pub(super) struct Ring {
     /// The kernel copies an address when the request is handed over.
     addresses: Vec<SockAddr>,
     /// Closed sockets: their numbers must not be used again while a request with them waits to be handed over.
-    closing: Vec<crate::socket::Socket>,
+    closing: Vec<(crate::socket::Socket, End)>,
     /// What went wrong when the queue was full.
     broken: Option<Error>,
 }
 
 impl Ring {
-    pub(super) fn new() -> Result<Self> {
+    pub(super) fn new(n_connections: u32) -> Result<Self> {
+        let n_completions = n_connections.clamp(COMPLETIONS_MIN, COMPLETIONS_MAX);
         let io = IoUring::builder()
             .setup_single_issuer()
             // Completions are worked out when this thread asks for them, not whenever a packet interrupts it.
             .setup_defer_taskrun()
             .setup_submit_all()
-            .setup_cqsize(COMPLETIONS)
+            .setup_cqsize(n_completions)
             .dontfork()
             .build(REQUESTS)
             .map_err(|error| Error::new("io_uring_setup", error))?;
         Ok(Self {
             io,
-            done: Vec::with_capacity(COMPLETIONS as usize),
+            done: Vec::with_capacity(n_completions as usize),
             n_looked_at: 0,
             addresses: Vec::with_capacity(REQUESTS as usize),
             closing: Vec::new(),
@@ -141,9 +154,9 @@ impl Ring {
         unsafe { self.push(&request) };
     }
 
-    /// Keeps a socket open until no queued request can mean it.
-    pub(super) fn close(&mut self, socket: crate::socket::Socket) {
-        self.closing.push(socket);
+    /// Keeps a socket open until no queued request can mean it, and ends it then.
+    pub(super) fn close(&mut self, socket: crate::socket::Socket, end: End) {
+        self.closing.push((socket, end));
     }
 
     /// Hands over what is queued without waiting.
@@ -166,7 +179,12 @@ impl Ring {
     fn forget_handed_over(&mut self) {
         if self.io.submission().is_empty() {
             self.addresses.clear();
-            self.closing.clear();
+            for (socket, end) in self.closing.drain(..) {
+                if end == End::Shutdown {
+                    // Fails when the peer has ended it already.
+                    let _ = socket.shutdown(Shutdown::Both);
+                }
+            }
         }
     }
 

@@ -125,10 +125,10 @@ local function stream(to)
    local methods = {}
    function methods:write(...)
       say(to, ...)
-      return object
+      return true
    end
    function methods:flush()
-      return object
+      return true
    end
    function methods:setvbuf()
       return true
@@ -165,7 +165,7 @@ end
 function io.write(...)
    if output == screen then
       say(nil, ...)
-      return screen
+      return true
    end
    return output:write(...)
 end

@@ -74,7 +74,7 @@ impl Script {
                 .map_or(usize::MAX, |size| usize::try_from(size.0).unwrap_or(usize::MAX)),
             patience: settings.span("script-patience").unwrap_or(Nanos::from_secs(10)),
             is_lenient: settings.flag("lenient"),
-            is_found_here: !["connect-to", "proxy", "unix"].iter().any(|name| is_elsewhere(name)),
+            is_found_here: !["connect-to", "proxy", "unix"].iter().any(is_elsewhere),
             reach: Reach::of(settings, &target.host)?,
             args: std::iter::once(url).chain(words).collect(),
             path,

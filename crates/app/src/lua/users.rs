@@ -191,6 +191,10 @@ impl Users for Scripted {
     }
 
     fn turn(&mut self, seat: Seat, now: Nanos) -> Turn<'_> {
+        // A thread that has stopped sends no more, while the engine comes to its end.
+        if self.is_over() {
+            return Turn::Wait;
+        }
         let is_delayed = &mut self.is_delayed[seat.0 as usize];
         if std::mem::take(is_delayed) {
             match self.delay() {

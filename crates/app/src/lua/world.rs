@@ -485,6 +485,7 @@ mod tests {
         assert!(users.iter().all(|thread| !thread.is_over()), "what has not begun cannot be stopped");
         answer(&mut users[1], 0, ("HTTP/1.1 200 OK\r\nA: b", ""));
         assert_eq!((users[0].is_over(), users[1].is_over()), (false, true));
+        assert!(matches!(users[1].turn(Seat(0), Nanos::ZERO), Turn::Wait), "it sends no more");
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub const LENGTH_MISMATCHES: &str = "length_mismatches";
 /// The distribution of service times, each with the connect before it where the request was the first of its connection.
 pub const TOTAL_TIME: &str = "total_time_ns";
 
+/// TLS sessions that were resumed instead of agreed on anew; only where there is TLS.
+pub const TLS_RESUMED: &str = "tls_resumed";
+
 /// Names of what a server says of itself.
 pub mod facts {
     /// The head of an answer, as it was received.
@@ -37,4 +40,8 @@ pub mod facts {
     pub const TLS_VERSION: &str = "tls_version";
     /// The cipher suite of TLS.
     pub const TLS_CIPHER: &str = "tls_cipher";
+    /// The group in which TLS agreed on keys: `X25519`.
+    pub const TLS_GROUP: &str = "tls_group";
+    /// The size of the public key in the server's certificate, in bits.
+    pub const TLS_SERVER_KEY: &str = "tls_server_key_bits";
 }

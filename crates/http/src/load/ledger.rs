@@ -13,7 +13,7 @@ use fathom_engine::Error;
 use fathom_model::{Histogram, Settings, units::Nanos};
 use fathom_sys::clock;
 
-use crate::dial::Security;
+use crate::dial::{Channel, Opened, Security};
 
 /// So much of a log is written at a time: two thousand requests for one system call.
 const LOG_BYTES: usize = 64 * 1024;
@@ -69,6 +69,8 @@ pub(super) struct Books {
     pub(super) head: Option<String>,
     /// Of the first connection over TLS.
     pub(super) security: Option<Security>,
+    /// Handshakes that resumed the session of an earlier one.
+    pub(super) n_resumed: u64,
 }
 
 impl Books {
@@ -81,6 +83,7 @@ impl Books {
             self.head.clone_from(&other.head);
         }
         self.security = self.security.or(other.security);
+        self.n_resumed += other.n_resumed;
     }
 }
 
@@ -108,8 +111,10 @@ impl Ledger {
     }
 
     /// A connection is there, over TLS or not.
-    pub(super) fn secured(&mut self, security: Option<Security>) {
-        self.books.security = self.books.security.or(security);
+    pub(super) fn opened(&mut self, channel: &Channel, opened: Opened) {
+        self.books.n_resumed += u64::from(opened.resumed);
+        // Once is enough: the certificate is read for it.
+        self.books.security = self.books.security.or_else(|| channel.security());
     }
 
     /// A request of so many bytes was sent.

@@ -171,13 +171,13 @@ impl Load {
             ]
             .map(|(name, n)| (name.to_owned(), n)),
         );
+        if all.tls.count() > 0 {
+            record.totals.insert(names::TLS_RESUMED.to_owned(), all.books.n_resumed);
+            notes.push(resumed_note(&all));
+        }
         let Books { head, security, total, .. } = all.books;
-        let security = security.map(|Security { version, cipher }| {
-            [(names::facts::TLS_VERSION, version), (names::facts::TLS_CIPHER, cipher)]
-                .map(|(name, text)| (name, text.to_owned()))
-        });
         let head = head.map(|head| (names::facts::HEAD, head));
-        let facts = security.into_iter().flatten().chain(head);
+        let facts = security.iter().flat_map(security_facts).chain(head);
         record.facts.extend(facts.map(|(name, text)| (name.to_owned(), text)));
         let mut distributions = vec![
             (names::TOTAL_TIME, total),
@@ -202,6 +202,27 @@ impl Load {
         record.notes.push(self.way.note.clone());
         record
     }
+}
+
+/// What TLS agreed on, by the names of facts.
+fn security_facts(security: &Security) -> impl Iterator<Item = (&'static str, String)> {
+    let Security { version, cipher, group, server_key_bits } = *security;
+    let usual = [(names::facts::TLS_VERSION, version.to_owned()), (names::facts::TLS_CIPHER, cipher.to_owned())];
+    let group = group.map(|group| (names::facts::TLS_GROUP, group.to_owned()));
+    let bits = server_key_bits.map(|bits| (names::facts::TLS_SERVER_KEY, bits.to_string()));
+    usual.into_iter().chain(group).chain(bits)
+}
+
+/// Says so when handshakes were spared, which is less work for both ends.
+fn resumed_note(all: &Outcome) -> Option<Note> {
+    let (n_resumed, n) = (all.books.n_resumed, all.tls.count());
+    (n_resumed > 0).then(|| Note {
+        id: "tls-resumed".to_owned(),
+        text: format!(
+            "of {n} TLS sessions {n_resumed} were resumed, which is less work for both ends than a full handshake; \
+             `resumption off` resumes none"
+        ),
+    })
 }
 
 /// Says so when a server answered fast, but not with what was asked for.

@@ -29,7 +29,7 @@ use fathom_model::{
 use options::{Early, Options};
 use table::Times;
 use tempfile::TempDir;
-use text::{Failed, Outcome};
+use text::{Failed, Outcome, Security};
 
 use super::load::{self, Failures, Load, Refusal, Target};
 use crate::exit::Exit;
@@ -260,8 +260,7 @@ fn outcome(options: &Options, record: &Record) -> Outcome {
     let n_answered = total(count::REQUESTS);
     Outcome {
         server: request::field(fact(facts::HEAD).unwrap_or_default(), "server"),
-        security: fact(facts::TLS_VERSION)
-            .map(|version| text::security(version, fact(facts::TLS_CIPHER).unwrap_or_default())),
+        security: Security::of(&record.facts),
         document_bytes: total(FIRST_BODY_BYTES),
         took: record.measured_ns.1 - record.measured_ns.0,
         n_complete: n_answered + failures.total(),

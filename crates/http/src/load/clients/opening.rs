@@ -141,7 +141,7 @@ impl<R: Reactor> Clients<'_, R> {
         let State::Opening(connected_at) = connection.state else { return };
         connection.begin();
         connection.took += at - connected_at;
-        self.ledger.secured(connection.channel.security());
+        self.ledger.opened(&connection.channel, opened);
         if let Some(proxied_at) = opened.proxied_at {
             self.outcome.proxy.record((proxied_at - connected_at).0);
         }

@@ -36,6 +36,8 @@ pub const TLS_RESUMED: &str = "tls_resumed";
 pub mod facts {
     /// The head of an answer, as it was received.
     pub const HEAD: &str = "head";
+    /// The first answer as it began to come in: its head, and what came of its body with it.
+    pub const ANSWER: &str = "first_answer";
     /// The version of TLS: `TLSv1.3`.
     pub const TLS_VERSION: &str = "tls_version";
     /// The cipher suite of TLS.

@@ -176,6 +176,30 @@ fn ab_and_its_face_print_the_same_lines() {
 }
 
 #[test]
+fn ab_and_its_face_show_the_request_and_its_answer() {
+    let stage = Stage::new();
+    let Some(nginx) = nginx(&stage, "ab") else { return };
+    fs::write(stage.path("form"), "hello=world").unwrap();
+    let [index, post, error] = ["/", "/post", "/error"].map(|path| nginx.url(path));
+    let lines: [&[&str]; 4] = [
+        &["-v", "2", "-k", &index],
+        &["-v", "3", "-C", "a=b", &index],
+        &["-v", "4", "-p", "form", "-H", "X: y", &post],
+        &["-v", "2", &error],
+    ];
+    for words in lines {
+        let [theirs, ours] = [tool(&stage, "ab", words), face(&stage, "ab", words)].map(|ending| {
+            let text = ending.succeeded().stdout;
+            let shown = text.split_once("(be patient)").unwrap().1.split_once("..done").unwrap().0.to_owned();
+            // The second in which an answer was written is its own.
+            shown.lines().filter(|line| !line.starts_with("Date: ")).collect::<Vec<_>>().join("\n")
+        });
+        assert!(theirs.contains("INFO: ") && theirs.contains("LOG: header received:"), "{theirs}");
+        assert_eq!(ours, theirs, "{words:?}");
+    }
+}
+
+#[test]
 fn answers_that_vary_in_length_fail_for_ab_and_for_its_face() {
     let stage = Stage::new();
     let Some(nginx) = nginx(&stage, "ab") else { return };

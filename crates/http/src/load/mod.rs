@@ -175,9 +175,10 @@ impl Load {
             record.totals.insert(names::TLS_RESUMED.to_owned(), all.books.n_resumed);
             notes.push(resumed_note(&all));
         }
-        let Books { head, security, total, .. } = all.books;
-        let head = head.map(|head| (names::facts::HEAD, head));
-        let facts = security.iter().flat_map(security_facts).chain(head);
+        let Books { head, answer, security, total, .. } = all.books;
+        let texts = [(names::facts::HEAD, head), (names::facts::ANSWER, answer)];
+        let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text?)));
+        let facts = security.iter().flat_map(security_facts).chain(texts);
         record.facts.extend(facts.map(|(name, text)| (name.to_owned(), text)));
         let mut distributions = vec![
             (names::TOTAL_TIME, total),

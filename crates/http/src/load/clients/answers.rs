@@ -52,6 +52,7 @@ impl<R: Reactor> Clients<'_, R> {
             }
             let Some(ask) = self.asked.front(idx, connection) else { return Err(Malformed::Surplus) };
             connection.first_byte.get_or_insert(at);
+            self.ledger.received(&bytes[used..]);
             let heads = &mut self.lanes[usize::from(connection.lane)].heads[usize::from(ask.number)];
             match connection.reader.take(&bytes[used..], heads)? {
                 Progress::Partial => return Ok(followed),

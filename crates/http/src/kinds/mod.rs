@@ -4,7 +4,7 @@ mod answering;
 mod closed;
 mod metrics;
 mod open;
-mod options;
+pub(crate) mod options;
 
 pub use closed::Closed;
 use fathom_engine::TestKind;

@@ -7,6 +7,47 @@ use crate::{dial::options, responder};
 /// The most requests under way on one connection; peers of this field go up to a few dozen.
 pub(crate) const PIPELINE_MAX: u64 = 256;
 
+/// How many threads ask.
+pub(crate) const THREADS: OptionDoc = OptionDoc {
+    name: "threads",
+    value: ValueKind::Count(1, 1024),
+    default: None,
+    help: "worker threads of the initiator; one per core of its role unless given",
+};
+
+/// When is given up.
+pub(crate) const TIMEOUT: OptionDoc = OptionDoc {
+    name: "timeout",
+    value: ValueKind::Span,
+    // Longer than the first three retransmissions of a lost segment (200, 400 and 800 ms) and of a lost SYN (1 and 2 s).
+    default: Some("5s"),
+    help: "how long a connect, and an answer, may take",
+};
+
+/// The kernel's way.
+pub(crate) const REACTOR: OptionDoc = OptionDoc {
+    name: "reactor",
+    value: ValueKind::Choice(&["auto", "io_uring", "epoll"]),
+    default: Some("auto"),
+    help: "the kernel's way of serving many connections; auto is io_uring where it is to be had",
+};
+
+/// How many answers are dealt with together.
+pub(crate) const BATCH: OptionDoc = OptionDoc {
+    name: "batch",
+    value: ValueKind::Count(1, 1024),
+    default: None,
+    help: "answers to collect before they are dealt with (io_uring); follows the load unless given",
+};
+
+/// How long they may wait for one another.
+pub(crate) const BATCH_WAIT: OptionDoc = OptionDoc {
+    name: "batch-wait",
+    value: ValueKind::Span,
+    default: Some("100us"),
+    help: "how long an answer may wait for others to be dealt with together",
+};
+
 /// What both kinds have beside what belongs to connections and requests.
 const LOAD: [OptionDoc; 6] = [
     OptionDoc {
@@ -15,31 +56,15 @@ const LOAD: [OptionDoc; 6] = [
         default: Some("32"),
         help: "connections that are kept busy; in an open load the most that are opened",
     },
-    OptionDoc {
-        name: "threads",
-        value: ValueKind::Count(1, 1024),
-        default: None,
-        help: "worker threads of the initiator; one per core of its role unless given",
-    },
+    THREADS,
     OptionDoc {
         name: "requests",
         value: ValueKind::Count(1, u64::MAX),
         default: None,
         help: "end after so many requests, if the time is not over before",
     },
-    OptionDoc {
-        name: "timeout",
-        value: ValueKind::Span,
-        // Longer than the first three retransmissions of a lost segment (200, 400 and 800 ms) and of a lost SYN (1 and 2 s).
-        default: Some("5s"),
-        help: "how long a connect, and an answer, may take",
-    },
-    OptionDoc {
-        name: "reactor",
-        value: ValueKind::Choice(&["auto", "io_uring", "epoll"]),
-        default: Some("auto"),
-        help: "the kernel's way of serving many connections; auto is io_uring where it is to be had",
-    },
+    TIMEOUT,
+    REACTOR,
     OptionDoc {
         name: "timestamps",
         value: ValueKind::Choice(&["user", "kernel"]),
@@ -74,18 +99,8 @@ const CLOSED: [OptionDoc; 6] = [
         default: None,
         help: "end the work of a worker at its so many-th failure",
     },
-    OptionDoc {
-        name: "batch",
-        value: ValueKind::Count(1, 1024),
-        default: None,
-        help: "answers to collect before they are dealt with (io_uring); follows the load unless given",
-    },
-    OptionDoc {
-        name: "batch-wait",
-        value: ValueKind::Span,
-        default: Some("100us"),
-        help: "how long an answer may wait for others to be dealt with together",
-    },
+    BATCH,
+    BATCH_WAIT,
 ];
 
 /// What only an open load has.
@@ -114,15 +129,22 @@ const N_COMMON: usize =
     LOAD.len() + options::REQUEST.len() + options::DIALING.len() + options::TLS.len() + responder::OPTIONS.len();
 
 /// The options of `http_closed`.
-pub(super) const OF_CLOSED: &[OptionDoc] = &joined::<{ N_COMMON + CLOSED.len() }>(&CLOSED);
+pub(super) const OF_CLOSED: &[OptionDoc] = &of::<{ N_COMMON + CLOSED.len() }>(&CLOSED);
 /// The options of `http_open`.
-pub(super) const OF_OPEN: &[OptionDoc] = &joined::<{ N_COMMON + OPEN.len() }>(&OPEN);
+pub(super) const OF_OPEN: &[OptionDoc] = &of::<{ N_COMMON + OPEN.len() }>(&OPEN);
 
 /// The table of a kind: what it has alone stands behind the load, where it belongs.
-const fn joined<const N: usize>(own: &[OptionDoc]) -> [OptionDoc; N] {
-    let parts: [&[OptionDoc]; 6] =
-        [&LOAD, own, &options::REQUEST, &options::DIALING, &options::TLS, &responder::OPTIONS];
-    let mut all = [LOAD[0]; N];
+const fn of<const N: usize>(own: &[OptionDoc]) -> [OptionDoc; N] {
+    joined(&[&LOAD, own, &options::REQUEST, &options::DIALING, &options::TLS, &responder::OPTIONS])
+}
+
+/// Tables of options behind one another, as one; `N` is the number of their rows.
+///
+/// # Panics
+/// When `N` is another number.
+#[must_use]
+pub const fn joined<const N: usize>(parts: &[&[OptionDoc]]) -> [OptionDoc; N] {
+    let mut all = [THREADS; N];
     let (mut part, mut n) = (0, 0);
     while part < parts.len() {
         let mut row = 0;

@@ -3,7 +3,18 @@
 //! The engine moves bytes, follows answers and takes the times; [`Users`] decide. Both run in one thread, and each worker has
 //! users of its own: nothing is shared. Knows no language in which users are written.
 
+mod coming;
+mod crowd;
+mod options;
+
 use fathom_model::units::Nanos;
+
+pub use self::{
+    coming::Coming,
+    crowd::{Crowd, Row},
+    options::OPTIONS,
+};
+pub use crate::kinds::options::joined;
 
 /// The place of a user in its worker: small dense numbers. A user has one connection at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

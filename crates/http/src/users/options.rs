@@ -1,0 +1,20 @@
+//! What people may say of the connections of scripted users: rows for the tables of their kinds.
+
+use fathom_model::OptionDoc;
+
+use crate::{
+    dial::options::{DIALING, REQUEST, TLS},
+    kinds::options::{BATCH, BATCH_WAIT, REACTOR, THREADS, TIMEOUT, joined},
+};
+
+/// Which thread asks, and when is given up.
+const ENGINE: [OptionDoc; 5] = [THREADS, TIMEOUT, REACTOR, BATCH, BATCH_WAIT];
+
+/// The options of a kind of scripted users beside its own: the servers, how they are reached, and how the engine works.
+///
+/// A kind joins them to its own rows with [`joined`].
+pub const OPTIONS: [OptionDoc; 1 + ENGINE.len() + DIALING.len() + TLS.len()] =
+    joined(&[&[URL], &ENGINE, &DIALING, &TLS]);
+
+/// The servers, in the words of all that asks.
+const URL: OptionDoc = REQUEST[0];

@@ -6,6 +6,8 @@ pub const ATTEMPTS: &str = "attempts";
 pub const ERRORS: &str = "errors";
 /// Connections that the server ended after an answer, as it may.
 pub const CLOSED_BY_SERVER: &str = "closed_by_server";
+/// Requests that were over once they were sent, as nobody wanted their answers; only with `leave`.
+pub const LEFT: &str = "left";
 /// Requests whose answer was still on its way when the trial ended.
 pub const UNFINISHED: &str = "unfinished";
 /// Requests that were due and never sent, because no connection became free before the end.

@@ -279,7 +279,15 @@ fn webbench_has_its_two_lines() {
     };
     let (pages, answered) = (number("Speed="), number("Requests: "));
     assert!(answered > 10 && pages == answered * 60, "{}", ending.stdout);
-    face(&stage, "webbench", &["-9", &nginx.url("/")]).refused(2, &["--http09"]);
+    for options in ["-9", "-f", "-9f"] {
+        let ending = face(&stage, "webbench", &["-t", "1", "-c", "2", options, &nginx.url("/")]).succeeded();
+        let n = |behind: &str, end: &str| {
+            let text = ending.stdout.split(behind).nth(1).unwrap();
+            text.split(end).next().unwrap().trim().parse::<u64>().unwrap()
+        };
+        assert!(n("Requests:", "susceed") > 10 && n("susceed,", "failed") == 0, "{options}: {}", ending.stdout);
+        assert_eq!(n("pages/min,", "bytes/sec") > 0, !options.contains('f'), "{options}: {}", ending.stdout);
+    }
 }
 
 #[test]

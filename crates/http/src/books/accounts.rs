@@ -62,6 +62,17 @@ impl<'a> Accounts<'a> {
         }
     }
 
+    /// A request is over without an answer, as was wanted; it has no status.
+    pub(crate) fn left(&mut self, entry: &Entry) {
+        self.add(Counter::Requests, 1);
+        self.add(Counter::Attempts, 1);
+        self.outcome.n_left += 1;
+        self.ledger.answered(entry);
+        if entry.counts {
+            self.outcome.service.record(entry.service.0);
+        }
+    }
+
     /// Counts what went wrong.
     pub(crate) fn count_fault(&mut self, fault: Fault) {
         *self.outcome.faults.entry(fault).or_default() += 1;

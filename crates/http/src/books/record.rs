@@ -22,7 +22,16 @@ pub(crate) fn record<W>(conducted: &Conducted<W>, all: Outcome, (target, way): (
         record.measured_ns = (Nanos::ZERO, conducted.ended());
     }
     record.errors = all.faults.iter().map(|(fault, n)| (fault.to_string(), *n)).collect();
-    let notes = [status_note(&record), bounds_note(all.n_bounds), discard_note(&all), resumed_note(&all.opening)];
+    let notes = [
+        status_note(&record),
+        bounds_note(all.n_bounds),
+        discard_note(&all),
+        resumed_note(&all.opening),
+        left_note(all.n_left),
+    ];
+    if all.n_left > 0 {
+        record.totals.insert(names::LEFT.to_owned(), all.n_left);
+    }
     let Books { head, answer, security, total, n_bytes_sent, n_bytes_of_bodies, n_mismatches } = all.books;
     record.totals.extend(
         [
@@ -103,6 +112,17 @@ fn bounds_note(n_bounds: u64) -> Option<Note> {
         text: "requests without an answer in time are among the latencies with the time that they were waited for: \
                their true latency is longer"
             .to_owned(),
+    })
+}
+
+/// Says so when nobody waited for answers, so that the numbers are those of sending alone.
+fn left_note(n_left: u64) -> Option<Note> {
+    (n_left > 0).then(|| Note {
+        id: "answers-left".to_owned(),
+        text: format!(
+            "of {n_left} requests nobody waited for the answer: they were over once they were sent, so rate and latency \
+             say little about the server"
+        ),
     })
 }
 

@@ -74,7 +74,7 @@ const LOAD: [OptionDoc; 6] = [
 ];
 
 /// What only a closed loop has.
-const CLOSED: [OptionDoc; 6] = [
+const CLOSED: [OptionDoc; 7] = [
     OptionDoc {
         name: "pipeline",
         value: ValueKind::Count(1, PIPELINE_MAX),
@@ -92,6 +92,12 @@ const CLOSED: [OptionDoc; 6] = [
         value: ValueKind::Flag,
         default: None,
         help: "keep the beginning of the first answer in the record",
+    },
+    OptionDoc {
+        name: "leave",
+        value: ValueKind::Flag,
+        default: None,
+        help: "close each connection when its one request is sent, without the answer",
     },
     OptionDoc {
         name: "give-up",

@@ -234,6 +234,7 @@ impl<'a, R: Reactor> Clients<'a, R> {
                 Event::Discarded(count) => self.discarded(idx, count, at),
                 Event::Ended => self.ended(idx, at),
                 Event::Failed(error) => self.broken(idx, &error, at),
+                Event::Sent if self.target.leaves => self.left_alone(idx, at),
                 Event::Sent | Event::Accepted(_) => {}
             }
         }

@@ -1,6 +1,6 @@
 //! Faces beside the tools that they stand for: the same words, the same server, the same lines.
 
-use std::{env, fs, os::unix::fs::symlink, path::Path};
+use std::{env, fs, net::TcpListener, os::unix::fs::symlink, path::Path};
 
 use crate::{
     nginx::Nginx,
@@ -196,6 +196,28 @@ fn ab_and_its_face_show_the_request_and_its_answer() {
         });
         assert!(theirs.contains("INFO: ") && theirs.contains("LOG: header received:"), "{theirs}");
         assert_eq!(ours, theirs, "{words:?}");
+    }
+}
+
+#[test]
+fn ab_and_its_face_say_the_same_of_tls() {
+    let stage = Stage::new();
+    if !is_installed("ab") {
+        return skip("needs ab");
+    }
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let words = ["serve", "--only", "http", "--listen", "127.0.0.1", "--http-port", &port, "--http-tls"];
+    let server = stage.start(words);
+    server.says("https");
+    for version in ["TLS1.2", "TLS1.3"] {
+        let words = ["-n", "3", "-f", version, &format!("https://localhost:{port}/")];
+        let [theirs, ours] = [tool(&stage, "ab", &words), face(&stage, "ab", &words)].map(|ending| {
+            let text = ending.succeeded().stdout;
+            let of_tls = |line: &&str| line.contains("TLS") || line.starts_with("Server Temp Key:");
+            text.lines().filter(of_tls).map(str::to_owned).collect::<Vec<_>>()
+        });
+        assert_eq!(theirs.len(), 3, "{theirs:?}");
+        assert_eq!(ours, theirs, "{version}");
     }
 }
 

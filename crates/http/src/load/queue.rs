@@ -67,21 +67,21 @@ impl Iterator for Share {
     }
 }
 
-/// The requests that are due and not yet started.
+/// The requests, or the users, that are due and not yet started.
 #[derive(Debug)]
-pub(crate) struct Queue {
-    ahead: Peekable<Share>,
-    behind: Share,
+pub(crate) struct Queue<I: Iterator<Item = Nanos> = Share> {
+    ahead: Peekable<I>,
+    behind: I,
     n_due: u64,
     n_started: u64,
     /// The numbers of the requests that became due while connections were free and the worker did not look.
     overslept: Range<u64>,
 }
 
-impl Queue {
+impl<I: Iterator<Item = Nanos> + Clone> Queue<I> {
     /// The queue before the first arrival.
-    pub(crate) fn new(share: Share) -> Self {
-        Self { ahead: share.clone().peekable(), behind: share, n_due: 0, n_started: 0, overslept: 0..0 }
+    pub(crate) fn new(arrivals: I) -> Self {
+        Self { ahead: arrivals.clone().peekable(), behind: arrivals, n_due: 0, n_started: 0, overslept: 0..0 }
     }
 
     /// When the next request becomes due that was not noticed yet; nothing when none will.

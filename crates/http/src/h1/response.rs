@@ -168,7 +168,10 @@ mod tests {
         for piece in ["HTTP/1.1 404 No\r\n\r\n", "more"] {
             assert_eq!(reader.take(piece.as_bytes(), &mut heads), Ok(Progress::Partial));
         }
-        assert_eq!(reader.end(), Some(Answer { status: 200, persistence: Persistence::Closes, body_bytes: 23 }));
+        assert_eq!(
+            reader.end(),
+            Some(Answer { status: 200, persistence: Persistence::Closes, body_bytes: 23, interim_bytes: 0 })
+        );
     }
 
     const RESPONSES: &[(&str, u16)] = &[

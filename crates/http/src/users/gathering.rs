@@ -266,7 +266,7 @@ impl<'a, R: Reactor, U: Users> Gathering<'a, R, U> {
         if hall.over_at.is_some() {
             return hall.shut(seat);
         }
-        hall.accounts.connected(connection.line.channel.security());
+        hall.accounts.connected(&connection.line.channel);
         if let Err(fault) = hall.send_kept(seat) {
             self.fail(seat, fault, at);
         }

@@ -1,10 +1,11 @@
 //! Connections on their way from a name to HTTP, as every engine of this layer needs them.
 //!
 //! A [`Line`] is one connection; the [`Switchboard`] of a worker opens and closes lines, decrypts what comes on them, and says
-//! what became of it. When to connect and what to ask is an engine's business. Knows no request and no user.
+//! what became of it to the engine that is its [`Subscriber`]. When to connect and what to ask is that engine's business. Knows no request and no user.
 
 mod fault;
 mod line;
+mod subscriber;
 mod sweep;
 mod switchboard;
 mod target;
@@ -20,6 +21,7 @@ use fathom_sys::{limits, reactor::Token};
 pub(crate) use self::{
     fault::{Cause, Fault, Faults, Stage},
     line::Line,
+    subscriber::Subscriber,
     sweep::Sweep,
     switchboard::{Heard, OpeningTimes, Switchboard},
     target::{ADDRESS, Target},

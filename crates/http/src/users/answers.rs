@@ -6,14 +6,14 @@ use fathom_model::units::Nanos;
 use fathom_sys::reactor::{Piece, Reactor};
 
 use super::{
-    Answered, Place, Seat, Users, Wants,
+    Answered, Failed, FailedStage, Place, Seat, Users, Wants,
     connection::{Connection, Doing, without_interim},
-    gathering::Gathering,
+    gathering::{Gathering, NEXT},
 };
 use crate::{
     books::Counter,
     h1::{Answer, Malformed, Persistence, Progress},
-    lines::{Cause, Fault, Stage, Switchboard, token},
+    lines::{Cause, Fault, Line, Stage, Subscriber, Switchboard, pause, token},
 };
 
 /// Where a connection stands after some bytes.
@@ -36,15 +36,42 @@ struct End<'a> {
     at: Nanos,
 }
 
-impl<R: Reactor, U: Users> Gathering<'_, R, U> {
-    /// What has arrived, plain or not.
-    pub(super) fn received(&mut self, seat: usize, piece: Piece, at: Nanos) {
+impl<R: Reactor, U: Users> Subscriber for Gathering<'_, R, U> {
+    type Reactor = R;
+
+    #[inline]
+    fn line(&mut self, seat: usize) -> (&mut Switchboard<R>, &mut Line) {
+        (&mut self.hall.board, &mut self.hall.connections[seat].line)
+    }
+
+    fn n_lines(&self) -> usize {
+        self.hall.connections.len()
+    }
+
+    fn count_received(&mut self, n_bytes: u64) {
+        self.hall.accounts.add(Counter::BytesReceived, n_bytes);
+    }
+
+    fn count_fault(&mut self, fault: Fault) {
+        self.hall.accounts.count_fault(fault);
+    }
+
+    /// A connection is there, and what waited for it is sent.
+    fn ready(&mut self, seat: usize, at: Nanos) {
         let hall = &mut self.hall;
-        hall.accounts.add(Counter::BytesReceived, hall.board.reactor.bytes(&piece).len() as u64);
-        if !hall.connections[seat].line.channel.is_plain() {
-            let heard = hall.board.take(seat, &mut hall.connections[seat].line, (piece, at));
-            return self.heard(seat, heard, at);
+        let connection = &mut hall.connections[seat];
+        connection.begin();
+        if hall.over_at.is_some() {
+            return hall.shut(seat);
         }
+        hall.accounts.connected(&connection.line.channel);
+        if let Err(fault) = hall.send_kept(seat) {
+            self.fail(seat, fault, at);
+        }
+    }
+
+    /// What has arrived, plain or not.
+    fn received(&mut self, seat: usize, piece: Piece, at: Nanos) {
         let followed = self.follow(seat, Some(&piece), at);
         self.hall.board.reactor.release(piece);
         self.followed(seat, followed, at);
@@ -52,13 +79,84 @@ impl<R: Reactor, U: Users> Gathering<'_, R, U> {
     }
 
     /// What a channel has decrypted.
-    pub(super) fn decrypted(&mut self, seat: usize, at: Nanos) {
+    fn decrypted(&mut self, seat: usize, at: Nanos) {
         if !self.hall.board.desk.plain().is_empty() && self.hall.connections[seat].line.is_open() {
             let followed = self.follow(seat, None, at);
             self.followed(seat, followed, at);
         }
     }
 
+    /// Goes on where a part of a body was thrown away.
+    fn discarded(&mut self, seat: usize, count: u64, at: Nanos) {
+        if let Some(answer) = self.hall.connections[seat].reader.skip(count) {
+            self.ends_with(seat, answer, at);
+        }
+    }
+
+    /// The server has ended the connection, which may be the end of its answer.
+    fn ended(&mut self, seat: usize, at: Nanos) {
+        let connection = &self.hall.connections[seat];
+        if let Some(fault) = connection.line.channel.cut() {
+            return self.fail(seat, Fault::dial(fault), at);
+        }
+        let Some(pending) = connection.sent() else { return self.closed_by_server(seat) };
+        if let Some(answer) = connection.reader.end() {
+            // Whatever its head says of the connection.
+            return self.ends_with(seat, Answer { persistence: Persistence::Closes, ..answer }, at);
+        }
+        if connection.may_repeat() {
+            return self.repeat(seat);
+        }
+        let cause = if pending.first_byte_at.is_none() { Cause::Closed } else { Cause::Cut };
+        self.fail(seat, Fault { stage: Stage::Read, cause }, at);
+    }
+
+    /// The socket does not work any more.
+    fn broken(&mut self, seat: usize, error: &fathom_sys::Error, at: Nanos) {
+        let connection = &self.hall.connections[seat];
+        let stage = match connection.line.stage() {
+            Some(stage) => stage,
+            // Nobody asked for anything: it is closed, if not politely.
+            None if connection.sent().is_none() => return self.closed_by_server(seat),
+            None if connection.may_repeat() => return self.repeat(seat),
+            None if error.call == "send" => Stage::Send,
+            None => Stage::Read,
+        };
+        self.fail(seat, Fault::system(stage, error), at);
+    }
+
+    /// Counts a failure, gives the connection up, and tells the user if it was waiting for an answer.
+    fn fail(&mut self, seat: usize, fault: Fault, at: Nanos) {
+        let Self { users, hall, .. } = self;
+        let was_opening = hall.connections[seat].line.is_opening();
+        if was_opening {
+            hall.board.missed();
+        }
+        if hall.accounts.failed(fault) {
+            hall.over_at.get_or_insert(at);
+        }
+        hall.shut(seat);
+        let connection = &mut hall.connections[seat];
+        match connection.doing {
+            // Nobody asked for what came.
+            Doing::Vacant | Doing::Resting | Doing::Waiting => return,
+            Doing::Turn => return hall.rest(seat, at + NEXT),
+            Doing::Asking => {}
+        }
+        hall.n_asking -= 1;
+        connection.n_failures += 1;
+        let n_failures = connection.n_failures;
+        let sent_at = connection.pending.take().map_or(at, |pending| pending.sent_at);
+        let stage = stage(fault, was_opening);
+        let failed = Failed { cause: hall.words(fault), stage, sent_at, ended_at: at };
+        users.failed(Seat(token(seat).0), &failed);
+        // A connection that had worked is opened anew at once, others after a pause: a server that is down is not stormed.
+        let pause = if n_failures == 1 && !was_opening { NEXT } else { pause(n_failures) };
+        hall.rest(seat, at + pause);
+    }
+}
+
+impl<R: Reactor, U: Users> Gathering<'_, R, U> {
     fn followed(&mut self, seat: usize, followed: Result<Followed, Fault>, at: Nanos) {
         match followed {
             Ok(Followed::Within) => {}
@@ -113,14 +211,6 @@ impl<R: Reactor, U: Users> Gathering<'_, R, U> {
         }
     }
 
-    /// Goes on where a part of a body was thrown away.
-    pub(super) fn discarded(&mut self, seat: usize, count: u64, at: Nanos) {
-        self.hall.accounts.add(Counter::BytesReceived, count);
-        if let Some(answer) = self.hall.connections[seat].reader.skip(count) {
-            self.ends_with(seat, answer, at);
-        }
-    }
-
     /// An answer has ended where no bytes show it: with those thrown away, or with the connection.
     fn ends_with(&mut self, seat: usize, answer: Answer, at: Nanos) {
         let hall = &mut self.hall;
@@ -131,38 +221,6 @@ impl<R: Reactor, U: Users> Gathering<'_, R, U> {
         hall.spare.give(message);
         hall.n_asking -= u64::from(followed.is_ok_and(|followed| followed != Followed::Within));
         self.followed(seat, followed, at);
-    }
-
-    /// The server has ended the connection, which may be the end of its answer.
-    pub(super) fn ended(&mut self, seat: usize, at: Nanos) {
-        let connection = &self.hall.connections[seat];
-        if let Some(fault) = connection.line.channel.cut() {
-            return self.fail(seat, Fault::dial(fault), at);
-        }
-        let Some(pending) = connection.sent() else { return self.closed_by_server(seat) };
-        if let Some(answer) = connection.reader.end() {
-            // Whatever its head says of the connection.
-            return self.ends_with(seat, Answer { persistence: Persistence::Closes, ..answer }, at);
-        }
-        if connection.may_repeat() {
-            return self.repeat(seat);
-        }
-        let cause = if pending.first_byte_at.is_none() { Cause::Closed } else { Cause::Cut };
-        self.fail(seat, Fault { stage: Stage::Read, cause }, at);
-    }
-
-    /// The socket does not work any more.
-    pub(super) fn broken(&mut self, seat: usize, error: &fathom_sys::Error, at: Nanos) {
-        let connection = &self.hall.connections[seat];
-        let stage = match connection.line.stage() {
-            Some(stage) => stage,
-            // Nobody asked for anything: it is closed, if not politely.
-            None if connection.sent().is_none() => return self.closed_by_server(seat),
-            None if connection.may_repeat() => return self.repeat(seat),
-            None if error.call == "send" => Stage::Send,
-            None => Stage::Read,
-        };
-        self.fail(seat, Fault::system(stage, error), at);
     }
 
     /// The server takes no further request on a connection, as it may say after any answer.
@@ -216,4 +274,14 @@ fn told<U: Users>(
         Persistence::Stays => Followed::Answered,
         Persistence::Closes => Followed::Closes,
     })
+}
+
+/// Where a request failed, as far as users tell that apart.
+fn stage(fault: Fault, was_opening: bool) -> FailedStage {
+    match (fault.stage, fault.cause) {
+        _ if was_opening => FailedStage::Connect,
+        (_, Cause::Timeout) => FailedStage::Timeout,
+        (Stage::Send, _) => FailedStage::Send,
+        _ => FailedStage::Read,
+    }
 }

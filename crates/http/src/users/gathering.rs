@@ -6,26 +6,22 @@
 
 use fathom_engine::{Error, Phase, Stop};
 use fathom_model::units::Nanos;
-use fathom_sys::{
-    clock,
-    reactor::{Completion, Event, Reactor},
-};
+use fathom_sys::{clock, reactor::Reactor};
 
 use super::{
-    Failed, FailedStage, Seat, Turn, Users, Window,
+    Seat, Turn, Users, Window,
     connection::{Connection, Doing},
     hall::Hall,
 };
 use crate::{
     books::{Counter, Outcome},
-    dial::LookedUp,
     h1::HeadReader,
-    lines::{COMPLETIONS_MAX, Cause, DRAIN, Fault, Heard, Stage, pause, token},
+    lines::{COMPLETIONS_MAX, Cause, DRAIN, Fault, Stage, Subscriber, token},
     load::queue::{Free, Late},
 };
 
 /// Behind any time that has come: what happens then happens in the next round.
-const NEXT: Nanos = Nanos(1);
+pub(super) const NEXT: Nanos = Nanos(1);
 
 /// Users and the hall in which they are.
 pub(super) struct Gathering<'a, R, U> {
@@ -58,6 +54,7 @@ impl<'a, R: Reactor, U: Users> Gathering<'a, R, U> {
             for _ in 0..COMPLETIONS_MAX {
                 let Some(completion) = self.hall.board.reactor.next() else { break };
                 self.attend(completion);
+                self.attend_due();
             }
         }
     }
@@ -89,25 +86,8 @@ impl<'a, R: Reactor, U: Users> Gathering<'a, R, U> {
         hall.over_at.is_some_and(|at| hall.n_asking == 0 || now >= at + drain)
     }
 
-    fn attend(&mut self, completion: Completion) {
-        let Completion { token, at, event } = completion;
-        let seat = token.0 as usize;
-        if seat == self.hall.connections.len() {
-            self.heard_bell(event, at);
-        } else {
-            match event {
-                Event::Connected => {
-                    let heard = self.hall.board.connected(seat, &mut self.hall.connections[seat].line, at);
-                    self.heard(seat, heard, at);
-                }
-                Event::Received(piece) => self.received(seat, piece, at),
-                Event::Discarded(count) => self.discarded(seat, count, at),
-                Event::Ended => self.ended(seat, at),
-                Event::Failed(error) => self.broken(seat, &error, at),
-                Event::Sent | Event::Accepted(_) => {}
-            }
-        }
-        // A batch of answers may take longer than it is to the next rest's end.
+    /// What is due between two answers: a batch of them may take longer than it is until then.
+    fn attend_due(&mut self) {
         if let Some(due) = self.hall.next_due() {
             let now = clock::now();
             if due <= now {
@@ -214,92 +194,8 @@ impl<'a, R: Reactor, U: Users> Gathering<'a, R, U> {
             if let Some(pending) = &mut connection.pending {
                 pending.sent_at = now;
             }
-            if let Err(fault) = self.hall.board.call(seat, &mut connection.line, now) {
-                self.fail(seat, fault, now);
-            }
+            self.call(seat, now);
         }
-    }
-
-    /// Answers of the resolver are there.
-    fn heard_bell(&mut self, event: Event, at: Nanos) {
-        self.hall.board.heard_bell(event);
-        while let Some(looked_up) = self.hall.board.looked_up(at) {
-            match looked_up {
-                LookedUp::Renewed { outcome: Ok(()), .. } => {}
-                LookedUp::Renewed { outcome: Err(fault), .. } => self.hall.accounts.count_fault(Fault::dial(fault)),
-                LookedUp::Place { token, place, .. } => {
-                    let seat = token as usize;
-                    let line = &mut self.hall.connections[seat].line;
-                    if let Err(fault) = self.hall.board.found(seat, line, (place, at)) {
-                        self.fail(seat, fault, at);
-                    }
-                }
-            }
-        }
-    }
-
-    /// What became of something that was heard on a line.
-    pub(super) fn heard(&mut self, seat: usize, heard: Result<Heard, Fault>, at: Nanos) {
-        match heard {
-            Err(fault) => self.fail(seat, fault, at),
-            Ok(Heard::Nothing) => {}
-            Ok(Heard::Ready) => {
-                self.ready(seat, at);
-                self.decrypted(seat, at);
-            }
-            Ok(Heard::Data) => self.decrypted(seat, at),
-            Ok(Heard::Ended) => {
-                self.decrypted(seat, at);
-                // What was decrypted may have been the end of the connection already.
-                if self.hall.connections[seat].line.is_open() {
-                    self.ended(seat, at);
-                }
-            }
-        }
-    }
-
-    /// A connection is there, and what waited for it is sent.
-    fn ready(&mut self, seat: usize, at: Nanos) {
-        let hall = &mut self.hall;
-        let connection = &mut hall.connections[seat];
-        connection.begin();
-        if hall.over_at.is_some() {
-            return hall.shut(seat);
-        }
-        hall.accounts.connected(&connection.line.channel);
-        if let Err(fault) = hall.send_kept(seat) {
-            self.fail(seat, fault, at);
-        }
-    }
-
-    /// Counts a failure, gives the connection up, and tells the user if it was waiting for an answer.
-    pub(super) fn fail(&mut self, seat: usize, fault: Fault, at: Nanos) {
-        let Self { users, hall, .. } = self;
-        let was_opening = hall.connections[seat].line.is_opening();
-        if was_opening {
-            hall.board.missed();
-        }
-        if hall.accounts.failed(fault) {
-            hall.over_at.get_or_insert(at);
-        }
-        hall.shut(seat);
-        let connection = &mut hall.connections[seat];
-        match connection.doing {
-            // Nobody asked for what came.
-            Doing::Vacant | Doing::Resting | Doing::Waiting => return,
-            Doing::Turn => return hall.rest(seat, at + NEXT),
-            Doing::Asking => {}
-        }
-        hall.n_asking -= 1;
-        connection.n_failures += 1;
-        let n_failures = connection.n_failures;
-        let sent_at = connection.pending.take().map_or(at, |pending| pending.sent_at);
-        let stage = stage(fault, was_opening);
-        let failed = Failed { cause: hall.words(fault), stage, sent_at, ended_at: at };
-        users.failed(Seat(token(seat).0), &failed);
-        // A connection that had worked is opened anew at once, others after a pause: a server that is down is not stormed.
-        let pause = if n_failures == 1 && !was_opening { NEXT } else { pause(n_failures) };
-        hall.rest(seat, at + pause);
     }
 
     /// Ends what has taken too long.
@@ -332,15 +228,5 @@ impl<'a, R: Reactor, U: Users> Gathering<'a, R, U> {
         let head = heads.iter().flatten().map(HeadReader::last).find(|head| !head.is_empty());
         let outcome = accounts.close(board.times, head.unwrap_or_default())?;
         Ok((outcome, self.users.conclude(now)))
-    }
-}
-
-/// Where a request failed, as far as users tell that apart.
-fn stage(fault: Fault, was_opening: bool) -> FailedStage {
-    match (fault.stage, fault.cause) {
-        _ if was_opening => FailedStage::Connect,
-        (_, Cause::Timeout) => FailedStage::Timeout,
-        (Stage::Send, _) => FailedStage::Send,
-        _ => FailedStage::Read,
     }
 }

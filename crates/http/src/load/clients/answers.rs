@@ -6,17 +6,40 @@ use fathom_model::units::Nanos;
 use fathom_sys::reactor::{Piece, Reactor};
 
 use super::{
-    Agenda, Cause, Clients, Counter, DISCARD_MIN, End, Entry, Error, Fault, HeadReader, Malformed, Outcome,
-    Persistence, Progress, Stage, pause, token,
+    Agenda, Cause, Clients, Counter, DISCARD_MIN, End, Entry, Error, Fault, HeadReader, Line, Malformed, Outcome,
+    Persistence, Progress, Stage, Subscriber, Switchboard, pause, token,
 };
 
-impl<R: Reactor> Clients<'_, R> {
+impl<R: Reactor> Subscriber for Clients<'_, R> {
+    type Reactor = R;
+
+    #[inline]
+    fn line(&mut self, idx: usize) -> (&mut Switchboard<R>, &mut Line) {
+        (&mut self.board, &mut self.connections[idx].line)
+    }
+
+    fn n_lines(&self) -> usize {
+        self.connections.len()
+    }
+
+    fn count_received(&mut self, n_bytes: u64) {
+        self.accounts.add(Counter::BytesReceived, n_bytes);
+    }
+
+    fn count_fault(&mut self, fault: Fault) {
+        self.accounts.count_fault(fault);
+    }
+
+    fn ready(&mut self, idx: usize, at: Nanos) {
+        let connection = &mut self.connections[idx];
+        connection.begin();
+        self.accounts.connected(&connection.line.channel);
+        self.lane(idx).n_connecting -= 1;
+        self.go_on(idx, at);
+    }
+
     /// What has arrived, plain or not.
-    pub(super) fn received(&mut self, idx: usize, piece: Piece, at: Nanos) {
-        self.accounts.add(Counter::BytesReceived, self.board.reactor.bytes(&piece).len() as u64);
-        if !self.connections[idx].line.channel.is_plain() {
-            return self.take(idx, piece, at);
-        }
+    fn received(&mut self, idx: usize, piece: Piece, at: Nanos) {
         let outcome = self.follow(idx, Some(&piece), at);
         self.board.reactor.release(piece);
         self.followed(idx, outcome, at);
@@ -24,13 +47,87 @@ impl<R: Reactor> Clients<'_, R> {
     }
 
     /// What a channel has decrypted.
-    pub(super) fn decrypted(&mut self, idx: usize, at: Nanos) {
+    fn decrypted(&mut self, idx: usize, at: Nanos) {
         if !self.board.desk.plain().is_empty() && self.connections[idx].line.is_open() {
             let outcome = self.follow(idx, None, at);
             self.followed(idx, outcome, at);
         }
     }
 
+    fn sent(&mut self, idx: usize, at: Nanos) {
+        if self.target.leaves {
+            self.left_alone(idx, at);
+        }
+    }
+
+    /// Goes on where a part of a body was thrown away.
+    fn discarded(&mut self, idx: usize, count: u64, at: Nanos) {
+        if let Some(answer) = self.connections[idx].reader.skip(count) {
+            match self.answered(idx, End { answer, at }) {
+                Followed::Closes => self.closed_by_server(idx),
+                _ => self.go_on(idx, at),
+            }
+        }
+    }
+
+    /// The server has ended the connection, which may be the end of its answer.
+    fn ended(&mut self, idx: usize, at: Nanos) {
+        let connection = &self.connections[idx];
+        if let Some(fault) = connection.line.channel.cut() {
+            return self.fail(idx, Fault::dial(fault), at);
+        }
+        if connection.n_asked == 0 {
+            return self.closed_by_server(idx);
+        }
+        if let Some(answer) = connection.reader.end() {
+            self.answered(idx, End { answer, at });
+            return self.closed_by_server(idx);
+        }
+        let cause = if connection.first_byte.is_none() { Cause::Closed } else { Cause::Cut };
+        self.fail(idx, Fault { stage: Stage::Read, cause }, at);
+    }
+
+    /// The socket does not work any more.
+    fn broken(&mut self, idx: usize, error: &fathom_sys::Error, at: Nanos) {
+        let connection = &self.connections[idx];
+        let stage = match connection.line.stage() {
+            Some(stage) => stage,
+            // Nobody asked for anything: it is closed, if not politely.
+            _ if connection.n_asked == 0 => return self.closed_by_server(idx),
+            _ if error.call == "send" => Stage::Send,
+            _ => Stage::Read,
+        };
+        self.fail(idx, Fault::system(stage, error), at);
+    }
+
+    /// Counts a failure and gives the connection up; one that had worked is opened anew at once, others after a pause.
+    fn fail(&mut self, idx: usize, fault: Fault, at: Nanos) {
+        let connection = &mut self.connections[idx];
+        let is_opening = connection.line.is_opening();
+        if is_opening {
+            self.board.missed();
+            // It was for a request, which is over with it.
+            self.left = self.left.map(|left| left.saturating_sub(1));
+            self.lanes[usize::from(connection.line.route)].n_connecting -= 1;
+        }
+        if self.asked.pop(idx, connection).is_some() {
+            self.n_asking -= 1;
+        }
+        connection.n_failures += 1;
+        let n_failures = connection.n_failures;
+        self.ask_again(idx);
+        if self.accounts.failed(fault) {
+            self.left = Some(0);
+        }
+        if n_failures == 1 && !is_opening {
+            return self.reopen(idx);
+        }
+        self.shut(idx);
+        self.pauses.push(Reverse((at + pause(n_failures), token(idx).0)));
+    }
+}
+
+impl<R: Reactor> Clients<'_, R> {
     fn followed(&mut self, idx: usize, outcome: Result<Followed, Malformed>, at: Nanos) {
         match outcome {
             Ok(Followed::Answered) => self.go_on(idx, at),
@@ -77,17 +174,6 @@ impl<R: Reactor> Clients<'_, R> {
         }
     }
 
-    /// Goes on where a part of a body was thrown away.
-    pub(super) fn discarded(&mut self, idx: usize, count: u64, at: Nanos) {
-        self.accounts.add(Counter::BytesReceived, count);
-        if let Some(answer) = self.connections[idx].reader.skip(count) {
-            match self.answered(idx, End { answer, at }) {
-                Followed::Closes => self.closed_by_server(idx),
-                _ => self.go_on(idx, at),
-            }
-        }
-    }
-
     /// Counts an answer that is complete.
     fn answered(&mut self, idx: usize, end: End) -> Followed {
         let connection = &mut self.connections[idx];
@@ -128,36 +214,6 @@ impl<R: Reactor> Clients<'_, R> {
         }
     }
 
-    /// The server has ended the connection, which may be the end of its answer.
-    pub(super) fn ended(&mut self, idx: usize, at: Nanos) {
-        let connection = &self.connections[idx];
-        if let Some(fault) = connection.line.channel.cut() {
-            return self.fail(idx, Fault::dial(fault), at);
-        }
-        if connection.n_asked == 0 {
-            return self.closed_by_server(idx);
-        }
-        if let Some(answer) = connection.reader.end() {
-            self.answered(idx, End { answer, at });
-            return self.closed_by_server(idx);
-        }
-        let cause = if connection.first_byte.is_none() { Cause::Closed } else { Cause::Cut };
-        self.fail(idx, Fault { stage: Stage::Read, cause }, at);
-    }
-
-    /// The socket does not work any more.
-    pub(super) fn broken(&mut self, idx: usize, error: &fathom_sys::Error, at: Nanos) {
-        let connection = &self.connections[idx];
-        let stage = match connection.line.stage() {
-            Some(stage) => stage,
-            // Nobody asked for anything: it is closed, if not politely.
-            _ if connection.n_asked == 0 => return self.closed_by_server(idx),
-            _ if error.call == "send" => Stage::Send,
-            _ => Stage::Read,
-        };
-        self.fail(idx, Fault::system(stage, error), at);
-    }
-
     /// The server takes no further request on a connection, as it may say after any answer.
     pub(super) fn closed_by_server(&mut self, idx: usize) {
         self.accounts.add(Counter::ClosedByServer, 1);
@@ -178,32 +234,6 @@ impl<R: Reactor> Clients<'_, R> {
             self.left = self.left.map(|left| left + n);
             self.accounts.add(Counter::AskedAgain, n);
         }
-    }
-
-    /// Counts a failure and gives the connection up; one that had worked is opened anew at once, others after a pause.
-    pub(super) fn fail(&mut self, idx: usize, fault: Fault, at: Nanos) {
-        let connection = &mut self.connections[idx];
-        let is_opening = connection.line.is_opening();
-        if is_opening {
-            self.board.missed();
-            // It was for a request, which is over with it.
-            self.left = self.left.map(|left| left.saturating_sub(1));
-            self.lanes[usize::from(connection.line.route)].n_connecting -= 1;
-        }
-        if self.asked.pop(idx, connection).is_some() {
-            self.n_asking -= 1;
-        }
-        connection.n_failures += 1;
-        let n_failures = connection.n_failures;
-        self.ask_again(idx);
-        if self.accounts.failed(fault) {
-            self.left = Some(0);
-        }
-        if n_failures == 1 && !is_opening {
-            return self.reopen(idx);
-        }
-        self.shut(idx);
-        self.pauses.push(Reverse((at + pause(n_failures), token(idx).0)));
     }
 
     /// Ends what has taken too long; as far as it is its turn to be looked at.

@@ -3,7 +3,7 @@
 use fathom_model::units::Nanos;
 use fathom_sys::{clock, reactor::Reactor};
 
-use super::{Agenda, Ask, Clients, Counter, Entry, Fault, Free, Late, token};
+use super::{Agenda, Ask, Clients, Counter, Entry, Fault, Free, Late, Subscriber, token};
 
 /// When a request is sent, and when it was to be.
 #[derive(Debug, Clone, Copy)]

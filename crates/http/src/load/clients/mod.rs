@@ -18,7 +18,7 @@ use fathom_engine::{Error, Phase, Stop, StopFlag, Worker, pace::Arrivals};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    reactor::{Completion, Event, Fixed, Patience, Reactor},
+    reactor::{Fixed, Patience, Reactor},
 };
 
 use super::{
@@ -30,8 +30,8 @@ use crate::{
     dial::{Rota, Route},
     h1::{Answer, HeadReader, Malformed, Persistence, Progress},
     lines::{
-        Batching, COMPLETIONS_MAX, Cause, DISCARD_MIN, DRAIN, Fault, Heard, Stage, Sweep, Switchboard, TICK, Target,
-        Waking, pause, token,
+        Batching, COMPLETIONS_MAX, Cause, DISCARD_MIN, DRAIN, Fault, Line, Stage, Subscriber, Sweep, Switchboard, TICK,
+        Target, Waking, pause, token,
     },
 };
 
@@ -177,6 +177,10 @@ impl<'a, R: Reactor> Clients<'a, R> {
             for _ in 0..COMPLETIONS_MAX {
                 let Some(completion) = self.board.reactor.next() else { break };
                 self.attend(completion);
+                // A batch of answers may take longer than it is to the next start.
+                if self.agenda == Agenda::Open {
+                    self.start_due(clock::now());
+                }
             }
         }
     }
@@ -220,28 +224,6 @@ impl<'a, R: Reactor> Clients<'a, R> {
         }
         let batch = if self.may_ask { self.batching.batch(self.n_asking) } else { None };
         Patience { until, batch }
-    }
-
-    fn attend(&mut self, completion: Completion) {
-        let Completion { token, at, event } = completion;
-        let idx = token.0 as usize;
-        if idx == self.connections.len() {
-            self.heard_bell(event, at);
-        } else {
-            match event {
-                Event::Connected => self.connected(idx, at),
-                Event::Received(piece) => self.received(idx, piece, at),
-                Event::Discarded(count) => self.discarded(idx, count, at),
-                Event::Ended => self.ended(idx, at),
-                Event::Failed(error) => self.broken(idx, &error, at),
-                Event::Sent if self.target.leaves => self.left_alone(idx, at),
-                Event::Sent | Event::Accepted(_) => {}
-            }
-        }
-        // A batch of answers may take longer than it is to the next start.
-        if self.agenda == Agenda::Open {
-            self.start_due(clock::now());
-        }
     }
 
     /// The lane of a connection.

@@ -1,15 +1,11 @@
-//! How connections come about: when, and what their engine does with each step.
+//! When connections come about.
 
 use std::cmp::Reverse;
 
 use fathom_model::units::Nanos;
-use fathom_sys::{
-    clock,
-    reactor::{Event, Piece, Reactor},
-};
+use fathom_sys::{clock, reactor::Reactor};
 
-use super::{Agenda, Clients, Fault, Heard};
-use crate::dial::LookedUp;
+use super::{Agenda, Clients, Subscriber};
 
 impl<R: Reactor> Clients<'_, R> {
     /// Begins to connect what is shut, as far as it is wanted and there may be connects under way.
@@ -37,67 +33,7 @@ impl<R: Reactor> Clients<'_, R> {
     }
 
     fn connect(&mut self, idx: usize) {
-        let now = clock::now();
         self.lane(idx).n_connecting += 1;
-        if let Err(fault) = self.board.call(idx, &mut self.connections[idx].line, now) {
-            self.fail(idx, fault, now);
-        }
-    }
-
-    /// Answers of the resolver are there.
-    pub(super) fn heard_bell(&mut self, event: Event, at: Nanos) {
-        self.board.heard_bell(event);
-        while let Some(looked_up) = self.board.looked_up(at) {
-            match looked_up {
-                LookedUp::Renewed { outcome: Ok(()), .. } => {}
-                LookedUp::Renewed { outcome: Err(fault), .. } => self.accounts.count_fault(Fault::dial(fault)),
-                LookedUp::Place { token, place, .. } => {
-                    let idx = token as usize;
-                    if let Err(fault) = self.board.found(idx, &mut self.connections[idx].line, (place, at)) {
-                        self.fail(idx, fault, at);
-                    }
-                }
-            }
-        }
-    }
-
-    /// The socket is connected.
-    pub(super) fn connected(&mut self, idx: usize, at: Nanos) {
-        let heard = self.board.connected(idx, &mut self.connections[idx].line, at);
-        self.heard(idx, heard, at);
-    }
-
-    /// What has arrived on a connection that is not plain.
-    pub(super) fn take(&mut self, idx: usize, piece: Piece, at: Nanos) {
-        let heard = self.board.take(idx, &mut self.connections[idx].line, (piece, at));
-        self.heard(idx, heard, at);
-    }
-
-    fn heard(&mut self, idx: usize, heard: Result<Heard, Fault>, at: Nanos) {
-        match heard {
-            Err(fault) => self.fail(idx, fault, at),
-            Ok(Heard::Nothing) => {}
-            Ok(Heard::Ready) => {
-                self.ready(idx, at);
-                self.decrypted(idx, at);
-            }
-            Ok(Heard::Data) => self.decrypted(idx, at),
-            Ok(Heard::Ended) => {
-                self.decrypted(idx, at);
-                // What was decrypted may have been the end of the connection already.
-                if self.connections[idx].line.is_open() {
-                    self.ended(idx, at);
-                }
-            }
-        }
-    }
-
-    /// A connection is there, with all that comes before HTTP.
-    fn ready(&mut self, idx: usize, at: Nanos) {
-        let connection = &mut self.connections[idx];
-        connection.begin();
-        self.accounts.connected(&connection.line.channel);
-        self.lane(idx).n_connecting -= 1;
-        self.go_on(idx, at);
+        self.call(idx, clock::now());
     }
 }

@@ -5,6 +5,7 @@
 
 mod books;
 pub mod dial;
+pub mod failures;
 pub mod h1;
 mod kinds;
 mod lines;

@@ -1,6 +1,7 @@
 //! The commands: one file and one row each.
 
 mod agent;
+mod app;
 mod as_tool;
 mod calibrate;
 mod doctor;
@@ -38,6 +39,12 @@ const COMMANDS: &[Command] = &[
         run: evaluate::run,
     },
     Command { name: "run", about: "Run a plan file", shape: run::shape, run: run::run },
+    Command {
+        name: "app",
+        about: "Users that follow a script: requests, answers, waits",
+        shape: app::shape,
+        run: app::run,
+    },
     Command {
         name: "http",
         about: layer::HTTP.about,

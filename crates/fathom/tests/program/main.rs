@@ -14,6 +14,7 @@ mod evaluation;
 mod faces;
 mod latency;
 mod refusals;
+mod scripts;
 mod search;
 mod served;
 mod truth;

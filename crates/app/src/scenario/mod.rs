@@ -1,1 +1,17 @@
 //! A text that says what users do.
+//!
+//! [`parse`] makes a [`tree`] of it or says all that is wrong, [`check`] looks at what needs more than the text, [`format`] writes
+//! it as all others are written. Knows no connections.
+
+mod check;
+mod diagnostic;
+mod format;
+mod lines;
+mod parse;
+pub mod tree;
+mod write;
+
+pub use check::{check, is_sound};
+pub use diagnostic::{Diagnostic, Severity, render};
+pub use format::format;
+pub use parse::parse;

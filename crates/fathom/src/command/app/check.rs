@@ -1,10 +1,21 @@
 //! `fathom app check`: what is wrong with scenarios.
 
-use std::{fs, path::PathBuf};
+use std::{
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+};
 
 use clap::{Arg, ArgMatches, Command};
+use fathom_app::scenario::{self, Diagnostic, Severity};
 
-use crate::exit::{Exit, Screen};
+use crate::exit::Exit;
+
+const NOTES: &str = "\
+Example:
+  fathom app check plans/shop.scenario
+
+Files that a scenario names are looked for in its folder. The exit code is 2 when something is wrong, 0 when there are
+only warnings.";
 
 pub(super) fn shape(command: Command) -> Command {
     let files = Arg::new("file")
@@ -12,15 +23,36 @@ pub(super) fn shape(command: Command) -> Command {
         .required(true)
         .num_args(1..)
         .value_parser(clap::value_parser!(PathBuf))
-        .help("scenarios");
-    command.arg(files).after_help("Example:\n  fathom app check plans/shop.scenario")
+        .help("scenarios; - is standard input");
+    command.arg(files).after_help(NOTES)
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
+    let mut exit = Exit::Pass;
     for path in matches.get_many::<PathBuf>("file").into_iter().flatten() {
-        fs::read_to_string(path).map_err(|error| {
-            Screen::new(Exit::Usage, format!("cannot read {}", path.display())).line("why", error.to_string())
-        })?;
+        let text = super::read(path)?;
+        let found = match scenario::parse(&text) {
+            Ok(parsed) => scenario::check(&parsed, path.parent().unwrap_or(Path::new(""))),
+            Err(faults) => faults,
+        };
+        if !scenario::is_sound(&found) {
+            exit = Exit::Usage;
+        }
+        let mut out = io::stdout().lock();
+        write!(out, "{}", scenario::render(&found, &path.display().to_string(), &text))?;
+        writeln!(out, "{}: {}", path.display(), summary(&found))?;
     }
-    Ok(Exit::Pass)
+    Ok(exit)
+}
+
+/// `2 errors, 1 warning`
+fn summary(found: &[Diagnostic]) -> String {
+    let counted = |severity: Severity, word: &str| {
+        let n = found.iter().filter(|diagnostic| diagnostic.severity == severity).count();
+        let plural = if n == 1 { "" } else { "s" };
+        (n > 0).then(|| format!("{n} {word}{plural}"))
+    };
+    let counts: Vec<String> =
+        [counted(Severity::Error, "error"), counted(Severity::Warning, "warning")].into_iter().flatten().collect();
+    if counts.is_empty() { "nothing is wrong".to_owned() } else { counts.join(", ") }
 }

@@ -1,11 +1,18 @@
 //! `fathom app`: users that follow a script; one file and one row for each thing that can be done with a script.
 
 mod check;
+mod format;
 mod run;
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::Path,
+};
 
 use clap::{ArgMatches, Command as Shape};
 
-use crate::exit::Exit;
+use crate::exit::{Exit, Screen};
 
 /// What can be done with a script.
 struct Command {
@@ -25,6 +32,12 @@ const COMMANDS: &[Command] = &[
         shape: check::shape,
         run: check::run,
     },
+    Command {
+        name: "format",
+        about: "Write scenarios as all others are written",
+        shape: format::shape,
+        run: format::run,
+    },
 ];
 
 pub(super) fn shape(shape: Shape) -> Shape {
@@ -38,4 +51,19 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let (name, given) = matches.subcommand().expect("clap requires a subcommand");
     let command = COMMANDS.iter().find(|command| command.name == name).expect("clap knows the commands of the table");
     (command.run)(given)
+}
+
+/// Reads a file of text, or standard input for `-`; no more of it than tells that it is too long for a scenario.
+fn read(path: &Path) -> Result<String, Screen> {
+    const LENGTH_MAX: u64 = 2 << 20;
+    let read = || -> io::Result<String> {
+        let mut text = String::new();
+        let source: Box<dyn Read> =
+            if path == Path::new("-") { Box::new(io::stdin()) } else { Box::new(File::open(path)?) };
+        source.take(LENGTH_MAX).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    read().map_err(|error| {
+        Screen::new(Exit::Usage, format!("cannot read {}", path.display())).line("why", error.to_string())
+    })
 }

@@ -1,0 +1,113 @@
+//! Files that a scenario names: whether they are there, and which columns data sets have.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
+    io::Read as _,
+    path::Path,
+};
+
+use super::{
+    super::{
+        diagnostic::Diagnostic,
+        tree::{Content, Data, FieldValue, Name, Scenario},
+    },
+    Found, steps,
+};
+
+/// Larger files of JSON are not read to check them: it takes seconds.
+const JSON_MAX: u64 = 64 << 20;
+
+/// The first two rows of a file of values lie within this, or it is none.
+const FIRST_ROWS_MAX: u64 = 1 << 20;
+
+/// The columns of each data set, as far as they could be read.
+pub(super) type Columns = BTreeMap<String, BTreeSet<String>>;
+
+pub(super) fn check(scenario: &Scenario, folder: &Path, found: &mut Found) -> Columns {
+    for step in steps(scenario) {
+        match step.body.as_ref().map(|body| &body.content) {
+            Some(Content::File(file)) => is_there(file, folder, found),
+            Some(Content::Multipart(fields)) => {
+                for field in fields {
+                    if let FieldValue::File { path, .. } = &field.value {
+                        is_there(path, folder, found);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut columns = Columns::new();
+    for set in &scenario.data {
+        match columns_of(set, folder) {
+            Ok(Some(names)) => {
+                columns.insert(set.name.text.clone(), names);
+            }
+            Ok(None) => {}
+            Err(fault) => found.add(*fault),
+        }
+    }
+    columns
+}
+
+fn is_there(file: &Name, folder: &Path, found: &mut Found) {
+    match fs::metadata(folder.join(&file.text)) {
+        Ok(metadata) if metadata.is_file() => {}
+        Ok(_) => found.add(no_file(file)),
+        Err(error) => found.add(unreadable(file, folder, &error)),
+    }
+}
+
+/// A device or a pipe would be waited for.
+fn no_file(file: &Name) -> Diagnostic {
+    Diagnostic::error(file.span, format!("`{}` is no file", file.text))
+}
+
+fn unreadable(file: &Name, folder: &Path, error: &std::io::Error) -> Diagnostic {
+    let fault = Diagnostic::error(file.span, format!("cannot read `{}`", file.text)).label(error.to_string());
+    fault.fix(format!(
+        "it is looked for in {}",
+        if folder.as_os_str().is_empty() { Path::new(".") } else { folder }.display()
+    ))
+}
+
+fn columns_of(set: &Data, folder: &Path) -> Result<Option<BTreeSet<String>>, Box<Diagnostic>> {
+    let path = folder.join(&set.file.text);
+    let cannot = |error: &std::io::Error| unreadable(&set.file, folder, error).boxed();
+    let wrong =
+        |why: String| Diagnostic::error(set.file.span, format!("cannot use `{}`", set.file.text)).label(why).boxed();
+    let metadata = fs::metadata(&path).map_err(|error| cannot(&error))?;
+    if !metadata.is_file() {
+        return Err(no_file(&set.file).boxed());
+    }
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
+    if extension == "json" {
+        if metadata.len() > JSON_MAX {
+            return Ok(None);
+        }
+        let mut text = String::new();
+        File::open(&path).and_then(|mut file| file.read_to_string(&mut text)).map_err(|error| cannot(&error))?;
+        let rows: Vec<serde_json::Map<String, serde_json::Value>> =
+            serde_json::from_str(&text).map_err(|error| wrong(format!("it is no list of objects: {error}")))?;
+        let first = rows.first().ok_or_else(|| wrong("it has no rows".to_owned()))?;
+        return Ok(Some(first.keys().cloned().collect()));
+    }
+    let separator = set.separator.unwrap_or(if extension == "tsv" { '\t' } else { ',' });
+    let separator = u8::try_from(separator).unwrap_or(b',');
+    let file = File::open(&path).map_err(|error| cannot(&error))?.take(FIRST_ROWS_MAX);
+    let mut reader =
+        csv::ReaderBuilder::new().delimiter(separator).has_headers(set.columns.is_empty()).from_reader(file);
+    let named: Vec<String> = set.columns.iter().map(|column| column.text.clone()).collect();
+    let names = if named.is_empty() {
+        reader.headers().map_err(|error| wrong(error.to_string()))?.iter().map(str::to_owned).collect()
+    } else {
+        named
+    };
+    let first = reader.records().next().ok_or_else(|| wrong("it has no rows".to_owned()))?;
+    let n_values = first.map_err(|error| wrong(error.to_string()))?.len();
+    if n_values != names.len() {
+        return Err(wrong(format!("{} columns are named, its first row has {n_values} values", names.len())));
+    }
+    Ok(Some(names.into_iter().collect()))
+}

@@ -1,0 +1,79 @@
+//! What is wrong with a scenario that can be read: names that name nothing, values that are never there, files that are missing.
+
+mod files;
+mod flow;
+mod names;
+mod requests;
+
+use std::{collections::HashSet, path::Path};
+
+use super::{
+    diagnostic::{Diagnostic, FAULTS_MAX, Severity},
+    tree::{Scenario, Statement, Step},
+};
+
+/// Looks at all that needs more than the form of the text; files are looked for in the folder of the scenario.
+///
+/// A scenario with an error must not run; one with warnings may. They come in the order of the text.
+#[must_use]
+pub fn check(scenario: &Scenario, folder: &Path) -> Vec<Diagnostic> {
+    let mut found = Found::default();
+    names::check(scenario, &mut found);
+    requests::check(scenario, &mut found);
+    let columns = files::check(scenario, folder, &mut found);
+    flow::check(scenario, &columns, &mut found);
+    let mut all = found.all;
+    all.sort_by_key(|diagnostic| (diagnostic.span.start, diagnostic.severity));
+    // Errors come before warnings where not all have room.
+    if all.len() > FAULTS_MAX {
+        all.sort_by_key(|diagnostic| diagnostic.severity);
+        all.truncate(FAULTS_MAX);
+        all.sort_by_key(|diagnostic| diagnostic.span.start);
+    }
+    all
+}
+
+/// Whether nothing keeps a scenario from running.
+#[must_use]
+pub fn is_sound(diagnostics: &[Diagnostic]) -> bool {
+    diagnostics.iter().all(|diagnostic| diagnostic.severity != Severity::Error)
+}
+
+/// What was found, each once: a part is looked at for each user who does it.
+#[derive(Default)]
+struct Found {
+    all: Vec<Diagnostic>,
+    seen: HashSet<(usize, String)>,
+}
+
+impl Found {
+    /// Whether there is more than a person reads at once: nothing needs to be found out any more.
+    fn is_full(&self) -> bool {
+        self.all.len() >= 10 * FAULTS_MAX
+    }
+
+    fn add(&mut self, diagnostic: Diagnostic) {
+        if !self.is_full() && self.seen.insert((diagnostic.span.start, diagnostic.message.clone())) {
+            self.all.push(diagnostic);
+        }
+    }
+}
+
+/// Looks at all statements, also at those within others.
+fn each<'a>(blocks: impl IntoIterator<Item = &'a [Statement]>, look: &mut impl FnMut(&'a Statement)) {
+    for statement in blocks.into_iter().flatten() {
+        look(statement);
+        each(statement.blocks(), look);
+    }
+}
+
+/// All steps of a scenario.
+fn steps(scenario: &Scenario) -> Vec<&Step> {
+    let mut steps = Vec::new();
+    each(scenario.blocks(), &mut |statement| {
+        if let Statement::Step(step) = statement {
+            steps.push(&**step);
+        }
+    });
+    steps
+}

@@ -1,0 +1,105 @@
+//! Requests: header fields, relative paths, and what cannot end.
+
+use super::{
+    super::{
+        diagnostic::Diagnostic,
+        tree::{Content, Header, Piece, Scenario, Source, Span, Statement, Template, Test},
+    },
+    Found, each, steps,
+};
+
+/// What follows from the body, and would contradict it.
+const FRAMING: [&str; 2] = ["content-length", "transfer-encoding"];
+
+pub(super) fn check(scenario: &Scenario, found: &mut Found) {
+    if scenario.users.is_empty() {
+        let fault = Diagnostic::error(Span::default(), "nobody does anything");
+        found.add(fault.fix("write a step: `step home`, and `GET /` below it, indented"));
+    }
+    let steps = steps(scenario);
+    for header in scenario.headers.iter().chain(steps.iter().flat_map(|step| &step.headers)) {
+        field(header, found);
+    }
+    let is_relative = |url: &Template| matches!(url.pieces.first(), Some(Piece::Text(text)) if text.starts_with('/'));
+    if let Some(step) = steps.iter().find(|step| scenario.base.is_none() && is_relative(&step.url)) {
+        let warning = Diagnostic::warning(step.url.span, "a path, but no base that it is a path of");
+        found.add(warning.fix("write `base http://host:port` above, or give a URL when it is run"));
+    }
+    for step in &steps {
+        let body = step.body.as_ref();
+        if let Some(Content::Text(text) | Content::Json(text)) = body.map(|body| &body.content) {
+            remark(text, body.map_or(text.span, |body| body.span), found);
+        }
+    }
+    each(scenario.blocks(), &mut |statement| endless(statement, found));
+}
+
+fn field(header: &Header, found: &mut Found) {
+    if FRAMING.contains(&header.name.text.to_ascii_lowercase().as_str()) {
+        let fault = Diagnostic::error(header.name.span, format!("`{}` follows from the body", header.name.text));
+        found.add(fault.fix("leave it out: it is sent as it must be"));
+    }
+    let texts = header.value.pieces.iter().filter_map(|piece| match piece {
+        Piece::Text(text) => Some(text.as_str()),
+        Piece::Hole(_) => None,
+    });
+    if texts.clone().any(|text| text.contains(['\r', '\n'])) {
+        let fault = Diagnostic::error(header.value.span, "the value of a header field has one line");
+        found.add(fault.fix("leave the line feed out"));
+    }
+    remark(&header.value, header.span, found);
+}
+
+/// What looks like a comment where there are none.
+fn remark(text: &Template, span: Span, found: &mut Found) {
+    let is_one_line = text.pieces.iter().all(|piece| !matches!(piece, Piece::Text(text) if text.contains('\n')));
+    let is_remark =
+        |piece: &Piece| matches!(piece, Piece::Text(text) if text.contains(" # ") || text.starts_with("# "));
+    if is_one_line && text.pieces.iter().any(is_remark) {
+        let warning = Diagnostic::warning(span, "what stands behind the `#` is sent");
+        found.add(warning.fix("put a comment on a line of its own"));
+    }
+}
+
+/// Loops that nothing ends, and ways that nobody takes.
+fn endless(statement: &Statement, found: &mut Found) {
+    match statement {
+        Statement::While(looped) if looped.max.is_none() => {
+            let (mut set, mut waits) = (Vec::new(), looped.pace.is_some());
+            let mut does = false;
+            each([&looped.body[..]], &mut |statement| match statement {
+                Statement::Step(step) => {
+                    waits = true;
+                    set.extend(step.takes.iter().map(|take| take.name.text.as_str()));
+                }
+                Statement::Let(variable) => set.push(variable.name.text.as_str()),
+                Statement::Do(_) => does = true,
+                Statement::Think(_) | Statement::Meet(_) => waits = true,
+                _ => {}
+            });
+            if !waits && !does {
+                let fault =
+                    Diagnostic::error(looped.span, "this loop neither asks nor waits: it would take all of a core");
+                found.add(fault.fix("put a step or `think` into it, or write `max` and how often"));
+                return;
+            }
+            let texts = looped.condition.tests.iter().flat_map(Test::texts);
+            let changes = texts.flat_map(Template::holes).any(|hole| match &hole.source {
+                Source::Variable(name) => set.contains(&name.text.as_str()),
+                Source::Column(..) | Source::Text(_) => false,
+                _ => true,
+            });
+            if !changes && !does {
+                let warning = Diagnostic::warning(looped.span, "nothing in this loop changes what it depends on");
+                found.add(warning.fix("take the value again within it, or write `max` and how often"));
+            }
+        }
+        Statement::Chance(chance) if chance.share.value >= 100.0 => {
+            if let Some(otherwise) = &chance.otherwise {
+                let warning = Diagnostic::warning(otherwise.span, "nobody comes here");
+                found.add(warning.other(chance.span, "all go this way"));
+            }
+        }
+        _ => {}
+    }
+}

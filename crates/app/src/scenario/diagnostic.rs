@@ -1,0 +1,162 @@
+//! What is wrong with a scenario, where, and how it is mended.
+
+use std::fmt::Write as _;
+
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+
+use super::tree::Span;
+
+/// Whether a scenario can run nevertheless.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Nothing runs.
+    Error,
+    /// It runs, but hardly as it was meant.
+    Warning,
+}
+
+/// Something that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What is wrong, in lower case and without a full stop.
+    pub message: String,
+    /// Where.
+    pub span: Span,
+    /// What stands under the place; empty when the message says it all.
+    pub label: String,
+    /// What to write instead.
+    pub fix: Option<String>,
+    /// Another place that has to do with it, and what it is.
+    pub other: Option<(Span, String)>,
+}
+
+/// More than a person reads at once: the rest is told when these are mended.
+pub(super) const FAULTS_MAX: usize = 100;
+
+/// The candidate that a word resembles; what is too long to be a slip of the finger resembles none.
+pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    /// Comparing takes the product of two lengths, for each candidate.
+    const LENGTH_MAX: usize = 64;
+    const CANDIDATES_MAX: usize = 1000;
+    let candidates = candidates.into_iter().filter(|other| other.len() <= LENGTH_MAX).take(CANDIDATES_MAX);
+    if word.len() > LENGTH_MAX { None } else { fathom_model::settings::nearest(word, candidates) }
+}
+
+/// What a function returns that cannot go on.
+pub(super) type Fault = Box<Diagnostic>;
+
+impl Diagnostic {
+    /// An error.
+    pub(super) fn error(span: Span, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Error, message: message.into(), span, label: String::new(), fix: None, other: None }
+    }
+
+    /// A warning.
+    pub(super) fn warning(span: Span, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, ..Self::error(span, message) }
+    }
+
+    /// What stands under the place.
+    pub(super) fn label(self, label: impl Into<String>) -> Self {
+        Self { label: label.into(), ..self }
+    }
+
+    /// What to write instead.
+    pub(super) fn fix(self, fix: impl Into<String>) -> Self {
+        Self { fix: Some(fix.into()), ..self }
+    }
+
+    /// The word that was perhaps meant.
+    pub(super) fn perhaps(self, nearest: Option<String>) -> Self {
+        let fix = nearest.map(|near| format!("did you mean `{near}`?")).or(self.fix);
+        Self { fix, ..self }
+    }
+
+    /// Another place that has to do with it.
+    pub(super) fn other(self, span: Span, label: impl Into<String>) -> Self {
+        Self { other: Some((span, label.into())), ..self }
+    }
+
+    pub(super) fn boxed(self) -> Fault {
+        Box::new(self)
+    }
+
+    /// The line and the column of its place, both from 1, the column in characters.
+    #[must_use]
+    pub fn place(&self, text: &str) -> (usize, usize) {
+        let start = before(text, self.span.start);
+        let before = &text[..start];
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+    }
+}
+
+/// The nearest end of a character that is not behind `at`.
+fn before(text: &str, at: usize) -> usize {
+    text.floor_char_boundary(at.min(text.len()))
+}
+
+/// Lines longer than this are shown around the place only.
+const SHOWN_MAX: usize = 160;
+
+/// What is shown of a line, where it begins in the text, and its number.
+struct Excerpt<'a> {
+    text: &'a str,
+    start: usize,
+    line: usize,
+}
+
+impl<'a> Excerpt<'a> {
+    fn around(text: &'a str, span: Span) -> Self {
+        let at = before(text, span.start);
+        let line_start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
+        let line_end = text[at..].find('\n').map_or(text.len(), |newline| at + newline);
+        let start = if at - line_start > SHOWN_MAX { before(text, at - SHOWN_MAX / 2) } else { line_start };
+        let end = before(text, line_end.min(start + 2 * SHOWN_MAX));
+        Self { text: &text[start..end], start, line: text[..line_start].matches('\n').count() + 1 }
+    }
+
+    fn range(&self, span: Span) -> std::ops::Range<usize> {
+        let start = before(self.text, span.start.saturating_sub(self.start));
+        start..before(self.text, span.end.saturating_sub(self.start).max(start))
+    }
+
+    fn snippet(
+        &self,
+        path: &'a str,
+        (span, label): (Span, &'a str),
+        kind: AnnotationKind,
+    ) -> Snippet<'a, annotate_snippets::Annotation<'a>> {
+        let annotation = kind.span(self.range(span));
+        let annotation = if label.is_empty() { annotation } else { annotation.label(label) };
+        Snippet::source(self.text).line_start(self.line).path(path).annotation(annotation)
+    }
+}
+
+/// What is wrong, with the lines it stands in: one block of text for each.
+#[must_use]
+pub fn render(diagnostics: &[Diagnostic], path: &str, text: &str) -> String {
+    let renderer = Renderer::plain().term_width(120);
+    diagnostics.iter().fold(String::new(), |mut all, diagnostic| {
+        let excerpt = Excerpt::around(text, diagnostic.span);
+        let level = match diagnostic.severity {
+            Severity::Error => Level::ERROR,
+            Severity::Warning => Level::WARNING,
+        };
+        let main = excerpt.snippet(path, (diagnostic.span, &diagnostic.label), AnnotationKind::Primary);
+        let mut groups: Vec<Group<'_>> = vec![level.primary_title(&diagnostic.message).element(main)];
+        let other = diagnostic.other.as_ref().map(|(span, label)| (Excerpt::around(text, *span), *span, label));
+        if let Some((excerpt, span, label)) = &other {
+            let snippet = excerpt.snippet(path, (*span, ""), AnnotationKind::Primary);
+            groups.push(Level::NOTE.secondary_title(label.as_str()).element(snippet));
+        }
+        if let Some(fix) = &diagnostic.fix {
+            groups.push(Group::with_title(Level::HELP.secondary_title(fix)));
+        }
+        // Writing to a String cannot fail.
+        let _ = writeln!(all, "{}\n", renderer.render(&groups));
+        all
+    })
+}

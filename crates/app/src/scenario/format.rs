@@ -1,0 +1,485 @@
+//! A scenario as all others are written: two blanks for each level, one between words, comments kept.
+
+use super::{
+    diagnostic::Diagnostic,
+    parse::{COMPARISONS, parse},
+    tree::{
+        Arrivals, Arriving, Claim, Condition, Content, Data, DataEnd, Expect, Expected, Field, FieldValue, Header, If,
+        Model, OnFailure, Pace, Pick, Place, Policy, Promise, Redirects, Scenario, Section, Statement, Statuses, Step,
+        Subject, Take, TakeSource, Test, User, Wait, Way, Written,
+    },
+    write,
+};
+
+/// Writes a text as all others are written; writing it again changes nothing.
+///
+/// # Errors
+/// All that keeps the text from being a scenario.
+pub fn format(text: &str) -> Result<String, Vec<Diagnostic>> {
+    let scenario = parse(text)?;
+    let mut lines = Lines::default();
+    lines.file(&scenario);
+    Ok(lines.with_comments(&scenario, text))
+}
+
+/// A line with the place where it stood.
+struct Line {
+    start: usize,
+    depth: usize,
+    text: String,
+    /// The lines of its text, one level deeper.
+    raw: Vec<String>,
+    is_comment: bool,
+    /// Whether an empty line stands before it.
+    is_apart: bool,
+}
+
+#[derive(Default)]
+struct Lines {
+    all: Vec<Line>,
+    depth: usize,
+}
+
+impl Lines {
+    fn put(&mut self, start: usize, text: impl Into<String>) {
+        self.put_with(start, text, Vec::new());
+    }
+
+    fn put_with(&mut self, start: usize, text: impl Into<String>, raw: Vec<String>) {
+        let (depth, text) = (self.depth, text.into());
+        self.all.push(Line { start, depth, text, raw, is_comment: false, is_apart: false });
+    }
+
+    fn deeper(&mut self, put: impl FnOnce(&mut Self)) {
+        self.depth += 1;
+        put(self);
+        self.depth -= 1;
+    }
+
+    /// Puts comments and empty lines where they were, and all of it in order.
+    fn with_comments(mut self, scenario: &Scenario, text: &str) -> String {
+        self.all.sort_by_key(|line| line.start);
+        let (mut behind, mut own) = (Vec::new(), Vec::new());
+        for comment in &scenario.comments {
+            let line_start = text[..comment.span.start].rfind('\n').map_or(0, |at| at + 1);
+            let is_own = text[line_start..comment.span.start].trim().is_empty();
+            if is_own { own.push(comment) } else { behind.push(comment) }
+        }
+        let written = |text: &str| match text {
+            "" => "#".to_owned(),
+            text if text.starts_with('!') => format!("#{text}"),
+            text => format!("# {text}"),
+        };
+        for comment in behind {
+            let idx = self.all.partition_point(|line| line.start <= comment.span.start);
+            if let Some(line) = idx.checked_sub(1).and_then(|idx| self.all.get_mut(idx)) {
+                line.text = format!("{}  {}", line.text, written(&comment.text));
+            }
+        }
+        let mut comments = Vec::new();
+        for comment in own {
+            let start = comment.span.start;
+            let next = self.all.partition_point(|line| line.start <= start);
+            let (depth, column_of_next) =
+                self.all.get(next).map_or((0, 0), |next| (next.depth, column(text, next.start)));
+            let before = next.checked_sub(1).map_or(0, |idx| self.all[idx].depth);
+            let depth = if column(text, start) > column_of_next { depth.max(before) } else { depth };
+            let text = written(&comment.text);
+            comments.push(Line { start, depth, text, raw: Vec::new(), is_comment: true, is_apart: false });
+        }
+        self.all.extend(comments);
+        self.all.sort_by_key(|line| line.start);
+        self.set_apart(text);
+        self.text()
+    }
+
+    /// Keeps one empty line where there were some, and puts one before each user and each part.
+    fn set_apart(&mut self, text: &str) {
+        for idx in 0..self.all.len() {
+            let before = text[..self.all[idx].start].trim_end_matches([' ', '\t']);
+            self.all[idx].is_apart = before.strip_suffix('\n').is_some_and(|before| {
+                let line = before.rfind('\n').map_or(before, |at| &before[at + 1..]);
+                line.trim().is_empty()
+            });
+        }
+        for idx in 1..self.all.len() {
+            let line = &self.all[idx];
+            if line.depth > 0 || line.is_comment || !["user ", "part "].iter().any(|word| line.text.starts_with(word)) {
+                continue;
+            }
+            // Comments right above it belong to it.
+            let above =
+                |idx: usize| self.all[idx - 1].is_comment && !self.all[idx].is_apart && self.all[idx - 1].depth == 0;
+            let mut first = idx;
+            while first > 0 && above(first) {
+                first -= 1;
+            }
+            self.all[first].is_apart = true;
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for (idx, line) in self.all.iter().enumerate() {
+            if line.is_apart && idx > 0 {
+                text.push('\n');
+            }
+            indented(&mut text, line.depth, &line.text);
+            for raw in &line.raw {
+                indented(&mut text, line.depth + 1, raw);
+            }
+        }
+        text
+    }
+}
+
+fn indented(text: &mut String, depth: usize, line: &str) {
+    if !line.is_empty() {
+        text.extend(std::iter::repeat_n("  ", depth));
+        text.push_str(line);
+    }
+    text.push('\n');
+}
+
+fn column(text: &str, at: usize) -> usize {
+    at - text[..at].rfind('\n').map_or(0, |newline| newline + 1)
+}
+
+impl Lines {
+    fn file(&mut self, scenario: &Scenario) {
+        if let Some(base) = &scenario.base {
+            self.put(base.span.start, format!("base {}", base.text));
+        }
+        if let Some(coming) = &scenario.coming {
+            self.put(coming.span.start, model(&coming.model));
+        }
+        for setting in &scenario.settings {
+            let value = setting.value.as_ref().map_or(String::new(), |value| format!(" {}", value.text));
+            self.put(setting.span.start, format!("{}{value}", setting.name.text));
+        }
+        if let Some(cookies) = &scenario.cookies {
+            self.put(cookies.span.start, if cookies.on { "cookies on" } else { "cookies off" });
+        }
+        self.redirects(scenario.redirects.as_ref());
+        self.on_failure(scenario.on_failure.as_ref());
+        self.headers(&scenario.headers);
+        for variable in &scenario.lets {
+            self.put(variable.span.start, format!("let {} = {}", variable.name.text, write::operand(&variable.value)));
+        }
+        for set in &scenario.data {
+            self.put(set.span.start, data(set));
+        }
+        for promise in &scenario.promises {
+            self.put(promise.span.start, promised(promise));
+        }
+        for part in &scenario.parts {
+            self.put(part.span.start, format!("part {}", part.name.text));
+            self.deeper(|lines| lines.statements(&part.body));
+        }
+        for user in &scenario.users {
+            match &user.name {
+                None => self.user(user),
+                Some(name) => {
+                    let share = user.share.as_ref().map_or(String::new(), |share| format!(" {}", share.text));
+                    self.put(user.span.start, format!("user {}{share}", name.text));
+                    self.deeper(|lines| lines.user(user));
+                }
+            }
+        }
+    }
+
+    fn user(&mut self, user: &User) {
+        self.on_failure(user.on_failure.as_ref());
+        self.pace(user.pace.as_ref());
+        self.section("setup", user.setup.as_ref());
+        self.statements(&user.body);
+        self.section("teardown", user.teardown.as_ref());
+    }
+
+    fn section(&mut self, word: &str, section: Option<&Section>) {
+        if let Some(section) = section {
+            self.put(section.span.start, word);
+            self.deeper(|lines| lines.statements(&section.body));
+        }
+    }
+
+    fn pace(&mut self, pace: Option<&Pace>) {
+        if let Some(pace) = pace {
+            self.put(pace.span.start, format!("pace {}", wait(&pace.time)));
+        }
+    }
+
+    fn redirects(&mut self, redirects: Option<&Redirects>) {
+        if let Some(redirects) = redirects {
+            let max = redirects.max.map_or("off".to_owned(), |max| max.to_string());
+            self.put(redirects.span.start, format!("redirects {max}"));
+        }
+    }
+
+    fn on_failure(&mut self, on_failure: Option<&OnFailure>) {
+        if let Some(on_failure) = on_failure {
+            let way = match on_failure.way {
+                Way::Continue => "continue",
+                Way::Restart => "restart",
+                Way::Leave => "leave",
+            };
+            self.put(on_failure.span.start, format!("on failure {way}"));
+        }
+    }
+
+    fn headers(&mut self, headers: &[Header]) {
+        for header in headers {
+            let value = write::line(&header.value);
+            let blank = if value.is_empty() { "" } else { " " };
+            self.put(header.span.start, format!("{}:{blank}{value}", header.name.text));
+        }
+    }
+
+    fn statements(&mut self, statements: &[Statement]) {
+        for statement in statements {
+            self.statement(statement);
+        }
+    }
+
+    fn block(&mut self, start: usize, text: String, body: &[Statement]) {
+        self.put(start, text);
+        self.deeper(|lines| lines.statements(body));
+    }
+
+    fn statement(&mut self, statement: &Statement) {
+        match statement {
+            Statement::Step(step) => {
+                self.put(step.span.start, format!("step {}", step.name.text));
+                self.deeper(|lines| lines.step(step));
+            }
+            Statement::Transaction(transaction) => {
+                let text = format!("transaction {}", transaction.name.text);
+                self.block(transaction.span.start, text, &transaction.body);
+            }
+            Statement::Think(think) => self.put(think.span.start, format!("think {}", wait(&think.time))),
+            Statement::Meet(meet) => {
+                self.put(meet.span.start, format!("meet {} within {}", meet.users.text, meet.within.text));
+            }
+            Statement::Repeat(repeat) => {
+                let max = repeat.max.as_ref().map_or(String::new(), |max| format!("..{}", max.text));
+                self.put(repeat.span.start, format!("repeat {}{max}", repeat.min.text));
+                self.looped(repeat.pace.as_ref(), &repeat.body);
+            }
+            Statement::While(looped) => {
+                let max = looped.max.as_ref().map_or(String::new(), |max| format!(" max {}", max.text));
+                self.put(looped.span.start, format!("while {}{max}", condition(&looped.condition)));
+                self.looped(looped.pace.as_ref(), &looped.body);
+            }
+            Statement::If(choice) => self.choice(choice),
+            Statement::Chance(chance) => {
+                self.block(chance.span.start, format!("chance {}", chance.share.text), &chance.body);
+                self.section("else", chance.otherwise.as_ref());
+            }
+            Statement::Do(part) => self.put(part.span.start, format!("do {}", part.name.text)),
+            Statement::Let(variable) => {
+                let value = write::operand(&variable.value);
+                self.put(variable.span.start, format!("let {} = {value}", variable.name.text));
+            }
+        }
+    }
+
+    fn looped(&mut self, pace: Option<&Pace>, body: &[Statement]) {
+        self.deeper(|lines| {
+            lines.pace(pace);
+            lines.statements(body);
+        });
+    }
+
+    fn choice(&mut self, choice: &If) {
+        for (idx, branch) in choice.branches.iter().enumerate() {
+            let word = if idx == 0 { "if" } else { "else if" };
+            self.block(branch.span.start, format!("{word} {}", condition(&branch.condition)), &branch.body);
+        }
+        self.section("else", choice.otherwise.as_ref());
+    }
+
+    fn step(&mut self, step: &Step) {
+        self.put(step.method.span.start, format!("{} {}", step.method.text, write::line(&step.url)));
+        self.headers(&step.headers);
+        if let Some(body) = &step.body {
+            self.body(body.span.start, &body.content);
+        }
+        for each in &step.expects {
+            self.put(each.span.start, expect(each));
+        }
+        for each in &step.takes {
+            self.put(each.span.start, take(each));
+        }
+        self.redirects(step.redirects.as_ref());
+        if let Some(timeout) = &step.timeout {
+            self.put(timeout.span.start, format!("timeout {}", timeout.after.text));
+        }
+        self.on_failure(step.on_failure.as_ref());
+    }
+
+    fn body(&mut self, start: usize, content: &Content) {
+        match content {
+            Content::Text(template) => self.text_body(start, "body", write::block(template)),
+            Content::Json(template) => self.text_body(start, "json", write::block(template)),
+            Content::File(file) => self.put(start, format!("body from {}", write::plain(file))),
+            Content::Form(fields) => self.fields(start, "form", fields),
+            Content::Multipart(fields) => self.fields(start, "multipart", fields),
+        }
+    }
+
+    /// One line of text stands behind the word, more below it.
+    fn text_body(&mut self, start: usize, word: &str, lines: Vec<String>) {
+        match &lines[..] {
+            [one] if one.is_empty() => self.put(start, format!("{word} ${{\"\"}}")),
+            [one] if !one.starts_with("from") && !one.starts_with('#') => self.put(start, format!("{word} {one}")),
+            _ => self.put_with(start, word, lines),
+        }
+    }
+
+    fn fields(&mut self, start: usize, word: &str, fields: &[Field]) {
+        self.put(start, word);
+        self.deeper(|lines| {
+            for field in fields {
+                let name = write::plain(&field.name);
+                let text = match &field.value {
+                    FieldValue::Text(value) => format!("{name} = {}", write::line(value)).trim_end().to_owned(),
+                    FieldValue::File { path, media_type } => {
+                        let media_type =
+                            media_type.as_ref().map_or(String::new(), |name| format!(" type {}", name.text));
+                        format!("{name} from {}{media_type}", write::plain(path))
+                    }
+                };
+                lines.put(field.span.start, text);
+            }
+        });
+    }
+}
+
+/// A clause that may be missing.
+fn clause<T>(word: &str, written: Option<&Written<T>>) -> String {
+    written.map_or(String::new(), |written| format!(" {word} {}", written.text))
+}
+
+fn model(model: &Model) -> String {
+    match model {
+        Model::Open { rate, arrivals, max } => {
+            let arrivals = if *arrivals == Arrivals::Poisson { " poisson" } else { "" };
+            let (rate, length) = match rate {
+                Arriving::Steady { rate, length } => (&rate.text, clause("for", length.as_ref())),
+                Arriving::Profile(profile) => (&profile.text, String::new()),
+            };
+            format!("open {rate}{arrivals}{length}{}", clause("max", max.as_ref()))
+        }
+        Model::Closed { users, ramp, length, repeat } => {
+            let (ramp, length) = (clause("ramp", ramp.as_ref()), clause("for", length.as_ref()));
+            format!("closed {}{ramp}{length}{}", users.text, clause("repeat", repeat.as_ref()))
+        }
+    }
+}
+
+fn data(set: &Data) -> String {
+    let columns: Vec<&str> = set.columns.iter().map(|column| column.text.as_str()).collect();
+    let columns = if columns.is_empty() { String::new() } else { format!(" columns {}", columns.join(", ")) };
+    let separator = match set.separator {
+        None => String::new(),
+        Some('\t') => " separator tab".to_owned(),
+        Some(other) => format!(" separator {other}"),
+    };
+    let policy = match set.policy {
+        Policy::Sequential => "sequential",
+        Policy::Random => "random",
+        Policy::Unique => "unique",
+        Policy::PerUser => "per user",
+    };
+    let end = match set.end {
+        None => "",
+        Some(DataEnd::Stop) => " then stop",
+        Some(DataEnd::Wrap) => " then wrap",
+        Some(DataEnd::Error) => " then error",
+    };
+    format!("data {} from {}{columns}{separator} {policy}{end}", set.name.text, write::plain(&set.file))
+}
+
+fn promised(promise: &Promise) -> String {
+    let of = promise.of.as_ref().map_or(String::new(), |of| format!("{} ", of.text));
+    let terms: Vec<&str> = promise.terms.iter().map(|term| term.text.as_str()).collect();
+    format!("promise {of}{}", terms.join(", "))
+}
+
+fn wait(wait: &Wait) -> String {
+    match wait {
+        Wait::Fixed(time) => time.text.clone(),
+        Wait::Uniform(min, max) => format!("{}..{}", min.text, max.text),
+        Wait::Exponential(mean) => format!("exponential {}", mean.text),
+        Wait::Normal(mean, deviation) => format!("normal {} {}", mean.text, deviation.text),
+    }
+}
+
+fn condition(condition: &Condition) -> String {
+    let tests: Vec<String> = condition.tests.iter().map(test).collect();
+    tests.join(if condition.any { " or " } else { " and " })
+}
+
+fn test(test: &Test) -> String {
+    let subject = match &test.subject {
+        Subject::Header(name) => format!("header {}", name.text),
+        Subject::Body => "body".to_owned(),
+        Subject::Json(path) => format!("json {}", path.text),
+        Subject::Cookie(name) => format!("cookie {}", name.text),
+        // A number that is tested must not look like a status.
+        Subject::Text(template) => match template.fixed() {
+            Some(text) => write::quoted(text),
+            None => write::operand(template),
+        },
+    };
+    let claim = match &test.claim {
+        Claim::Compare(comparison, value) => {
+            let sign = COMPARISONS.iter().find(|(_, known)| known == comparison).map_or("==", |(sign, _)| sign);
+            format!("{sign} {}", write::operand(value))
+        }
+        Claim::Contains(text) => format!("contains {}", write::operand(text)),
+        Claim::Matches(pattern) => format!("matches {}", write::regex(pattern)),
+        Claim::Exists => "exists".to_owned(),
+    };
+    let negated = if test.negated { "not " } else { "" };
+    format!("{subject} {negated}{claim}")
+}
+
+fn expect(expect: &Expect) -> String {
+    let what = match &expect.what {
+        None => String::new(),
+        Some(Expected::Test(expected)) => format!(" {}", test(expected)),
+        Some(Expected::Status(statuses)) => {
+            let statuses = statuses.iter().map(|status| match status {
+                Statuses::One(one) => one.to_string(),
+                Statuses::Class(digit) => format!("{digit}xx"),
+            });
+            format!(" {}", statuses.collect::<Vec<_>>().join(", "))
+        }
+    };
+    format!("expect{what}{}", clause("within", expect.within.as_ref()))
+}
+
+fn take(take: &Take) -> String {
+    let place = |place: Place| if place == Place::Headers { " in headers" } else { "" };
+    let source = match &take.source {
+        TakeSource::Json(path) => format!("json {}", path.text),
+        TakeSource::Header(name) => format!("header {}", name.text),
+        TakeSource::Regex(pattern, at) => format!("regex {}{}", write::regex(pattern), place(*at)),
+        TakeSource::Between(between) => {
+            let (before, after) = (write::quoted(&between.before), write::quoted(&between.after));
+            format!("between {before} {after}{}", place(between.place))
+        }
+        TakeSource::Cookie(name) => format!("cookie {}", name.text),
+        TakeSource::Status => "status".to_owned(),
+        TakeSource::Body => "body".to_owned(),
+    };
+    let pick = match take.pick {
+        Pick::First => String::new(),
+        Pick::Last => " last".to_owned(),
+        Pick::Any => " any".to_owned(),
+        Pick::Nth(n) => format!(" nth {n}"),
+    };
+    let default = take.default.as_ref().map_or(String::new(), |default| format!(" or {}", write::operand(default)));
+    format!("take {} = {source}{pick}{default}", take.name.text)
+}

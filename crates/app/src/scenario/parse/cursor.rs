@@ -1,0 +1,363 @@
+//! A line from left to right: words, texts with holes, regular expressions, JSON paths. Knows no statement.
+
+use std::str::FromStr;
+
+use fathom_model::units::UnitError;
+
+use super::super::{
+    diagnostic::{Diagnostic, Fault},
+    tree::{Comment, Hole, Name, Piece, Source, Span, Template, Written},
+};
+
+/// Where a text with holes ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// With the line, whatever stands on it.
+    Line,
+    /// With the line, or before a comment.
+    Comment,
+    /// At the next blank.
+    Blank,
+    /// At the quote that closes it.
+    Quote,
+}
+
+/// What is left of a line.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cursor<'a> {
+    /// The whole text of the scenario.
+    pub(super) text: &'a str,
+    pub(super) at: usize,
+    pub(super) end: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn new(text: &'a str, span: Span) -> Self {
+        Self { text, at: span.start, end: span.end }
+    }
+
+    pub(super) fn left(&self) -> &'a str {
+        &self.text[self.at..self.end]
+    }
+
+    fn skip_blanks(&mut self) {
+        self.at = self.end - self.left().trim_start().len();
+    }
+
+    /// A `#` behind a blank begins a comment.
+    fn is_at_comment(&self) -> bool {
+        self.left().starts_with('#') && self.text[..self.at].chars().next_back().is_none_or(char::is_whitespace)
+    }
+
+    /// Whether nothing is left but a comment.
+    pub(super) fn is_done(&mut self) -> bool {
+        self.skip_blanks();
+        self.left().is_empty() || self.is_at_comment()
+    }
+
+    /// The place of what comes next: a word, or the end of the line.
+    pub(super) fn here(&mut self) -> Span {
+        let mut ahead = *self;
+        ahead.word().map_or_else(|| (self.at.saturating_sub(1)..self.at).into(), |word| word.span)
+    }
+
+    /// The end of a statement: the comment behind it, or a fault about what is left.
+    pub(super) fn finish(&mut self) -> Result<Option<Comment>, Fault> {
+        if !self.is_done() {
+            let span = Span { start: self.at, end: self.end };
+            return Err(Diagnostic::error(span, "this is more than the line can say")
+                .label("not understood")
+                .fix("leave it out, or put a text with blanks between quotes")
+                .boxed());
+        }
+        let span = Span { start: self.at, end: self.end };
+        let comment = self.left().strip_prefix('#').map(|text| text.strip_prefix(' ').unwrap_or(text).to_owned());
+        self.at = self.end;
+        Ok(comment.map(|text| Comment { text, span }))
+    }
+
+    /// The next word, up to a blank.
+    pub(super) fn word(&mut self) -> Option<Name> {
+        if self.is_done() {
+            return None;
+        }
+        let left = self.left();
+        let length = left.find(char::is_whitespace).unwrap_or(left.len());
+        let span = Span { start: self.at, end: self.at + length };
+        self.at += length;
+        Some(Name { text: left[..length].to_owned(), span })
+    }
+
+    /// Takes the next word if it is this one.
+    pub(super) fn keyword(&mut self, keyword: &str) -> Option<Span> {
+        let mut ahead = *self;
+        let word = ahead.word().filter(|word| word.text == keyword)?;
+        *self = ahead;
+        Some(word.span)
+    }
+
+    /// The next word, which must be there.
+    pub(super) fn need(&mut self, what: &str) -> Result<Name, Fault> {
+        self.word().ok_or_else(|| self.missing(what))
+    }
+
+    /// A fault about something that is not there.
+    pub(super) fn missing(&mut self, what: &str) -> Fault {
+        Diagnostic::error(self.here(), format!("{what} is missing here")).boxed()
+    }
+
+    /// Words up to the end of the line, with one blank between them.
+    pub(super) fn words(&mut self, what: &str) -> Result<Name, Fault> {
+        let mut all = self.need(what)?;
+        while let Some(word) = self.word() {
+            all.text.push(' ');
+            all.text.push_str(&word.text);
+            all.span.end = word.span.end;
+        }
+        Ok(all)
+    }
+
+    /// A word as a quantity.
+    pub(super) fn quantity<T: FromStr<Err = UnitError>>(&mut self, what: &str) -> Result<Written<T>, Fault> {
+        let word = self.need(what)?;
+        quantity(&word)
+    }
+
+    /// A word as a whole number from `min` on.
+    pub(super) fn count(&mut self, what: &str, min: u64) -> Result<Written<u64>, Fault> {
+        let word = self.need(what)?;
+        count(&word, min)
+    }
+
+    /// A word or a text between quotes, without holes.
+    pub(super) fn plain(&mut self, what: &str) -> Result<Name, Fault> {
+        self.skip_blanks();
+        if !self.left().starts_with('"') {
+            return self.need(what);
+        }
+        let template = self.operand(what)?;
+        match template.fixed() {
+            Some(text) => Ok(Name { text: text.to_owned(), span: template.span }),
+            None => Err(Diagnostic::error(template.span, format!("{what} cannot have holes")).boxed()),
+        }
+    }
+
+    /// A word or a text between quotes.
+    pub(super) fn operand(&mut self, what: &str) -> Result<Template, Fault> {
+        if self.is_done() {
+            return Err(self.missing(what));
+        }
+        if !self.left().starts_with('"') {
+            return self.template(Ending::Blank);
+        }
+        let start = self.at;
+        self.at += 1;
+        let mut template = self.template(Ending::Quote)?;
+        if !self.left().starts_with('"') {
+            return Err(Diagnostic::error((start..self.end).into(), "this text is not closed")
+                .fix("put a `\"` behind it; one within it is written `\\\"`")
+                .boxed());
+        }
+        self.at += 1;
+        template.span = (start..self.at).into();
+        Ok(template)
+    }
+
+    /// A text with holes.
+    pub(super) fn template(&mut self, ending: Ending) -> Result<Template, Fault> {
+        let start = self.at;
+        let mut pieces = Vec::new();
+        loop {
+            let left = self.left();
+            let Some(next) = left.chars().next() else { break };
+            let is_over = match ending {
+                Ending::Line => false,
+                Ending::Comment => self.is_at_comment(),
+                Ending::Blank => next.is_whitespace(),
+                Ending::Quote => next == '"',
+            };
+            if is_over {
+                break;
+            }
+            if left.starts_with("$${") {
+                push_text(&mut pieces, "${");
+                self.at += 3;
+            } else if left.starts_with("${") {
+                push_hole(&mut pieces, super::hole::hole(self)?);
+            } else if next == '\\' && ending == Ending::Quote {
+                self.at += 1;
+                push_text(&mut pieces, self.escaped()?);
+            } else {
+                // Up to what may mean something; at least this character.
+                let length = left[next.len_utf8()..]
+                    .find(|c: char| c == '$' || c == '"' || c == '\\' || c == '#' || c.is_whitespace())
+                    .map_or(left.len(), |length| next.len_utf8() + length);
+                push_text(&mut pieces, &left[..length]);
+                self.at += length;
+            }
+        }
+        if ending == Ending::Comment {
+            trim_end(&mut pieces);
+        }
+        Ok(Template { span: (start..self.at).into(), pieces })
+    }
+
+    /// What stands behind a backslash.
+    pub(super) fn escaped(&mut self) -> Result<&'static str, Fault> {
+        let next = self.left().chars().next();
+        let text = match next {
+            Some('"') => "\"",
+            Some('\\') => "\\",
+            Some('n') => "\n",
+            Some('r') => "\r",
+            Some('t') => "\t",
+            _ => {
+                let end = self.at + next.map_or(0, char::len_utf8);
+                return Err(Diagnostic::error((self.at - 1..end).into(), "no such escape")
+                    .fix("there are \\\" \\\\ \\n \\r and \\t; a backslash itself is written \\\\")
+                    .boxed());
+            }
+        };
+        self.at += 1;
+        Ok(text)
+    }
+
+    /// A regular expression between slashes, which compiles.
+    pub(super) fn regex(&mut self) -> Result<Name, Fault> {
+        if self.is_done() || !self.left().starts_with('/') {
+            return Err(Diagnostic::error(self.here(), "a regular expression is missing here")
+                .fix("put it between slashes: /id=(\\d+)/")
+                .boxed());
+        }
+        let start = self.at;
+        let (mut text, mut chars) = (String::new(), self.left().char_indices().skip(1));
+        let length = loop {
+            match chars.next() {
+                Some((at, '/')) => break at,
+                Some((_, '\\')) => match chars.next() {
+                    Some((_, '/')) => text.push('/'),
+                    Some((_, other)) => text.extend(['\\', other]),
+                    None => text.push('\\'),
+                },
+                Some((_, other)) => text.push(other),
+                None => {
+                    return Err(Diagnostic::error((start..self.end).into(), "this regular expression is not closed")
+                        .fix("put a `/` behind it; one within it is written `\\/`")
+                        .boxed());
+                }
+            }
+        };
+        self.at += length + 1;
+        let span = Span { start, end: self.at };
+        match regex::bytes::RegexBuilder::new(&text).size_limit(REGEX_SIZE_MAX).build() {
+            Ok(_) => Ok(Name { text, span }),
+            Err(error) => {
+                let why = error.to_string();
+                let why = why
+                    .lines()
+                    .last()
+                    .unwrap_or_default()
+                    .trim_start_matches("error: ")
+                    .trim_end_matches('.')
+                    .to_owned();
+                Err(Diagnostic::error(span, "this is no regular expression").label(why).boxed())
+            }
+        }
+    }
+
+    /// A JSON path, which may have blanks within brackets and quotes.
+    pub(super) fn json_path(&mut self) -> Result<Name, Fault> {
+        if self.is_done() {
+            return Err(self.missing("a JSON path such as `$.token`"));
+        }
+        let (start, mut depth, mut quote) = (self.at, 0_usize, None);
+        let mut chars = self.left().char_indices();
+        let length = loop {
+            match (chars.next(), quote) {
+                (None, _) => break self.left().len(),
+                (Some((_, '\\')), Some(_)) => {
+                    chars.next();
+                }
+                (Some((_, c)), Some(open)) if c == open => quote = None,
+                (Some((_, c @ ('"' | '\''))), None) => quote = Some(c),
+                (Some((at, '[' | '(')), None) => {
+                    depth += 1;
+                    if depth > PATH_DEPTH_MAX {
+                        let span = start..start + at + 1;
+                        return Err(Diagnostic::error(span.into(), "too many brackets within each other").boxed());
+                    }
+                }
+                (Some((_, ']' | ')')), None) => depth = depth.saturating_sub(1),
+                (Some((at, c)), None) if depth == 0 && c.is_whitespace() => break at,
+                _ => {}
+            }
+        };
+        self.at += length;
+        let name = Name { text: self.text[start..self.at].to_owned(), span: (start..self.at).into() };
+        match serde_json_path::JsonPath::parse(&name.text) {
+            Ok(_) => Ok(name),
+            Err(error) => {
+                let at = name.span.start + error.position().min(length);
+                let fault = Diagnostic::error((at..name.span.end).into(), "this is no JSON path");
+                let is_bare = name.text.starts_with(['.', '[']);
+                let fix = if is_bare {
+                    format!("it begins with `$`: ${}", name.text)
+                } else {
+                    "such as $.items[0].id".to_owned()
+                };
+                Err(fault.fix(fix).boxed())
+            }
+        }
+    }
+}
+
+/// Deeper paths find nothing that a person looks for, and their reader takes its time over each bracket.
+const PATH_DEPTH_MAX: usize = 8;
+/// What a regular expression may compile to. The engine's own bound is ten times that, and takes half a second to reach.
+const REGEX_SIZE_MAX: usize = 1 << 20;
+
+/// A word as a quantity.
+pub(super) fn quantity<T: FromStr<Err = UnitError>>(word: &Name) -> Result<Written<T>, Fault> {
+    match word.text.parse() {
+        _ if word.text.is_empty() => {
+            Err(Diagnostic::error(word.span, "a number with its unit is missing here").boxed())
+        }
+        Ok(value) => Ok(Written { value, text: word.text.clone(), span: word.span }),
+        Err(error) => Err(Diagnostic::error(word.span, error.to_string()).boxed()),
+    }
+}
+
+/// A word as a whole number from `min` on.
+pub(super) fn count(word: &Name, min: u64) -> Result<Written<u64>, Fault> {
+    match word.text.replace('_', "").parse() {
+        Ok(value) if value >= min => Ok(Written { value, text: word.text.clone(), span: word.span }),
+        _ => Err(Diagnostic::error(word.span, format!("`{}` is no whole number from {min} on", word.text)).boxed()),
+    }
+}
+
+/// Adds a text behind the others.
+pub(super) fn push_text(pieces: &mut Vec<Piece>, text: &str) {
+    match pieces.last_mut() {
+        Some(Piece::Text(last)) => last.push_str(text),
+        _ if text.is_empty() => {}
+        _ => pieces.push(Piece::Text(text.to_owned())),
+    }
+}
+
+/// Adds a hole; one that holds nothing but a text is that text.
+fn push_hole(pieces: &mut Vec<Piece>, hole: Hole) {
+    match hole {
+        Hole { source: Source::Text(text), filters, .. } if filters.is_empty() => push_text(pieces, &text),
+        hole => pieces.push(Piece::Hole(hole)),
+    }
+}
+
+/// Takes the blanks away that stand before a comment.
+fn trim_end(pieces: &mut Vec<Piece>) {
+    if let Some(Piece::Text(text)) = pieces.last_mut() {
+        text.truncate(text.trim_end().len());
+        if text.is_empty() {
+            pieces.pop();
+        }
+    }
+}

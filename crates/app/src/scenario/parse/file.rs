@@ -1,0 +1,454 @@
+//! What belongs to the file: how users come, settings, data sets, promises, parts and users.
+
+use fathom_engine::pace::Profile;
+use fathom_http::{url::Url, users::OPTIONS};
+use fathom_model::{OptionDoc, ValueKind};
+
+use super::{
+    super::{
+        diagnostic::{Diagnostic, Fault, nearest},
+        lines::Node,
+        tree::{
+            Arrivals, Arriving, Coming, Data, DataEnd, Let, Model, Name, OnFailure, Part, Policy, Promise, Redirects,
+            Scenario, Section, Setting, Statement, Switch, User, Way, Written,
+        },
+    },
+    Parser, Scene,
+    cursor::{Cursor, quantity},
+    hole::{GENERATORS, is_name},
+    unknown,
+};
+
+/// The options that a file may set: all of connections, but not where they go.
+pub(in super::super) fn settings() -> impl Iterator<Item = &'static OptionDoc> {
+    OPTIONS.iter().filter(|option| option.name != "url")
+}
+
+impl Parser<'_> {
+    pub(super) fn file(&mut self, nodes: &[Node]) -> Scenario {
+        let mut scenario = Scenario::default();
+        // Steps outside of any user are those of the only kind of user.
+        let mut alone = User::default();
+        for node in nodes {
+            if self.is_full() {
+                break;
+            }
+            if let Some(header) = self.header(node) {
+                scenario.headers.push(header);
+                continue;
+            }
+            let (word, _) = self.begin(node);
+            match word.text.as_str() {
+                "base" => {
+                    let base = self.leaf(node, base);
+                    self.once(&mut scenario.base, base, |base| base.span);
+                }
+                "open" | "closed" => {
+                    let model = self.leaf(node, if word.text == "open" { open } else { closed });
+                    let coming = model.map(|model| Coming { span: node.span, model });
+                    self.once(&mut scenario.coming, coming, |coming| coming.span);
+                }
+                "cookies" => {
+                    let switch = self.leaf(node, on_off).map(|on| Switch { span: node.span, on });
+                    self.once(&mut scenario.cookies, switch, |switch| switch.span);
+                }
+                "redirects" => {
+                    let redirects = self.redirects(node);
+                    self.once(&mut scenario.redirects, redirects, |redirects| redirects.span);
+                }
+                "on" => {
+                    let on_failure = self.on_failure(node);
+                    self.once(&mut scenario.on_failure, on_failure, |way| way.span);
+                }
+                "let" if alone.body.is_empty() => scenario.lets.extend(self.variable(node)),
+                "data" => scenario.data.extend(self.leaf(node, |cursor| data(cursor, node))),
+                "promise" => scenario.promises.extend(self.leaf(node, |cursor| promise(cursor, node))),
+                "part" => {
+                    let name = self.line(node, |cursor| cursor.words("a name"));
+                    let body = self.statements(&node.children, Scene::Block);
+                    scenario.parts.extend(name.map(|name| Part { span: node.span, name, body }));
+                }
+                "user" => scenario.users.extend(self.user(node)),
+                "setup" | "teardown" | "pace" => self.of_user(node, &word, &mut alone),
+                _ if settings().any(|option| option.name == word.text) => {
+                    scenario.settings.extend(self.leaf(node, |cursor| setting(cursor, &word, node)));
+                }
+                _ => self.statement(node, Scene::File, &mut alone.body),
+            }
+            if alone.is_somebody() && alone.span.end == 0 {
+                alone.span = node.span;
+            }
+        }
+        if alone.is_somebody() {
+            self.join(&mut scenario, alone);
+        }
+        scenario
+    }
+
+    /// Steps outside of any user make one, unless there are others.
+    fn join(&mut self, scenario: &mut Scenario, alone: User) {
+        match scenario.users.first() {
+            None => scenario.users.push(alone),
+            Some(user) => {
+                let fault =
+                    Diagnostic::error(alone.span, "this is outside of the users").other(user.span, "the first user");
+                self.fault(fault.fix("indent it below a user, or below a `part` that users `do`"));
+            }
+        }
+    }
+
+    fn user(&mut self, node: &Node) -> Option<User> {
+        let head = self.line(node, |cursor| {
+            let mut name = cursor.words("a name")?;
+            let Some((before, share)) = name.text.rsplit_once(' ').filter(|(_, share)| share.ends_with('%')) else {
+                return Ok((name, None));
+            };
+            let span = (name.span.end - share.len()..name.span.end).into();
+            let share = percent(&Name { text: share.to_owned(), span })?;
+            let length = before.len();
+            name.text.truncate(length);
+            name.span.end = share.span.start - 1;
+            Ok((name, Some(share)))
+        });
+        let mut user = User { span: node.span, ..User::default() };
+        for child in &node.children {
+            let (word, _) = self.begin(child);
+            if ["setup", "teardown", "pace", "on"].contains(&word.text.as_str()) {
+                self.of_user(child, &word, &mut user);
+            } else {
+                self.statement(child, Scene::User, &mut user.body);
+            }
+        }
+        let (name, share) = head?;
+        Some(User { name: Some(name), share, ..user })
+    }
+
+    /// What belongs to a user beside what he does in each iteration.
+    fn of_user(&mut self, node: &Node, word: &Name, user: &mut User) {
+        match word.text.as_str() {
+            "pace" => {
+                let pace = self.pace(node);
+                self.once(&mut user.pace, pace, |pace| pace.span);
+            }
+            "on" => {
+                let on_failure = self.on_failure(node);
+                self.once(&mut user.on_failure, on_failure, |way| way.span);
+            }
+            _ => {
+                self.line(node, |_| Ok(()));
+                let section = Section { span: node.span, body: self.statements(&node.children, Scene::Block) };
+                let slot = if word.text == "setup" { &mut user.setup } else { &mut user.teardown };
+                self.once(slot, Some(section), |section| section.span);
+            }
+        }
+    }
+
+    pub(super) fn redirects(&mut self, node: &Node) -> Option<Redirects> {
+        self.leaf(node, |cursor| {
+            let word = cursor.need("`off`, or how many")?;
+            let max = if word.text == "off" {
+                None
+            } else {
+                Some(word.text.parse().ok().filter(|max| (1..=100).contains(max)))
+            };
+            match max {
+                Some(None) => Err(Diagnostic::error(word.span, format!("`{}` is no number of redirects", word.text))
+                    .fix("write `redirects off`, or a number from 1 to 100")
+                    .boxed()),
+                max => Ok(Redirects { span: node.span, max: max.flatten() }),
+            }
+        })
+    }
+
+    pub(super) fn on_failure(&mut self, node: &Node) -> Option<OnFailure> {
+        self.leaf(node, |cursor| {
+            let ways = [("continue", Way::Continue), ("restart", Way::Restart), ("leave", Way::Leave)];
+            if cursor.keyword("failure").is_none() {
+                return Err(cursor.missing("`failure`"));
+            }
+            let word = cursor.need("what a user does then")?;
+            let way = ways.iter().find(|(name, _)| *name == word.text);
+            way.map(|(_, way)| OnFailure { span: node.span, way: *way }).ok_or_else(|| {
+                Diagnostic::error(word.span, format!("`{}` is nothing that a user does on failure", word.text))
+                    .fix("write continue, restart or leave")
+                    .perhaps(nearest(&word.text, ways.map(|(name, _)| name)))
+                    .boxed()
+            })
+        })
+    }
+
+    pub(super) fn variable(&mut self, node: &Node) -> Option<Let> {
+        self.leaf(node, |cursor| {
+            let name = variable_name(cursor)?;
+            equals(cursor, &format!("let {} = \"…\"", name.text))?;
+            Ok(Let { span: node.span, name, value: cursor.operand("a value")? })
+        })
+    }
+}
+
+impl User {
+    /// Whether anything belongs to him.
+    fn is_somebody(&self) -> bool {
+        !self.body.is_empty() || self.setup.is_some() || self.teardown.is_some() || self.pace.is_some()
+    }
+}
+
+impl Default for User {
+    fn default() -> Self {
+        Self {
+            span: (0..0).into(),
+            name: None,
+            share: None,
+            on_failure: None,
+            pace: None,
+            setup: None,
+            body: Vec::<Statement>::new(),
+            teardown: None,
+        }
+    }
+}
+
+/// A name that a hole can have.
+pub(super) fn variable_name(cursor: &mut Cursor<'_>) -> Result<Name, Fault> {
+    let name = cursor.need("a name")?;
+    if GENERATORS.iter().any(|(generator, _)| *generator == name.text) {
+        let fault = Diagnostic::error(name.span, format!("`{}` is a name of fathom's own", name.text));
+        return Err(fault.fix(format!("choose another, such as `my-{}`", name.text)).boxed());
+    }
+    if is_name(&name.text) {
+        return Ok(name);
+    }
+    Err(Diagnostic::error(name.span, format!("`{}` is no name", name.text))
+        .fix("names are letters, digits, `_` and `-`, and begin with a letter")
+        .boxed())
+}
+
+/// The sign between a name and its value.
+pub(super) fn equals(cursor: &mut Cursor<'_>, usage: &str) -> Result<(), Fault> {
+    match cursor.keyword("=") {
+        Some(_) => Ok(()),
+        None => Err(cursor.missing("`=`").fix(format!("such as `{usage}`")).boxed()),
+    }
+}
+
+/// A share such as `30%`.
+pub(super) fn percent(word: &Name) -> Result<Written<f64>, Fault> {
+    let number = word.text.strip_suffix('%').filter(|number| number.bytes().all(|b| b.is_ascii_digit() || b == b'.'));
+    match number.and_then(|number| number.parse().ok()) {
+        Some(value) if value > 0.0 && value <= 100.0 => Ok(Written { value, text: word.text.clone(), span: word.span }),
+        _ => Err(Diagnostic::error(word.span, format!("`{}` is no share", word.text))
+            .fix("write it as 30%; it is above 0% and at most 100%")
+            .boxed()),
+    }
+}
+
+fn base(cursor: &mut Cursor<'_>) -> Result<Name, Fault> {
+    let word = cursor.need("a URL")?;
+    match word.text.parse::<Url>() {
+        Ok(_) if !word.text.contains(['?', '#']) => Ok(word),
+        Ok(_) => Err(Diagnostic::error(word.span, "the base has a query or a fragment")
+            .fix("paths of steps are put behind it")
+            .boxed()),
+        Err(error) => Err(Diagnostic::error(word.span, error.to_string()).fix(error.hint()).boxed()),
+    }
+}
+
+fn on_off(cursor: &mut Cursor<'_>) -> Result<bool, Fault> {
+    let word = cursor.need("on or off")?;
+    match word.text.as_str() {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(Diagnostic::error(word.span, format!("`{}` is neither on nor off", word.text)).boxed()),
+    }
+}
+
+/// `200/s poisson for 5m max 5000`
+fn open(cursor: &mut Cursor<'_>) -> Result<Model, Fault> {
+    const USAGE: &str = "such as `open 200/s for 5m`, or steps and ramps: `open 0-200:1m, 200:5m`";
+    const CLAUSES: [&str; 4] = ["poisson", "constant", "for", "max"];
+    let mut rate = cursor.need("a rate").map_err(|fault| fault.fix(USAGE).boxed())?;
+    let is_clause = |mut ahead: Cursor<'_>| ahead.word().is_none_or(|word| CLAUSES.contains(&word.text.as_str()));
+    while !is_clause(*cursor) {
+        let more = cursor.need("a rate")?;
+        rate = Name { text: format!("{} {}", rate.text, more.text), span: (rate.span.start..more.span.end).into() };
+    }
+    let (mut arrivals, mut length, mut max) = (Arrivals::Constant, None, None);
+    while let Some(word) = cursor.word() {
+        match word.text.as_str() {
+            "poisson" => arrivals = Arrivals::Poisson,
+            "constant" => arrivals = Arrivals::Constant,
+            "for" => length = Some(cursor.quantity("a time")?),
+            "max" => max = Some(cursor.count("a number of users", 1)?),
+            _ => return Err(clause(&word, &CLAUSES)),
+        }
+    }
+    let rate = if rate.text.contains(':') {
+        if let Some(length) = length {
+            return Err(Diagnostic::error(length.span, "the parts say already how long it takes")
+                .fix("leave `for` out")
+                .boxed());
+        }
+        match rate.text.parse::<Profile>() {
+            Ok(value) => Arriving::Profile(Written { value, text: rate.text, span: rate.span }),
+            Err(error) => return Err(Diagnostic::error(rate.span, error.to_string()).fix(USAGE).boxed()),
+        }
+    } else {
+        let rate = quantity::<fathom_model::units::PerSec>(&rate).map_err(|fault| fault.fix(USAGE).boxed())?;
+        if rate.value.get() <= 0.0 {
+            return Err(Diagnostic::error(rate.span, "nobody would ever come").boxed());
+        }
+        Arriving::Steady { rate, length }
+    };
+    Ok(Model::Open { rate, arrivals, max })
+}
+
+/// `500 ramp 1m for 5m`
+fn closed(cursor: &mut Cursor<'_>) -> Result<Model, Fault> {
+    const CLAUSES: [&str; 3] = ["ramp", "for", "repeat"];
+    let users = cursor
+        .count("a number of users", 1)
+        .map_err(|fault| fault.fix("such as `closed 500 ramp 1m for 5m`").boxed())?;
+    let (mut ramp, mut length, mut repeat) = (None, None, None);
+    while let Some(word) = cursor.word() {
+        match word.text.as_str() {
+            "ramp" => ramp = Some(cursor.quantity("a time")?),
+            "for" => length = Some(cursor.quantity("a time")?),
+            "repeat" => repeat = Some(cursor.count("how often", 1)?),
+            _ => return Err(clause(&word, &CLAUSES)),
+        }
+    }
+    Ok(Model::Closed { users, ramp, length, repeat })
+}
+
+/// A word that says nothing where it stands.
+pub(super) fn clause(word: &Name, known: &[&str]) -> Fault {
+    Diagnostic::error(word.span, format!("`{}` says nothing here", word.text))
+        .fix(format!("there is {} here", known.join(", ")))
+        .perhaps(nearest(&word.text, known.iter().copied()))
+        .boxed()
+}
+
+fn setting(cursor: &mut Cursor<'_>, word: &Name, node: &Node) -> Result<Setting, Fault> {
+    let option = settings().find(|option| option.name == word.text);
+    let Some(option) = option else { return Err(unknown(word, Scene::File)) };
+    if option.value == ValueKind::Flag {
+        return Ok(Setting { span: node.span, name: word.clone(), value: None });
+    }
+    let value = cursor.words("a value")?;
+    match option.exact(&value.text) {
+        Ok(_) => Ok(Setting { span: node.span, name: word.clone(), value: Some(value) }),
+        Err(error) => Err(Diagnostic::error(value.span, error.to_string())
+            .fix(format!("{}: {}", option.name, option.help))
+            .boxed()),
+    }
+}
+
+/// `accounts from accounts.csv unique then stop`
+fn data(cursor: &mut Cursor<'_>, node: &Node) -> Result<Data, Fault> {
+    const USAGE: &str = "such as `data accounts from accounts.csv unique then stop`";
+    const CLAUSES: [&str; 7] = ["columns", "separator", "sequential", "random", "unique", "per", "then"];
+    let name = variable_name(cursor)?;
+    if cursor.keyword("from").is_none() {
+        return Err(cursor.missing("`from`").fix(USAGE).boxed());
+    }
+    let file = cursor.plain("a file")?;
+    let mut data = Data {
+        span: node.span,
+        name,
+        file,
+        columns: Vec::new(),
+        separator: None,
+        policy: Policy::default(),
+        end: None,
+    };
+    while let Some(word) = cursor.word() {
+        match word.text.as_str() {
+            "columns" => data.columns = list(cursor, "a column")?,
+            "separator" => data.separator = Some(separator(cursor)?),
+            "sequential" => data.policy = Policy::Sequential,
+            "random" => data.policy = Policy::Random,
+            "unique" => data.policy = Policy::Unique,
+            "per" => {
+                cursor.keyword("user").ok_or_else(|| cursor.missing("`user`"))?;
+                data.policy = Policy::PerUser;
+            }
+            "then" => {
+                let ends = [("stop", DataEnd::Stop), ("wrap", DataEnd::Wrap), ("error", DataEnd::Error)];
+                let word = cursor.need("stop, wrap or error")?;
+                let end = ends.iter().find(|(name, _)| *name == word.text);
+                data.end = Some(end.ok_or_else(|| clause(&word, &ends.map(|(name, _)| name)))?.1);
+                if data.policy == Policy::Unique && data.end == Some(DataEnd::Wrap) {
+                    let fault = Diagnostic::error(word.span, "rows that come again are not unique");
+                    return Err(fault.fix("write `unique then stop` or `unique then error`, or `sequential`").boxed());
+                }
+            }
+            _ => return Err(clause(&word, &CLAUSES)),
+        }
+    }
+    Ok(data)
+}
+
+/// Names with commas between them.
+fn list(cursor: &mut Cursor<'_>, what: &str) -> Result<Vec<Name>, Fault> {
+    let mut all = Vec::new();
+    loop {
+        let word = cursor.need(what)?;
+        let (mut at, goes_on) = (word.span.start, word.text.ends_with(','));
+        for part in word.text.trim_end_matches(',').split(',') {
+            if part.is_empty() || part.starts_with('#') {
+                return Err(Diagnostic::error(word.span, format!("`{part}` is no name of {what}")).boxed());
+            }
+            all.push(Name { text: part.to_owned(), span: (at..at + part.len()).into() });
+            at += part.len() + 1;
+        }
+        if !goes_on {
+            return Ok(all);
+        }
+    }
+}
+
+fn separator(cursor: &mut Cursor<'_>) -> Result<char, Fault> {
+    let word = cursor.need("a character, or `tab`")?;
+    let mut chars = word.text.chars();
+    match (word.text.as_str(), chars.next(), chars.next()) {
+        ("tab", ..) => Ok('\t'),
+        (_, Some(one), None) if one.is_ascii_punctuation() && one != '"' && one != '#' => Ok(one),
+        _ => Err(Diagnostic::error(word.span, format!("`{}` separates no values", word.text))
+            .fix("write one sign such as ; or |, or `tab`")
+            .boxed()),
+    }
+}
+
+/// `checkout p99 < 300ms, errors < 0.1%`
+fn promise(cursor: &mut Cursor<'_>, node: &Node) -> Result<Promise, Fault> {
+    const USAGE: &str =
+        "such as `promise p99 < 300ms, errors < 0.1%`, or with a step before it: `promise login p99 < 1s`";
+    let whole = cursor.words("what is promised")?;
+    let wrong = |text: &str| Diagnostic::error(whole.span, format!("`{text}` promises nothing")).fix(USAGE).boxed();
+    let mut promise = Promise { span: node.span, of: None, terms: Vec::new() };
+    for (idx, term) in whole.text.split(',').map(str::trim).enumerate() {
+        let at = term.find(['<', '>', '≤', '≥']).ok_or_else(|| wrong(term))?;
+        let value = term[at..].trim_start_matches(['<', '>', '≤', '≥', '=']);
+        let relation = term[at..at + (term.len() - at - value.len())].trim();
+        let (value, before) = (value.trim(), term[..at].trim());
+        let (of, metric) = before.rsplit_once(' ').map_or((None, before), |(of, metric)| (Some(of), metric));
+        let is_metric =
+            !metric.is_empty() && metric.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+        let is_value = value.starts_with(|c: char| c.is_ascii_digit());
+        if !is_value || !is_metric || !["<", "<=", ">", ">=", "≤", "≥"].contains(&relation) {
+            return Err(wrong(term));
+        }
+        match of {
+            Some(of) if idx == 0 => {
+                // The name stands where the promise begins, unless there are several blanks in it.
+                let end = whole.span.end.min(whole.span.start + of.len());
+                promise.of = Some(Name { text: of.to_owned(), span: (whole.span.start..end).into() });
+            }
+            Some(_) => return Err(wrong(term)),
+            None => {}
+        }
+        let relation = relation.replace('≤', "<=").replace('≥', ">=");
+        promise.terms.push(Name { text: format!("{metric} {relation} {value}"), span: whole.span });
+    }
+    Ok(promise)
+}

@@ -1,0 +1,256 @@
+//! What users do: waits, loops, choices, and the conditions of these.
+
+use super::{
+    super::{
+        diagnostic::{Diagnostic, Fault},
+        lines::Node,
+        tree::{
+            Branch, Chance, Claim, Comparison, Condition, Do, If, Meet, Name, Pace, Repeat, Section, Statement,
+            Subject, Test, Think, Transaction, Wait, While,
+        },
+    },
+    Parser, Scene,
+    cursor::{Cursor, count, quantity},
+    file::{clause, percent},
+    unknown,
+};
+
+/// Signs between two values.
+pub(in super::super) const COMPARISONS: [(&str, Comparison); 6] = [
+    ("==", Comparison::Equal),
+    ("!=", Comparison::Unequal),
+    ("<", Comparison::Less),
+    ("<=", Comparison::AtMost),
+    (">", Comparison::More),
+    (">=", Comparison::AtLeast),
+];
+
+impl Parser<'_> {
+    pub(super) fn statements(&mut self, nodes: &[Node], scene: Scene) -> Vec<Statement> {
+        let mut all = Vec::new();
+        for node in nodes {
+            if self.is_full() {
+                break;
+            }
+            self.statement(node, scene, &mut all);
+        }
+        all
+    }
+
+    /// Reads one thing that users do; `else` becomes a part of what stands before it.
+    pub(super) fn statement(&mut self, node: &Node, scene: Scene, all: &mut Vec<Statement>) {
+        let (word, _) = self.begin(node);
+        let span = node.span;
+        match word.text.as_str() {
+            "step" => all.extend(self.step(node).map(|step| Statement::Step(Box::new(step)))),
+            "transaction" => {
+                let name = self.line(node, |cursor| cursor.words("a name"));
+                let body = self.statements(&node.children, Scene::Block);
+                all.extend(name.map(|name| Statement::Transaction(Transaction { span, name, body })));
+            }
+            "think" => {
+                all.extend(self.leaf(node, wait).map(|time| Statement::Think(Think { span, time })));
+            }
+            "meet" => {
+                let meet = self.leaf(node, |cursor| {
+                    let users = cursor.count("a number of users", 2)?;
+                    if cursor.keyword("within").is_none() {
+                        return Err(cursor
+                            .missing("`within`")
+                            .fix("say how long they wait: `meet 100 within 2s`")
+                            .boxed());
+                    }
+                    Ok(Statement::Meet(Meet { span, users, within: cursor.quantity("a time")? }))
+                });
+                all.extend(meet);
+            }
+            "repeat" => all.extend(self.repeat(node)),
+            "while" => {
+                let head = self.line(node, |cursor| {
+                    let condition = condition(cursor)?;
+                    let max = cursor.keyword("max").map(|_| cursor.count("how often", 1)).transpose()?;
+                    Ok((condition, max))
+                });
+                let (pace, body) = self.looped(&node.children);
+                all.extend(head.map(|(condition, max)| Statement::While(While { span, condition, max, pace, body })));
+            }
+            "if" => {
+                let branch = self.branch(node, condition);
+                all.extend(branch.map(|branch| Statement::If(If { branches: vec![branch], otherwise: None })));
+            }
+            "else" => self.otherwise(node, all),
+            "chance" => {
+                let share = self.line(node, |cursor| percent(&cursor.need("a share such as 30%")?));
+                let body = self.statements(&node.children, Scene::Block);
+                all.extend(share.map(|share| Statement::Chance(Chance { span, share, body, otherwise: None })));
+            }
+            "do" => {
+                all.extend(self.leaf(node, |cursor| Ok(Statement::Do(Do { span, name: cursor.words("a part")? }))));
+            }
+            "let" => all.extend(self.variable(node).map(Statement::Let)),
+            _ => self.fault(*unknown(&word, scene)),
+        }
+    }
+
+    fn branch(
+        &mut self,
+        node: &Node,
+        read: impl FnOnce(&mut Cursor<'_>) -> Result<Condition, Fault>,
+    ) -> Option<Branch> {
+        let condition = self.line(node, read);
+        let body = self.statements(&node.children, Scene::Block);
+        condition.map(|condition| Branch { span: node.span, condition, body })
+    }
+
+    /// `else` and `else if`
+    fn otherwise(&mut self, node: &Node, before: &mut [Statement]) {
+        let (_, mut cursor) = self.begin(node);
+        let is_if = cursor.keyword("if").is_some();
+        match before.last_mut() {
+            Some(Statement::If(choice)) if choice.otherwise.is_none() && is_if => {
+                let branch = self.branch(node, |cursor| {
+                    cursor.keyword("if");
+                    condition(cursor)
+                });
+                choice.branches.extend(branch);
+            }
+            Some(Statement::If(If { otherwise, .. }) | Statement::Chance(Chance { otherwise, .. }))
+                if otherwise.is_none() && !is_if =>
+            {
+                self.line(node, |_| Ok(()));
+                *otherwise = Some(Section { span: node.span, body: self.statements(&node.children, Scene::Block) });
+            }
+            _ => {
+                let fault = Diagnostic::error(node.span, "there is nothing before it that this is the other way of");
+                self.fault(fault.fix("`else` stands right behind the block of an `if` or a `chance`"));
+                self.statements(&node.children, Scene::Block);
+            }
+        }
+    }
+
+    fn repeat(&mut self, node: &Node) -> Option<Statement> {
+        let head = self.line(node, |cursor| {
+            let word = cursor.need("how often")?;
+            let Some((min, max)) = word.text.split_once("..") else { return Ok((count(&word, 1)?, None)) };
+            let dots = word.span.start + min.len();
+            let min = count(&Name { text: min.to_owned(), span: (word.span.start..dots).into() }, 0)?;
+            let max = count(&Name { text: max.to_owned(), span: (dots + 2..word.span.end).into() }, min.value.max(1))?;
+            Ok((min, Some(max)))
+        });
+        let (pace, body) = self.looped(&node.children);
+        let (min, max) = head?;
+        Some(Statement::Repeat(Repeat { span: node.span, min, max, pace, body }))
+    }
+
+    /// The inside of a loop.
+    fn looped(&mut self, nodes: &[Node]) -> (Option<Pace>, Vec<Statement>) {
+        let (mut pace, mut body) = (None, Vec::new());
+        for node in nodes {
+            let (word, _) = self.begin(node);
+            if word.text == "pace" {
+                let new = self.pace(node);
+                self.once(&mut pace, new, |pace| pace.span);
+            } else {
+                self.statement(node, Scene::Loop, &mut body);
+            }
+        }
+        (pace, body)
+    }
+
+    pub(super) fn pace(&mut self, node: &Node) -> Option<Pace> {
+        self.leaf(node, wait).map(|time| Pace { span: node.span, time })
+    }
+}
+
+/// `2s`, `1s..3s`, `exponential 2s`, `normal 5s 1s`
+fn wait(cursor: &mut Cursor<'_>) -> Result<Wait, Fault> {
+    const USAGE: &str = "write 2s, 1s..3s, exponential 2s (its mean) or normal 5s 1s (mean and deviation)";
+    let usage = |fault: Fault| fault.fix(USAGE).boxed();
+    let word = cursor.need("a time").map_err(usage)?;
+    Ok(match word.text.as_str() {
+        "exponential" => Wait::Exponential(cursor.quantity("its mean").map_err(usage)?),
+        "normal" => {
+            let mean = cursor.quantity("its mean").map_err(usage)?;
+            Wait::Normal(mean, cursor.quantity("its deviation").map_err(usage)?)
+        }
+        text => match text.split_once("..") {
+            Some((min, max)) => {
+                let dots = word.span.start + min.len();
+                let min =
+                    quantity(&Name { text: min.to_owned(), span: (word.span.start..dots).into() }).map_err(usage)?;
+                let max =
+                    quantity(&Name { text: max.to_owned(), span: (dots + 2..word.span.end).into() }).map_err(usage)?;
+                if min.value > max.value {
+                    return Err(Diagnostic::error(word.span, "the shorter time stands first").boxed());
+                }
+                Wait::Uniform(min, max)
+            }
+            None => Wait::Fixed(quantity(&word).map_err(usage)?),
+        },
+    })
+}
+
+/// Tests with `and`, or with `or`, between them.
+fn condition(cursor: &mut Cursor<'_>) -> Result<Condition, Fault> {
+    let mut condition = Condition { any: false, tests: Vec::new() };
+    loop {
+        condition.tests.push(test_of_text(cursor)?);
+        let is_first = condition.tests.len() == 1;
+        let (and, or) = (cursor.keyword("and"), cursor.keyword("or"));
+        let Some(word) = and.or(or) else { return Ok(condition) };
+        if !is_first && condition.any != or.is_some() {
+            let fault = Diagnostic::error(word, "`and` and `or` in one condition");
+            return Err(fault.fix("put an `if` within the other").boxed());
+        }
+        condition.any = or.is_some();
+    }
+}
+
+/// A test outside of `expect`.
+fn test_of_text(cursor: &mut Cursor<'_>) -> Result<Test, Fault> {
+    let is_quoted = !cursor.is_done() && cursor.left().starts_with('"');
+    let subject = cursor.operand("something to test, such as ${name}")?;
+    if let (Some(text), false) = (subject.fixed(), is_quoted) {
+        let fault = match text {
+            "header" | "body" | "json" | "cookie" | "status" => {
+                Diagnostic::error(subject.span, "an answer can only be tested by `expect`")
+                    .fix(format!("keep it first: `take x = {text} …`, then test `${{x}}`"))
+            }
+            _ => {
+                Diagnostic::error(subject.span, "a test begins with a hole").fix(format!("did you mean `${{{text}}}`?"))
+            }
+        };
+        return Err(fault.boxed());
+    }
+    test(cursor, Subject::Text(subject))
+}
+
+/// What is claimed of a subject.
+pub(super) fn test(cursor: &mut Cursor<'_>, subject: Subject) -> Result<Test, Fault> {
+    const WORDS: [&str; 9] = ["==", "!=", "<", "<=", ">", ">=", "contains", "matches", "exists"];
+    let start = match &subject {
+        Subject::Header(name) | Subject::Json(name) | Subject::Cookie(name) => name.span.start,
+        Subject::Body => cursor.at,
+        Subject::Text(template) => template.span.start,
+    };
+    let negated = cursor.keyword("not");
+    let word =
+        cursor.need("a comparison").map_err(|fault| fault.fix(format!("there is {}", WORDS.join(", "))).boxed())?;
+    let comparison = COMPARISONS.iter().find(|(sign, _)| *sign == word.text);
+    let claim = match (word.text.as_str(), comparison) {
+        (_, Some((_, comparison))) => {
+            if let Some(span) = negated {
+                return Err(Diagnostic::error(span, "`not` before a sign")
+                    .fix("turn the sign round: `!=` for `==`, `>=` for `<`")
+                    .boxed());
+            }
+            Claim::Compare(*comparison, cursor.operand("a value")?)
+        }
+        ("contains", _) => Claim::Contains(cursor.operand("a text")?),
+        ("matches", _) => Claim::Matches(cursor.regex()?),
+        ("exists", _) => Claim::Exists,
+        ("=" | "is" | "equals", _) => return Err(clause(&word, &WORDS).fix("write `==`").boxed()),
+        _ => return Err(clause(&word, &WORDS)),
+    };
+    Ok(Test { span: (start..cursor.at).into(), subject, negated: negated.is_some(), claim })
+}

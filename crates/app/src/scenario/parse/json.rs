@@ -1,0 +1,58 @@
+//! Whether a text with holes is JSON once they are filled. Knows no schema.
+
+use serde::de::IgnoredAny;
+
+use super::{
+    super::{
+        diagnostic::{Diagnostic, Fault},
+        tree::{Source, Span},
+    },
+    cursor::Cursor,
+    hole,
+};
+
+/// Puts something of the same length into each hole, and reads that.
+pub(super) fn check(text: &str, lines: &[Span]) -> Result<(), Fault> {
+    let mut filled = String::new();
+    let mut is_within = false;
+    for line in lines {
+        fill(Cursor::new(text, *line), &mut filled, &mut is_within);
+        filled.push('\n');
+    }
+    let Err(error) = serde_json::from_str::<IgnoredAny>(&filled) else { return Ok(()) };
+    let line = lines[error.line().saturating_sub(1).min(lines.len() - 1)];
+    let at = (line.start + error.column().saturating_sub(1)).clamp(line.start, line.end.max(line.start + 1) - 1);
+    let why = error.to_string();
+    let why = why.split(" at line ").next().unwrap_or_default().to_owned();
+    Err(Diagnostic::error((at..at + 1).into(), "this is no JSON")
+        .label(why)
+        .fix("a text that is no JSON, or only when its holes are filled, is written `body`")
+        .boxed())
+}
+
+fn fill(mut cursor: Cursor<'_>, filled: &mut String, is_within: &mut bool) {
+    while let Some(next) = cursor.left().chars().next() {
+        let start = cursor.at;
+        if cursor.left().starts_with("${") {
+            // What stands in a hole was read before, so this one can be read.
+            let Ok(hole) = hole::hole(&mut cursor) else { return };
+            match hole.source {
+                Source::Text(text) if hole.filters.is_empty() => filled.push_str(&text),
+                _ => filled.extend(std::iter::repeat_n(if *is_within { 'x' } else { '1' }, cursor.at - start)),
+            }
+            continue;
+        }
+        let length = if cursor.left().starts_with("$${") {
+            3
+        } else if *is_within && next == '\\' {
+            // The sign behind it means nothing by itself.
+            1 + cursor.left()[1..].chars().next().map_or(0, char::len_utf8)
+        } else {
+            *is_within ^= next == '"';
+            next.len_utf8()
+        };
+        filled.push_str(&cursor.left()[..length]);
+        cursor.at += length;
+    }
+    // A line feed within a string is no JSON, but the next line begins as this one did not end.
+}

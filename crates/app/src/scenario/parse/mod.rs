@@ -1,0 +1,196 @@
+//! Text into a tree, with all that is wrong told at once. Reads no file but the text; names are not resolved.
+
+mod cursor;
+mod file;
+mod flow;
+pub(super) mod hole;
+mod json;
+mod step;
+
+use self::cursor::Cursor;
+pub(super) use self::flow::COMPARISONS;
+use super::{
+    diagnostic::{Diagnostic, FAULTS_MAX, Fault, nearest},
+    lines::{self, Node},
+    tree::{Comment, Name, Scenario, Span},
+};
+
+/// A larger file is no text that a person wrote.
+const TEXT_MAX: usize = 1 << 20;
+
+/// Reads a scenario.
+///
+/// # Errors
+/// All that keeps the text from being one, in its order; checks that need more than the text are [`super::check`]'s.
+pub fn parse(text: &str) -> Result<Scenario, Vec<Diagnostic>> {
+    if text.len() > TEXT_MAX {
+        let fault =
+            Diagnostic::error(Span::default(), format!("{} bytes are more than a scenario may have", text.len()));
+        return Err(vec![fault.fix("it has 1 MiB at most; put data into files of their own")]);
+    }
+    let blocks = lines::blocks(text);
+    let mut parser = Parser { text, comments: blocks.comments, faults: blocks.faults };
+    let mut scenario = parser.file(&blocks.nodes);
+    if parser.faults.is_empty() {
+        parser.comments.sort_by_key(|comment| comment.span.start);
+        scenario.comments = parser.comments;
+        return Ok(scenario);
+    }
+    parser.faults.sort_by_key(|fault| fault.span.start);
+    parser.faults.truncate(FAULTS_MAX);
+    Err(parser.faults)
+}
+
+/// What is kept while the lines are read.
+struct Parser<'a> {
+    text: &'a str,
+    comments: Vec<Comment>,
+    faults: Vec<Diagnostic>,
+}
+
+/// Where a line stands, which says what it may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scene {
+    File,
+    User,
+    Loop,
+    Block,
+    Step,
+}
+
+/// What lines of the file itself, and nothing else, begin with.
+const OF_FILE: &[&str] = &[
+    "base",
+    "open",
+    "closed",
+    "cookies",
+    "redirects",
+    "on",
+    "let",
+    "data",
+    "promise",
+    "part",
+    "user",
+    "setup",
+    "teardown",
+    "pace",
+];
+/// What users do.
+const OF_BLOCK: &[&str] =
+    &["step", "transaction", "think", "meet", "repeat", "while", "if", "else", "chance", "do", "let"];
+/// What belongs to users beside what they do.
+const OF_USER: &[&str] = &["setup", "teardown", "pace", "on"];
+/// What belongs to loops beside what is done in them.
+const OF_LOOP: &[&str] = &["pace"];
+/// What stands below the request of a step.
+const OF_STEP: &[&str] = &["body", "json", "form", "multipart", "expect", "take", "redirects", "timeout", "on"];
+
+impl Scene {
+    /// What its lines may begin with.
+    fn words(self) -> impl Iterator<Item = &'static str> {
+        let tables: &[&[&str]] = match self {
+            Self::File => &[OF_FILE, OF_BLOCK],
+            Self::User => &[OF_USER, OF_BLOCK],
+            Self::Loop => &[OF_LOOP, OF_BLOCK],
+            Self::Block => &[OF_BLOCK],
+            Self::Step => &[OF_STEP],
+        };
+        tables.iter().copied().flatten().copied()
+    }
+}
+
+/// Whether a word has the form of a method: GET.
+fn is_method(word: &str) -> bool {
+    word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-') && word.len() >= 2
+}
+
+/// What a line begins with that nothing may begin with here.
+fn unknown(word: &Name, scene: Scene) -> Fault {
+    let text = word.text.as_str();
+    if is_method(text) {
+        let fault = Diagnostic::error(word.span, "a request does not stand alone");
+        return fault.fix("write `step NAME` above it, and indent the request").boxed();
+    }
+    let elsewhere = [
+        (Scene::Step, "it belongs to a step, below its request"),
+        (Scene::Block, "it belongs to a user, not to a step: put it before or behind the step"),
+        (Scene::Loop, "it belongs to a user or to a loop"),
+        (Scene::User, "it belongs to a user"),
+        (Scene::File, "it belongs to the file: do not indent it"),
+    ];
+    let fits = |scene: &Scene| scene.words().any(|known| known == text);
+    if let Some((_, fix)) = elsewhere.iter().find(|(scene, _)| fits(scene)) {
+        return Diagnostic::error(word.span, format!("`{text}` cannot stand here")).fix(*fix).boxed();
+    }
+    let words: Vec<&str> = scene.words().collect();
+    let settings = file::settings().map(|option| option.name).filter(|_| scene == Scene::File);
+    let near = nearest(text, words.iter().copied().chain(settings));
+    Diagnostic::error(word.span, format!("`{text}` begins no line here"))
+        .fix(format!("lines begin with {} here", words.join(", ")))
+        .perhaps(near)
+        .boxed()
+}
+
+impl<'a> Parser<'a> {
+    fn fault(&mut self, fault: Diagnostic) {
+        // What the lines are told of must not crowd out the rest, nor make a list without end.
+        if !self.is_full() {
+            self.faults.push(fault);
+        }
+    }
+
+    /// Whether enough is wrong to stop looking.
+    fn is_full(&self) -> bool {
+        self.faults.len() >= 2 * FAULTS_MAX
+    }
+
+    /// The first word of a line, and what is left behind it.
+    fn begin(&self, node: &Node) -> (Name, Cursor<'a>) {
+        let mut cursor = Cursor::new(self.text, node.span);
+        let word = cursor.word().unwrap_or_default();
+        (word, cursor)
+    }
+
+    /// Reads a line to its end.
+    fn line<T>(&mut self, node: &Node, read: impl FnOnce(&mut Cursor<'a>) -> Result<T, Fault>) -> Option<T> {
+        let (_, mut cursor) = self.begin(node);
+        let read = read(&mut cursor).and_then(|value| Ok((value, cursor.finish()?)));
+        match read {
+            Ok((value, comment)) => {
+                self.comments.extend(comment);
+                Some(value)
+            }
+            Err(fault) => {
+                self.fault(*fault);
+                None
+            }
+        }
+    }
+
+    /// Reads a line to which no others belong.
+    fn leaf<T>(&mut self, node: &Node, read: impl FnOnce(&mut Cursor<'a>) -> Result<T, Fault>) -> Option<T> {
+        self.childless(node);
+        self.line(node, read)
+    }
+
+    fn childless(&mut self, node: &Node) {
+        if let Some(child) = node.children.first() {
+            let fault =
+                Diagnostic::error(child.span, "this is indented deeper, but nothing can belong to the line above");
+            self.fault(fault.fix("indent it as the line above"));
+        }
+    }
+
+    /// Keeps what may stand once.
+    fn once<T>(&mut self, slot: &mut Option<T>, value: Option<T>, span: impl Fn(&T) -> Span) {
+        let Some(value) = value else { return };
+        match slot {
+            None => *slot = Some(value),
+            Some(first) => {
+                let fault =
+                    Diagnostic::error(span(&value), "this is said twice").other(span(first), "it was said here first");
+                self.fault(fault.fix("leave one of them out"));
+            }
+        }
+    }
+}

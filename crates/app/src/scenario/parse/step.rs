@@ -1,0 +1,398 @@
+//! A step: its request, what is expected of the answer, and what is kept of it.
+
+use super::{
+    super::{
+        diagnostic::{Diagnostic, Fault, nearest},
+        lines::Node,
+        tree::{
+            Between, Body, Content, Expect, Expected, Field, FieldValue, Header, Name, Pick, Piece, Place, Span,
+            Statuses, Step, Subject, Take, TakeSource, Template, Timeout,
+        },
+    },
+    Parser, Scene,
+    cursor::{Cursor, Ending, push_text},
+    file::{clause, equals, variable_name},
+    flow::test,
+    is_method, json, unknown,
+};
+use fathom_http::url::Url;
+
+/// The methods that have a name in lower case by mistake.
+const METHODS: [&str; 7] = ["get", "post", "put", "delete", "patch", "head", "options"];
+
+impl Parser<'_> {
+    pub(super) fn step(&mut self, node: &Node) -> Option<Step> {
+        let name = self.line(node, |cursor| cursor.words("a name"));
+        let Some((request, rest)) = node.children.split_first() else {
+            let fault = Diagnostic::error(node.span, "this step asks nothing");
+            self.fault(fault.fix("put its request below it, indented: `GET /`"));
+            return None;
+        };
+        let request = self.request(request);
+        let (method, url) = request.unzip();
+        let mut step = Step {
+            span: node.span,
+            name: name.clone().unwrap_or_default(),
+            method: method.clone().unwrap_or_default(),
+            url: url.unwrap_or_default(),
+            headers: Vec::new(),
+            body: None,
+            expects: Vec::new(),
+            takes: Vec::new(),
+            redirects: None,
+            timeout: None,
+            on_failure: None,
+        };
+        for child in rest {
+            self.of_step(child, &mut step);
+        }
+        (name.is_some() && method.is_some()).then_some(step)
+    }
+
+    /// `GET /path`
+    fn request(&mut self, node: &Node) -> Option<(Name, Template)> {
+        let (word, _) = self.begin(node);
+        if !is_method(&word.text) {
+            let lower = METHODS.contains(&word.text.to_lowercase().as_str());
+            let fault = if lower {
+                let upper = word.text.to_uppercase();
+                Diagnostic::error(word.span, "methods have capital letters").fix(format!("write `{upper}`"))
+            } else {
+                Diagnostic::error(word.span, "a step begins with its request").fix("such as `GET /` above this line")
+            };
+            self.fault(fault);
+            return None;
+        }
+        let url = self.leaf(node, |cursor| {
+            if cursor.is_done() {
+                return Err(cursor.missing("a path or a URL"));
+            }
+            let url = cursor.template(Ending::Comment)?;
+            check_url(&url)?;
+            Ok(url)
+        });
+        url.map(|url| (word, url))
+    }
+
+    fn of_step(&mut self, node: &Node, step: &mut Step) {
+        if let Some(header) = self.header(node) {
+            step.headers.push(header);
+            return;
+        }
+        let (word, _) = self.begin(node);
+        match word.text.as_str() {
+            "body" | "json" | "form" | "multipart" => {
+                let content = match word.text.as_str() {
+                    "form" | "multipart" => self.fields(node, &word),
+                    _ => self.text_body(node, &word),
+                };
+                let body = content.map(|content| Body { span: node.span, content });
+                self.once(&mut step.body, body, |body| body.span);
+            }
+            "expect" => step.expects.extend(self.leaf(node, |cursor| expect(cursor, node.span))),
+            "take" => step.takes.extend(self.leaf(node, |cursor| take(cursor, node.span))),
+            "redirects" => {
+                let redirects = self.redirects(node);
+                self.once(&mut step.redirects, redirects, |redirects| redirects.span);
+            }
+            "timeout" => {
+                let timeout =
+                    self.leaf(node, |cursor| Ok(Timeout { span: node.span, after: cursor.quantity("a time")? }));
+                self.once(&mut step.timeout, timeout, |timeout| timeout.span);
+            }
+            "on" => {
+                let on_failure = self.on_failure(node);
+                self.once(&mut step.on_failure, on_failure, |way| way.span);
+            }
+            text if is_method(text) => {
+                let fault = Diagnostic::error(word.span, "a step has one request");
+                self.fault(fault.fix("begin another step with `step NAME`"));
+            }
+            _ => self.fault(*unknown(&word, Scene::Step)),
+        }
+    }
+
+    /// `Name: value`, to the end of the line; nothing when the line has another form.
+    pub(super) fn header(&mut self, node: &Node) -> Option<Header> {
+        const SIGNS: &[u8] = b"!#$%&'*+-.^_`|~";
+        let text = &self.text[node.span.start..node.span.end];
+        let colon = text.bytes().position(|byte| !byte.is_ascii_alphanumeric() && !SIGNS.contains(&byte))?;
+        if colon == 0 || text.as_bytes()[colon] != b':' {
+            return None;
+        }
+        self.childless(node);
+        let name = Name { text: text[..colon].to_owned(), span: (node.span.start..node.span.start + colon).into() };
+        let mut cursor = Cursor::new(self.text, node.span);
+        cursor.at = node.span.end - text[colon + 1..].trim_start().len();
+        match cursor.template(Ending::Line) {
+            Ok(value) => Some(Header { span: node.span, name, value }),
+            Err(fault) => {
+                self.fault(*fault);
+                // It has the form of a header field, so nothing else is looked for.
+                Some(Header { span: node.span, name, value: Template::default() })
+            }
+        }
+    }
+
+    /// `body` and `json`
+    fn text_body(&mut self, node: &Node, word: &Name) -> Option<Content> {
+        self.childless(node);
+        let (_, mut cursor) = self.begin(node);
+        cursor.at = cursor.end - cursor.left().trim_start().len();
+        if word.text == "body" && cursor.keyword("from").is_some() {
+            let file = self.line(node, |cursor| {
+                cursor.keyword("from");
+                cursor.plain("a file")
+            });
+            return file.map(Content::File);
+        }
+        let one = [Span { start: cursor.at, end: cursor.end }];
+        let lines: &[Span] = if cursor.left().is_empty() { &node.raw } else { &one };
+        if lines.is_empty() {
+            let fault = Diagnostic::error(node.span, format!("this {} is empty", word.text));
+            self.fault(fault.fix("put its text behind it, or below it on lines that are indented deeper"));
+            return None;
+        }
+        let n_faults = self.faults.len();
+        let mut whole = Template { span: (lines[0].start..lines[lines.len() - 1].end).into(), pieces: Vec::new() };
+        for (idx, line) in lines.iter().enumerate() {
+            if idx > 0 {
+                push_text(&mut whole.pieces, "\n");
+            }
+            match Cursor::new(self.text, *line).template(Ending::Line) {
+                Ok(line) => whole.append(line),
+                Err(fault) => self.fault(*fault),
+            }
+        }
+        if word.text == "body" {
+            return Some(Content::Text(whole));
+        }
+        if n_faults == self.faults.len() {
+            json::check(self.text, lines).map_err(|fault| self.fault(*fault)).ok();
+        }
+        Some(Content::Json(whole))
+    }
+
+    /// The lines of a form.
+    fn fields(&mut self, node: &Node, word: &Name) -> Option<Content> {
+        self.line(node, |_| Ok(()))?;
+        let mut fields = Vec::new();
+        for child in &node.children {
+            self.childless(child);
+            let mut cursor = Cursor::new(self.text, child.span);
+            match field(&mut cursor, child.span) {
+                Ok(field) => {
+                    if let (Content::FORM, FieldValue::File { path, .. }) = (word.text.as_str(), &field.value) {
+                        let fault = Diagnostic::error(path.span, "a form of this kind holds no files");
+                        self.fault(fault.fix("write `multipart` instead of `form`"));
+                    }
+                    fields.push(field);
+                    match cursor.finish() {
+                        Ok(comment) => self.comments.extend(comment),
+                        Err(fault) => self.fault(*fault),
+                    }
+                }
+                Err(fault) => self.fault(*fault),
+            }
+        }
+        if node.children.is_empty() {
+            let fault = Diagnostic::error(node.span, "this form is empty");
+            self.fault(fault.fix("put its fields below it, indented: `name = value`"));
+        }
+        Some(if word.text == Content::FORM { Content::Form(fields) } else { Content::Multipart(fields) })
+    }
+}
+
+impl Content {
+    const FORM: &'static str = "form";
+}
+
+impl Template {
+    /// Puts another one behind it.
+    fn append(&mut self, other: Self) {
+        for piece in other.pieces {
+            match piece {
+                Piece::Text(text) => push_text(&mut self.pieces, &text),
+                hole @ Piece::Hole(_) => self.pieces.push(hole),
+            }
+        }
+    }
+}
+
+/// What can be said of a URL before its holes are filled.
+fn check_url(url: &Template) -> Result<(), Fault> {
+    let fault = |what: &str, fix: &str| Err(Diagnostic::error(url.span, what).fix(fix).boxed());
+    let mut texts = url.pieces.iter().filter_map(|piece| match piece {
+        Piece::Text(text) => Some(text.as_str()),
+        Piece::Hole(_) => None,
+    });
+    if texts.clone().any(|text| text.bytes().any(|byte| byte <= b' ' || byte > b'~')) {
+        return fault("a URL has neither blanks nor other than ASCII letters", "percent-encode them: a blank is %20");
+    }
+    if texts.clone().any(|text| text.contains('#')) {
+        return fault("what stands behind a # is never sent", "leave it out, or write %23");
+    }
+    let first = match url.pieces.first() {
+        Some(Piece::Hole(_)) | None => return Ok(()),
+        Some(Piece::Text(_)) => texts.next().unwrap_or_default(),
+    };
+    if first.starts_with('/') {
+        return Ok(());
+    }
+    let Some((scheme, rest)) = first.split_once("://") else {
+        return fault("this is neither a path nor a URL", "a path begins with /, a URL with http:// or https://");
+    };
+    let host = &rest[..rest.find(['/', '?']).unwrap_or(rest.len())];
+    if host.len() == rest.len() && url.pieces.len() > 1 {
+        return fault("a host cannot have holes", "hosts must be known before the start: put the hole behind a /");
+    }
+    match format!("{scheme}://{host}/").parse::<Url>() {
+        Ok(_) => Ok(()),
+        Err(error) => fault(&error.to_string(), error.hint()),
+    }
+}
+
+/// `name = value` or `name from FILE type image/png`
+fn field(cursor: &mut Cursor<'_>, span: Span) -> Result<Field, Fault> {
+    let name = cursor.plain("a name")?;
+    if cursor.keyword("from").is_some() {
+        let path = cursor.plain("a file")?;
+        let media_type = cursor.keyword("type").map(|_| cursor.need("a media type")).transpose()?;
+        return Ok(Field { span, name, value: FieldValue::File { path, media_type } });
+    }
+    if cursor.keyword("=").is_none() {
+        let fault = cursor.missing("`=` or `from`");
+        return Err(fault.fix("such as `title = A picture`, or `picture from holiday.jpg`").boxed());
+    }
+    cursor.at = cursor.end - cursor.left().trim_start().len();
+    Ok(Field { span, name, value: FieldValue::Text(cursor.template(Ending::Line)?) })
+}
+
+fn expect(cursor: &mut Cursor<'_>, span: Span) -> Result<Expect, Fault> {
+    const USAGE: &str =
+        "such as `expect 200`, `expect body contains \"x\"`, `expect json $.n == 1`, `expect within 1s`";
+    const SUBJECTS: [&str; 5] = ["header", "body", "json", "cookie", "within"];
+    let mut ahead = *cursor;
+    let word = ahead.need("what is expected").map_err(|fault| fault.fix(USAGE).boxed())?;
+    let what = match word.text.as_str() {
+        "within" => None,
+        text if text.starts_with(|c: char| c.is_ascii_digit()) => Some(Expected::Status(statuses(cursor)?)),
+        text => {
+            let subject = if text.starts_with(['"', '$']) {
+                Subject::Text(cursor.operand("a text")?)
+            } else {
+                *cursor = ahead;
+                match text {
+                    "header" => Subject::Header(header_name(cursor)?),
+                    "body" => Subject::Body,
+                    "json" => Subject::Json(cursor.json_path()?),
+                    "cookie" => Subject::Cookie(cursor.need("the name of a cookie")?),
+                    _ => {
+                        let fault = Diagnostic::error(word.span, format!("`{text}` is nothing that can be expected"));
+                        return Err(fault.fix(USAGE).perhaps(nearest(text, SUBJECTS)).boxed());
+                    }
+                }
+            };
+            Some(Expected::Test(test(cursor, subject)?))
+        }
+    };
+    let within = cursor.keyword("within").map(|_| cursor.quantity("a time")).transpose()?;
+    Ok(Expect { span, what, within })
+}
+
+/// `200, 3xx`
+fn statuses(cursor: &mut Cursor<'_>) -> Result<Vec<Statuses>, Fault> {
+    let mut all = Vec::new();
+    loop {
+        let word = cursor.need("a status")?;
+        for text in word.text.trim_end_matches(',').split(',') {
+            let class =
+                text.strip_suffix("xx").and_then(|digit| digit.parse().ok()).filter(|digit| (1..=5).contains(digit));
+            let one = text.parse().ok().filter(|status| text.len() == 3 && (100..=599).contains(status));
+            all.push(class.map(Statuses::Class).or(one.map(Statuses::One)).ok_or_else(|| {
+                Diagnostic::error(word.span, format!("`{text}` is no status"))
+                    .fix("write 200, a class such as 2xx, or several: 200, 3xx")
+                    .boxed()
+            })?);
+        }
+        if !word.text.ends_with(',') {
+            return Ok(all);
+        }
+    }
+}
+
+fn header_name(cursor: &mut Cursor<'_>) -> Result<Name, Fault> {
+    let name = cursor.need("the name of a header field")?;
+    match http::HeaderName::from_bytes(name.text.as_bytes()) {
+        Ok(_) => Ok(name),
+        Err(_) => Err(Diagnostic::error(name.span, format!("`{}` is no name of a header field", name.text))
+            .fix("write it without a colon: `header Location`")
+            .boxed()),
+    }
+}
+
+/// `token = json $.token or "none"`
+fn take(cursor: &mut Cursor<'_>, span: Span) -> Result<Take, Fault> {
+    const SOURCES: [&str; 7] = ["json", "header", "regex", "between", "cookie", "status", "body"];
+    const USAGE: &str =
+        "such as `take token = json $.token`; there are json, header, regex, between, cookie, status and body";
+    let name = variable_name(cursor)?;
+    equals(cursor, &format!("take {} = json $.{}", name.text, name.text))?;
+    let word = cursor.need("where it is found").map_err(|fault| fault.fix(USAGE).boxed())?;
+    let source = match word.text.as_str() {
+        "json" => TakeSource::Json(cursor.json_path()?),
+        "header" => TakeSource::Header(header_name(cursor)?),
+        "regex" => {
+            let regex = cursor.regex()?;
+            TakeSource::Regex(regex, place(cursor)?)
+        }
+        "between" => {
+            let before = cursor.plain("the text before it")?.text;
+            let after = cursor.plain("the text behind it")?.text;
+            TakeSource::Between(Between { before, after, place: place(cursor)? })
+        }
+        "cookie" => TakeSource::Cookie(cursor.need("the name of a cookie")?),
+        "status" => TakeSource::Status,
+        "body" => TakeSource::Body,
+        text => {
+            let fault = Diagnostic::error(word.span, format!("nothing can be taken from `{text}`"));
+            return Err(fault.fix(USAGE).perhaps(nearest(text, SOURCES)).boxed());
+        }
+    };
+    let one = matches!(source, TakeSource::Status | TakeSource::Body | TakeSource::Cookie(_));
+    let pick = pick(cursor, one)?;
+    let default = cursor.keyword("or").map(|_| cursor.operand("a value")).transpose()?;
+    Ok(Take { span, name, source, pick, default })
+}
+
+fn place(cursor: &mut Cursor<'_>) -> Result<Place, Fault> {
+    if cursor.keyword("in").is_none() {
+        return Ok(Place::Body);
+    }
+    let word = cursor.need("headers")?;
+    if word.text == "headers" { Ok(Place::Headers) } else { Err(clause(&word, &["headers"])) }
+}
+
+/// `last`, `any` or `nth 3`; `one` when there is never more than one.
+fn pick(cursor: &mut Cursor<'_>, one: bool) -> Result<Pick, Fault> {
+    let mut ahead = *cursor;
+    let Some(word) = ahead.word().filter(|word| ["first", "last", "any", "nth"].contains(&word.text.as_str())) else {
+        return Ok(Pick::First);
+    };
+    if one {
+        return Err(Diagnostic::error(word.span, "there is only one of it")
+            .fix(format!("leave `{}` out", word.text))
+            .boxed());
+    }
+    *cursor = ahead;
+    Ok(match word.text.as_str() {
+        "first" => Pick::First,
+        "last" => Pick::Last,
+        "any" => Pick::Any,
+        _ => {
+            let n = cursor.count("a number", 1)?;
+            let n = u32::try_from(n.value).map_err(|_| Diagnostic::error(n.span, "there are never so many").boxed())?;
+            if n == 1 { Pick::First } else { Pick::Nth(n) }
+        }
+    })
+}

@@ -1,0 +1,196 @@
+//! Texts with holes as they are written: the reverse of what the parser reads.
+
+use super::{
+    parse::hole::FILTERS,
+    tree::{Clock, Hole, Name, Piece, Source, Template},
+};
+
+/// A text as it stands on the rest of a line.
+pub(super) fn line(template: &Template) -> String {
+    lines_of(template, LineFeed::Named).concat()
+}
+
+/// A text as the lines of a block.
+pub(super) fn block(template: &Template) -> Vec<String> {
+    lines_of(template, LineFeed::EndsLine)
+}
+
+/// What becomes of a line feed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LineFeed {
+    Named,
+    EndsLine,
+}
+
+/// Blanks at the ends would not be read, and would not be seen either: they are written as holes.
+fn lines_of(template: &Template, line_feed: LineFeed) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let last = template.pieces.len().saturating_sub(1);
+    for (idx, piece) in template.pieces.iter().enumerate() {
+        let at_end = lines.len() - 1;
+        match piece {
+            Piece::Hole(hole) => {
+                let line = &mut lines[at_end];
+                // A dollar before a hole would make it none.
+                let dollars = dollars_at_end(line);
+                named(line, &dollars);
+                line.push_str(&self::hole(hole));
+            }
+            Piece::Text(text) => {
+                let begin = if idx == 0 { text.len() - text.trim_start().len() } else { 0 };
+                let (blank, text) = text.split_at(begin);
+                let end = if idx == last { text.trim_end().len() } else { text.len() };
+                let (text, blank_behind) = text.split_at(end);
+                named(&mut lines[at_end], blank);
+                middle(&mut lines, text, line_feed);
+                let at_end = lines.len() - 1;
+                named(&mut lines[at_end], blank_behind);
+            }
+        }
+    }
+    for line in &mut lines {
+        if !line.is_empty() && line.trim().is_empty() {
+            let blank = std::mem::take(line);
+            named(line, &blank);
+        }
+    }
+    lines
+}
+
+fn middle(lines: &mut Vec<String>, text: &str, line_feed: LineFeed) {
+    for (idx, part) in text.split('\n').enumerate() {
+        if idx > 0 && line_feed == LineFeed::EndsLine {
+            lines.push(String::new());
+        }
+        let at_end = lines.len() - 1;
+        let line = &mut lines[at_end];
+        if idx > 0 && line_feed == LineFeed::Named {
+            named(line, "\n");
+        }
+        for (idx, part) in part.split('\r').enumerate() {
+            if idx > 0 {
+                named(line, "\r");
+            }
+            line.push_str(&part.replace("${", "$${"));
+        }
+    }
+}
+
+/// Writes a text as a hole that holds it.
+fn named(line: &mut String, text: &str) {
+    if !text.is_empty() {
+        let dollars = dollars_at_end(line);
+        line.push_str("${\"");
+        line.push_str(&escaped(&dollars));
+        line.push_str(&escaped(text));
+        line.push_str("\"}");
+    }
+}
+
+/// Takes the dollars away that a line ends with.
+fn dollars_at_end(line: &mut String) -> String {
+    line.split_off(line.trim_end_matches('$').len())
+}
+
+fn escaped(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut all, c| {
+        match c {
+            '"' => all.push_str("\\\""),
+            '\\' => all.push_str("\\\\"),
+            '\n' => all.push_str("\\n"),
+            '\r' => all.push_str("\\r"),
+            '\t' => all.push_str("\\t"),
+            other => all.push(other),
+        }
+        all
+    })
+}
+
+/// A value: a number or a single hole as it is, anything else between quotes.
+pub(super) fn operand(template: &Template) -> String {
+    match &template.pieces[..] {
+        [Piece::Hole(only)] => hole(only),
+        [Piece::Text(text)] if is_number(text) => text.clone(),
+        pieces => {
+            let last = pieces.len().saturating_sub(1);
+            let inside = pieces.iter().enumerate().map(|(idx, piece)| match piece {
+                Piece::Hole(piece) => hole(piece),
+                Piece::Text(text) => {
+                    let end = if idx < last { text.trim_end_matches('$').len() } else { text.len() };
+                    let mut quoted = escaped(&text[..end]).replace("${", "$${");
+                    named(&mut quoted, &text[end..]);
+                    quoted
+                }
+            });
+            format!("\"{}\"", inside.collect::<String>())
+        }
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    digits.starts_with(|c: char| c.is_ascii_digit())
+        && digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+        && digits.bytes().filter(|byte| *byte == b'.').count() <= 1
+}
+
+/// A text between quotes.
+pub(super) fn quoted(text: &str) -> String {
+    format!("\"{}\"", escaped(text).replace("${", "$${"))
+}
+
+/// A text without holes: a word as it is, anything else between quotes.
+pub(super) fn plain(name: &Name) -> String {
+    let text = name.text.as_str();
+    let is_word = !text.is_empty() && !text.contains(char::is_whitespace) && !text.starts_with(['"', '#']);
+    if is_word { text.to_owned() } else { quoted(text) }
+}
+
+/// A regular expression between slashes.
+pub(super) fn regex(name: &Name) -> String {
+    let mut text = String::from("/");
+    let mut chars = name.text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '/' => text.push_str("\\/"),
+            '\\' => {
+                text.push('\\');
+                text.extend(chars.next());
+            }
+            other => text.push(other),
+        }
+    }
+    text.push('/');
+    text
+}
+
+fn hole(hole: &Hole) -> String {
+    let width = |width: Option<u8>| width.map_or(String::new(), |width| format!(" width {width}"));
+    let mut text = match &hole.source {
+        Source::Variable(name) => format!("${{{}", name.text),
+        Source::Column(set, column) => format!("${{{}.{}", set.text, column.text),
+        Source::Text(text) => format!("${{\"{}\"", escaped(text)),
+        Source::Rand { min, max, width: digits } => format!("${{rand {min}..{max}{}", width(*digits)),
+        Source::Seq { from, width: digits } => {
+            let from = from.map_or(String::new(), |from| format!(" from {from}"));
+            format!("${{seq{from}{}", width(*digits))
+        }
+        Source::Chars(n) => format!("${{chars {n}"),
+        Source::Uuid => "${uuid".to_owned(),
+        Source::Now(Clock::Seconds) => "${now".to_owned(),
+        Source::Now(Clock::Millis) => "${now ms".to_owned(),
+        Source::Now(Clock::Iso) => "${now iso".to_owned(),
+        Source::UserNumber => "${user".to_owned(),
+        Source::Iteration => "${iteration".to_owned(),
+        Source::Round => "${round".to_owned(),
+        Source::Env(name) => format!("${{env {}", name.text),
+    };
+    for filter in &hole.filters {
+        if let Some((name, _)) = FILTERS.iter().find(|(_, known)| known == filter) {
+            text.push('|');
+            text.push_str(name);
+        }
+    }
+    text.push('}');
+    text
+}

@@ -130,7 +130,7 @@ SHOP_ROWS = [
     ),
     Row(
         *(f"scenario: {SHOP_NAME}", "request", 1, tools.fathom_scenario(), tools.jmeter("shop.jmx"), tools.serve_shop),
-        remark="JMeter's first 8 s are left out with what they cost, as its virtual machine compiles then",
+        remark="JMeter's first 15 s are left out with what they cost, as its virtual machine compiles then",
         aim=1 / 10,
     ),
 ]
@@ -232,7 +232,7 @@ def once(lab: Lab, outcome: Outcome, tool: Tool, seconds: float) -> Sample:
 def without_start(lab: Lab, outcome: Outcome, tool: Tool, seconds: float) -> Sample:
     """The difference of a short and a longer run: what the tool does until it is at its best is in both."""
     # The longer run is that much longer, so that the difference is more than how much two starts differ.
-    longer_s = max(6.0, 3 * seconds)
+    longer_s = max(10.0, 3 * seconds)
     short, _ = whole_run(lab, outcome, tool, tool.start_s)
     long, busy = whole_run(lab, outcome, tool, tool.start_s + longer_s)
     units = tool.work(long).units - tool.work(short).units

@@ -231,7 +231,7 @@ def jmeter(plan: str) -> Tool:
             raise Failed(f"jmeter told {told[-1:]}: {finished.output[-300:]}")
         return Work(units=float(told[-1][0]), per_s=float(told[-1][1]))
 
-    return Tool("jmeter", words, work, start_s=8)
+    return Tool("jmeter", words, work, start_s=15)
 
 
 def iperf3(*options: str) -> Tool:

@@ -2,6 +2,9 @@
 //!
 //! The engine moves bytes, follows answers and takes the times; [`Users`] decide. Both run in one thread, and each worker has
 //! users of its own: nothing is shared. Knows no language in which users are written.
+//!
+//! A [`Crowd`] is all of it, from the settings to the record. Within a worker, the hall has the seats with their connections and
+//! decides nothing; the gathering is the users in it, and the loop that gives them their turns.
 
 mod answers;
 mod coming;
@@ -56,7 +59,7 @@ pub struct Ask<'a> {
     pub framing: Framing,
     /// How much of the answers is looked at.
     pub wants: Wants,
-    /// After so long without the whole answer it is given up.
+    /// After so long without the whole answer it is given up; that is noticed within a tenth of a second.
     pub timeout: Nanos,
 }
 
@@ -155,7 +158,11 @@ pub trait Users {
     /// A user comes and takes a free seat; its turn follows. `late` is how much later than intended that was.
     fn arrive(&mut self, seat: Seat, now: Nanos, late: Nanos);
 
-    /// What the user in a seat does next. Called on arrival, after the last answer, after a failure, at the end of a rest.
+    /// What the user in a seat does next.
+    ///
+    /// Called on arrival, after the last answer, at the end of a rest, when woken, after hanging up, and after a failure: soon
+    /// after one of a connection that had worked, later the more often in a row connects fail, so that a server that is down is
+    /// not stormed.
     fn turn(&mut self, seat: Seat, now: Nanos) -> Turn<'_>;
 
     /// An answer has come.

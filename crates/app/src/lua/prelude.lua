@@ -120,28 +120,33 @@ function print(...)
    collect(table.concat(words, "\t") .. "\n")
 end
 
-local stream = {}
-stream.__index = stream
-function stream:write(...)
-   say(self.to, ...)
-   return self
+local function stream(to)
+   local object = newproxy(true)
+   local methods = {}
+   function methods:write(...)
+      say(to, ...)
+      return true
+   end
+   function methods:flush()
+      return true
+   end
+   function methods:setvbuf()
+      return true
+   end
+   function methods:close()
+      return true
+   end
+   function methods:seek()
+      return nil, "Illegal seek", 29
+   end
+   local meta = getmetatable(object)
+   meta.__index = methods
+   function meta.__tostring()
+      return "file (kept)"
+   end
+   return object
 end
-function stream:flush()
-   return self
-end
-function stream:setvbuf()
-   return true
-end
-function stream:close()
-   return true
-end
-function stream:seek()
-   return nil, "Illegal seek", 29
-end
-function stream.__tostring()
-   return "file (captured)"
-end
-local screen, errors = setmetatable({}, stream), setmetatable({ to = "errors" }, stream)
+local screen, errors = stream(), stream("errors")
 local output, kind = screen, io.type
 io.stdout, io.stderr = screen, errors
 function io.type(file)
@@ -160,7 +165,7 @@ end
 function io.write(...)
    if output == screen then
       say(nil, ...)
-      return screen
+      return true
    end
    return output:write(...)
 end

@@ -52,7 +52,7 @@ impl State {
         let lua = fathom_sys::lua::state();
         let made = Self::furnish(&lua, script, output);
         let ways = made.map_err(|error| Error::Unsupported {
-            what: format!("cannot make a Lua state for the {owner}: {error}"),
+            what: format!("cannot make a Lua state for {owner}: {error}"),
             hint: None,
         })?;
         Ok(Self { lua, ways, vital: Vital::new(owner), script: Arc::clone(script) })

@@ -7,10 +7,13 @@ use mlua::{Lua, Table};
 const NANOS_PER_MICRO: u64 = 1000;
 
 /// What a counter grew by in the measured part, and how long that was.
+///
+/// Without a warm-up everything counts, the last answers after the end included: a script that counts itself finds the same.
 fn within(record: &Record, counter: &str) -> (u64, Nanos) {
     let (from, to) = record.measured_ns;
     let total = || (record.totals.get(counter).copied().unwrap_or(0), to - from);
-    record.timeline.growth(counter, from, to).unwrap_or_else(total)
+    let growth = if from == Nanos::ZERO { None } else { record.timeline.growth(counter, from, to) };
+    growth.unwrap_or_else(total)
 }
 
 pub(super) fn table(lua: &Lua, record: &Record) -> mlua::Result<Table> {

@@ -96,8 +96,10 @@ impl Scripted {
         }
     }
 
-    fn fault(&self, callback: Callback, message: String) -> Fault {
-        Fault::new(message, callback, self.thread.state.vital.owner)
+    /// What came back from a function of the script and cannot be used.
+    fn fault(&self, callback: Callback, what: &str) -> Fault {
+        let state = &self.thread.state;
+        Fault::new(format!("{}: returned {what}", state.script.path), callback, state.vital.owner)
     }
 
     /// Asks the script how long to wait, in milliseconds.
@@ -112,8 +114,8 @@ impl Scripted {
             _ => f64::NAN,
         };
         if number.is_nan() || number < 0.0 {
-            let message = format!("returned {}, not a number of milliseconds", shown(&value));
-            return Err(self.fault(Callback::Delay, message));
+            let what = format!("{}, not a number of milliseconds", shown(&value));
+            return Err(self.fault(Callback::Delay, &what));
         }
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and a day")]
         let millis = number.min(DELAY_MS_MAX) as u64;
@@ -129,10 +131,10 @@ impl Scripted {
                 self.bytes.clear();
                 self.bytes.extend_from_slice(&text.as_bytes());
             }
-            value => return Err(self.fault(Callback::Request, format!("returned {}, not a request", shown(&value)))),
+            value => return Err(self.fault(Callback::Request, &format!("{}, not a request", shown(&value)))),
         }
         if self.bytes.is_empty() {
-            return Err(self.fault(Callback::Request, "returned an empty string, not a request".to_owned()));
+            return Err(self.fault(Callback::Request, "an empty string, not a request"));
         }
         self.framing = framing(&self.bytes);
         Ok(())
@@ -189,6 +191,10 @@ impl Users for Scripted {
     }
 
     fn turn(&mut self, seat: Seat, now: Nanos) -> Turn<'_> {
+        // A thread that has stopped sends no more, while the engine comes to its end.
+        if self.is_over() {
+            return Turn::Wait;
+        }
         let is_delayed = &mut self.is_delayed[seat.0 as usize];
         if std::mem::take(is_delayed) {
             match self.delay() {

@@ -62,7 +62,7 @@ pub(super) enum Owner {
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Main => f.write_str("main state"),
+            Self::Main => f.write_str("the main state"),
             Self::Thread(number) => write!(f, "thread {number}"),
         }
     }

@@ -43,10 +43,9 @@ pub(super) struct World {
 fn give_up(path: &str, patience: Nanos) -> impl Fn(Owner, Callback) + Send + use<> {
     let path = path.to_owned();
     move |owner, callback| {
-        fathom_engine::abandon(&format!(
-            "the script {path} does not come back: {callback} of the {owner} runs for {patience} now, which is the most \
-             (option script-patience)"
-        ));
+        let most = "which is the most (option script-patience)";
+        let what = format!("{callback} runs in {owner} for {patience} now, {most}");
+        fathom_engine::abandon(&format!("the script {path} does not come back: {what}"));
     }
 }
 
@@ -331,10 +330,13 @@ mod tests {
         let cases = [
             (
                 "x = = 1",
-                "the script does not start: x.lua:1: unexpected symbol near '=' (the script itself, main state)",
+                "the script does not start: x.lua:1: unexpected symbol near '=' (the script itself, the main state)",
             ),
-            ("\nerror('boom')", "the script does not start: x.lua:2: boom (the script itself, main state)"),
-            ("function setup() error('boom') end", "the script does not start: x.lua:1: boom (setup(), main state)"),
+            ("\nerror('boom')", "the script does not start: x.lua:2: boom (the script itself, the main state)"),
+            (
+                "function setup() error('boom') end",
+                "the script does not start: x.lua:1: boom (setup(), the main state)",
+            ),
             (
                 "function init() local x; x() end",
                 "the script does not start: x.lua:1: attempt to call local 'x' (a nil value) (init(), thread 1)",
@@ -349,7 +351,7 @@ mod tests {
             ),
             (
                 "wrk.thread:stop()",
-                "the script does not start: x.lua:1: attempt to index field 'thread' (a nil value) (the script itself, main state)",
+                "the script does not start: x.lua:1: attempt to index field 'thread' (a nil value) (the script itself, the main state)",
             ),
         ];
         for (text, said) in cases {
@@ -464,9 +466,9 @@ mod tests {
         let faults = faults(users);
         let found = |text: &str| faults.iter().find(|(fault, _)| fault == text).map(|(_, n)| *n);
         for (text, n) in [
-            ("script: returned a boolean value, not a request (request(), thread 1)", 1),
-            ("script: returned an empty string, not a request (request(), thread 1)", 1),
-            ("script: returned a table value, not a request (request(), thread 1)", 1),
+            ("script: x.lua: returned a boolean value, not a request (request(), thread 1)", 1),
+            ("script: x.lua: returned an empty string, not a request (request(), thread 1)", 1),
+            ("script: x.lua: returned a table value, not a request (request(), thread 1)", 1),
             ("script: x.lua:4: boom (request(), thread 1)", 2),
             ("script: x.lua:7: attempt to perform arithmetic on a nil value (response(), thread 1)", 1),
         ] {
@@ -483,6 +485,7 @@ mod tests {
         assert!(users.iter().all(|thread| !thread.is_over()), "what has not begun cannot be stopped");
         answer(&mut users[1], 0, ("HTTP/1.1 200 OK\r\nA: b", ""));
         assert_eq!((users[0].is_over(), users[1].is_over()), (false, true));
+        assert!(matches!(users[1].turn(Seat(0), Nanos::ZERO), Turn::Wait), "it sends no more");
     }
 
     #[test]
@@ -531,7 +534,7 @@ mod tests {
         record.distributions.insert(distribution::SERVICE_TIME.to_owned(), latency);
         record.totals.extend([("requests", 42), ("status_4xx", 2)].map(|(name, n)| (name.to_owned(), n)));
         let fault = world.done(&record, &Histogram::new()).unwrap();
-        assert!(fault.to_string().ends_with(":6: late (done(), main state)"), "{fault}");
+        assert!(fault.to_string().ends_with(":6: late (done(), the main state)"), "{fault}");
         assert_eq!(world.output.text(Part::After), "42 2 1500 1500\n1\t2\t0\t1500\t3\n");
         drop(threads);
     }

@@ -10,6 +10,7 @@ use fathom_engine::Live;
 use fathom_model::{
     Plan, Record, Settings, Side, TestPlan,
     plan::{Reach, SCHEMA},
+    run::Completeness,
     units::{Nanos, approximate},
 };
 use fathom_report::{Format as _, formats::Text, formats::TextStyle};
@@ -208,7 +209,13 @@ impl Measured {
         let trials = self.0.run.tests.iter().flat_map(|test| &test.trials);
         let mut records = trials.flat_map(|trial| trial.records.values());
         let record = records.find(|record| record.side == Side::Initiator);
-        record.ok_or_else(|| Screen::new(Exit::Failed, "nothing was measured").into())
+        record.ok_or_else(|| {
+            let screen = Screen::new(Exit::Failed, "nothing was measured");
+            match &self.0.run.completeness {
+                Completeness::Incomplete { reason } => screen.line("why", reason).into(),
+                Completeness::Complete => screen.into(),
+            }
+        })
     }
 
     /// Whether a signal ended it.

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _};
 
 use fathom_app::lua::{ERROR_PREFIX, facts};
-use fathom_model::Record;
+use fathom_model::{Record, Timeline};
 
 use super::{FAILED, options::Options, text};
 use crate::{
@@ -36,7 +36,8 @@ pub(super) fn measure(load: Load, options: &Options) -> anyhow::Result<Measured>
         }
         Err(error) => error,
     })?;
-    let record = measured.record()?;
+    // Everything counts, as it does for the script's `done`, and not whole intervals alone.
+    let record = &Record { timeline: Timeline::default(), ..measured.record()?.clone() };
     let said = |name: &str| record.facts.get(name).map_or("", String::as_str);
     for line in said(facts::COMPLAINTS).lines().chain(said(facts::ERRORS).lines()) {
         eprintln!("{line}");

@@ -136,18 +136,12 @@ pub mod count {
     pub const SENT: &str = "sent";
     /// Distinct datagrams or frames that arrived.
     pub const RECEIVED: &str = "received";
-    /// Datagrams, frames or requests that the schedule asked for.
+    /// Datagrams, frames, requests or scripted users that the schedule asked for.
     pub const INTENDED: &str = "intended";
-    /// Requests that started late because no connection was free.
+    /// Requests that started late because no connection was free; scripted users for want of a seat, which is one.
     pub const LATE_NO_CONNECTION: &str = "late_no_connection";
     /// Requests that started late although a connection was free: the worker was not there in time.
     pub const LATE_OWN_CPU: &str = "late_own_cpu";
-    /// Users who came, by a schedule or as a population.
-    pub const USERS: &str = "users";
-    /// Users whom the schedule asked for.
-    pub const USERS_INTENDED: &str = "users_intended";
-    /// Users who came late because no seat was free.
-    pub const USERS_LATE_NO_SEAT: &str = "users_late_no_seat";
     /// Further copies of something that had arrived.
     pub const DUPLICATES: &str = "duplicates";
     /// Arrived after one with a higher number (RFC 4737 section 3.3).

@@ -196,7 +196,8 @@ pub(crate) fn headline_value(metric: &Metric, value: f64) -> String {
         Derivation::Rate { .. } => shown,
         // `1.50 k users/s`: people count them by their name.
         Derivation::Users { .. } if metric.unit == Unit::PerSec => {
-            format!("{} {}", shown.trim_end_matches("/s").trim_end(), metric.title)
+            let count = shown.trim_end_matches("/s").trim_end();
+            format!("{count} {}/s", metric.title.trim_end_matches("/s"))
         }
         Derivation::Quantile { .. } => format!("{shown} {}", metric.title),
         _ => format!("{} {shown}", metric.title),

@@ -72,7 +72,7 @@ fn finding(seen: &Evidenced<'_>, (short, title): (String, String), causes: &[Fai
         tests: vec![seen.test.name.clone()],
         evidence: causes.iter().take(CAUSES_MAX).map(|(step, cause, n)| evidence(seen, step, (cause, *n))).collect(),
         explains: None,
-        next: seen.test.options.text("script").map(|script| NextStep {
+        next: seen.test.options.text("file").map(|script| NextStep {
             command: format!("fathom app try {script}"),
             on: None,
             expected: Some("show one user's requests and the answers to them".to_owned()),
@@ -119,7 +119,7 @@ mod tests {
         );
         assert_eq!((finding.short.as_str(), finding.evidence[0].value.as_str()), ("login fails", "120"));
         assert_eq!(finding.next, None, "without a file there is nothing to try");
-        story.run.tests[0].options.set("script", "shop.scenario");
+        story.run.tests[0].options.set("file", "shop.scenario");
         assert_eq!(story.finding("step-errors").unwrap().next.unwrap().command, "fathom app try shop.scenario");
     }
 

@@ -20,10 +20,11 @@ impl Cause for UsersLate {
     }
 
     fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        // Of requests in an open loop the same counters tell of connections, and have a row of their own.
+        let Some(users) = &seen.test.users else { return Vec::new() };
         let total = |counter| seen.total(Side::Initiator, counter);
-        let (late, intended) = (total(count::USERS_LATE_NO_SEAT), total(count::USERS_INTENDED));
+        let (late, intended) = (total(count::LATE_NO_CONNECTION), total(count::INTENDED));
         let Some(share) = ratio(late, intended).filter(|share| *share >= HOLDS_BACK) else { return Vec::new() };
-        let most = seen.test.users.as_ref().map_or(0, |users| users.n_most);
         let host = &seen.test.from;
         vec![Finding {
             id: self.id().to_owned(),
@@ -35,15 +36,15 @@ impl Cause for UsersLate {
             severity: Severity::HoldsBack,
             tests: vec![seen.test.name.clone()],
             evidence: vec![
-                counted(host, count::USERS_LATE_NO_SEAT, late),
-                counted(host, count::USERS_INTENDED, intended),
-                counted(host, "users at once, at most", most),
+                counted(host, count::LATE_NO_CONNECTION, late),
+                counted(host, count::INTENDED, intended),
+                counted(host, "users at once, at most", users.n_most),
             ],
             explains: None,
             next: Some(NextStep {
-                command: "allow for more users at once in the script, or find out why visits take so long".to_owned(),
+                command: format!("{} --seats {}", seen.run.command, users.n_most.saturating_mul(2)),
                 on: None,
-                expected: None,
+                expected: Some("show whether users come in time when more of them may be there at once".to_owned()),
             }),
         }]
     }
@@ -58,10 +59,10 @@ mod tests {
     fn users_who_wait_for_a_seat_are_told_with_the_most_that_were_there() {
         let mut story = Story::new();
         story.users(&[visits((1_000, 0), vec![step("home", (1_000, 0), 10)])]);
-        story.total("client", count::USERS_INTENDED, 1_000);
-        story.total("client", count::USERS_LATE_NO_SEAT, 5);
+        story.total("client", count::INTENDED, 1_000);
+        story.total("client", count::LATE_NO_CONNECTION, 5);
         assert_eq!(story.finding("users-late"), None);
-        story.total("client", count::USERS_LATE_NO_SEAT, 300);
+        story.total("client", count::LATE_NO_CONNECTION, 300);
         let finding = story.finding("users-late").unwrap();
         assert!(finding.title.starts_with("30 % of the users came late"), "{}", finding.title);
         assert_eq!(finding.evidence[2].value, "30");

@@ -14,6 +14,7 @@ mod evaluation;
 mod faces;
 mod latency;
 mod refusals;
+mod scenarios;
 mod scripts;
 mod search;
 mod served;

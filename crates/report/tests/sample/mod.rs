@@ -695,7 +695,7 @@ pub(crate) fn scripted() -> Run {
     {
         text.clone_into(into);
     }
-    test.options.set("script", "shop.scenario");
+    test.options.set("file", "shop.scenario");
     test.trials.truncate(3);
     for trial in &mut test.trials {
         let mut noise = Noise(u64::from(trial.round) * 104_729 + 11);

@@ -46,8 +46,15 @@ static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| {
 });
 
 /// Whether a name is one of what nobody else may see.
-pub(crate) fn is_secret(name: &str) -> bool {
+#[must_use]
+pub fn is_secret(name: &str) -> bool {
     PATTERNS.name.is_match(name.as_bytes())
+}
+
+/// A message without what its places and names say is secret, cut off after 4 KiB.
+#[must_use]
+pub fn without_secrets(message: &[u8]) -> String {
+    redacted(message, std::iter::empty())
 }
 
 /// A message without what its places and names say is secret, and without these values, cut off after 4 KiB.

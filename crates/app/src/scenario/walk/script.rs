@@ -154,6 +154,13 @@ impl Script {
         }
     }
 
+    /// Whether its users leave for good after a while.
+    #[must_use]
+    pub fn ends_by_itself(&self) -> bool {
+        let model = self.scenario.coming.as_ref().map(|coming| &coming.model);
+        matches!(model, Some(Model::Closed { repeat: Some(_), .. }))
+    }
+
     /// Whether all that it does counts, because it comes to an end by itself.
     pub(super) fn is_counted(&self, settings: &Settings) -> bool {
         if is_given(settings) {

@@ -3,6 +3,7 @@
 mod check;
 mod format;
 mod run;
+mod scenario;
 mod r#try;
 
 use std::{
@@ -26,7 +27,7 @@ struct Command {
 
 /// In the order in which one comes to need them.
 const COMMANDS: &[Command] = &[
-    Command { name: "run", about: "Run a script against a target", shape: run::shape, run: run::run },
+    Command { name: "run", about: "Run a scenario or a script against a target", shape: run::shape, run: run::run },
     Command {
         name: "try",
         about: "Send one user through a scenario, and show every request and answer",

@@ -121,9 +121,10 @@ pub(crate) fn promised<'a>(promise: &'a JudgedPromise, mut among: impl Iterator<
         Outcome::Measured => ("", Mark::Plain),
     };
     let margin = |margin: f64| match margin {
-        // So far beyond a bound, how many times it the value is says more than a percentage.
+        // Far from a bound, how many times it the value is says more than a percentage.
         beyond if beyond < -1.0 => format!("{} ×", significant(1.0 - beyond)),
         beyond if beyond < 0.0 => format!("−{}", percent(-beyond)),
+        much if much > 1.0 => format!("{} ×", significant(1.0 + much)),
         room => percent(room),
     };
     Promised {
@@ -221,19 +222,18 @@ pub(crate) fn shortened(example: &Example) -> String {
     format!("{}  →  {answer}", first(&example.request).trim_end_matches(" HTTP/1.1"))
 }
 
-/// Who came and what became of them: `12,000 users came, 10,800 to the end; 1,200 gave up; at most 30 at once`.
+/// Who came and what became of them: `24 users came, at most 8 at once; 2,178 visits to the end (740 /s), 12 given up (0.55 %)`.
 pub(crate) fn who(users: &UsersSummary) -> String {
-    let rate = |name: &str| named(&users.summaries, name).and_then(|s| Some(s.metric.show(s.value?)));
-    let per_sec = |name: &str| rate(name).map(|rate| format!(" ({rate})")).unwrap_or_default();
+    let value = |name: &str| named(&users.summaries, name).and_then(|s| Some(s.metric.show(s.value?)));
+    let aside = |name: &str| value(name).map(|value| format!(" ({value})")).unwrap_or_default();
     format!(
-        "{} came{}, {} went to the end{}, {} gave up{}; at most {} at once",
+        "{} users came, at most {} at once; {} visits to the end{}, {} given up{}",
         grouped(users.n_started),
-        per_sec("users_per_sec"),
-        grouped(users.n_finished),
-        per_sec("finished_per_sec"),
-        grouped(users.n_gave_up),
-        if users.n_gave_up > 0 { per_sec("gave_up_ratio") } else { String::new() },
         grouped(users.n_most),
+        grouped(users.n_finished),
+        aside("finished_per_sec"),
+        grouped(users.n_gave_up),
+        if users.n_gave_up > 0 { aside("gave_up_ratio") } else { String::new() },
     )
 }
 
@@ -278,6 +278,7 @@ mod tests {
         assert_eq!(promised(&promise(Some(-0.5)), [].iter()).margin, "−50 %");
         assert_eq!(promised(&promise(Some(0.2)), [].iter()).margin, "20 %");
         assert_eq!(promised(&promise(Some(-62.7)), [].iter()).margin, "63.7 ×");
+        assert_eq!(promised(&promise(Some(741.0)), [].iter()).margin, "742 ×");
         assert_eq!(promised(&promise(None), [].iter()).margin, "");
     }
 }

@@ -306,7 +306,7 @@ fn steps_have_rows_of_csv_and_an_event_each() {
     assert_eq!(cell(of("checkout", "time_ns_p50"), "limit_kind"), "");
     let users = run.tests[0].users.as_ref().unwrap();
     assert_eq!(cell(of("login", "reached"), "value"), users.steps[2].n_reached.to_string());
-    assert_eq!(cell(of("", "users_per_sec"), "limit_value"), "1000");
+    assert_eq!(cell(of("all steps", "users_per_sec"), "limit_value"), "1000");
     let lines = written(&Ndjson, &run);
     let events: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let steps: Vec<&serde_json::Value> = events.iter().filter(|event| event["event"] == "users-step").collect();

@@ -1,16 +1,18 @@
 //! `fathom evaluate`: every layer, top to bottom.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use fathom_app::scenario::walk::Script;
 use fathom_model::{Settings, TestPlan, units::Nanos};
 
 use super::measuring::{self, Ends, Keep};
-use crate::exit::Exit;
+use crate::exit::{Exit, engine_screen};
 
 const EXAMPLES: &str = "\
 Examples:
   fathom evaluate                                  in a lab of two hosts on this machine
   fathom evaluate 10.0.0.2 --key KEY               from this machine to a `fathom serve`
-  fathom evaluate --quick --expect 10Gbit --json   short, with a promise, for a machine to read";
+  fathom evaluate --quick --expect 10Gbit --json   short, with a promise, for a machine to read
+  fathom evaluate --script shop.scenario           with these users as the top row";
 
 pub(super) fn shape(command: Command) -> Command {
     let target =
@@ -19,7 +21,11 @@ pub(super) fn shape(command: Command) -> Command {
         .long("quick")
         .help("three short rounds: wide intervals, under 10 s")
         .action(ArgAction::SetTrue);
-    command.arg(target).arg(quick).args(measuring::arguments()).after_help(EXAMPLES)
+    let script = Arg::new("script")
+        .long("script")
+        .value_name("FILE")
+        .help("a scenario whose users are the top row, in place of three steps without a pause");
+    command.arg(target).arg(quick).arg(script).args(measuring::arguments()).after_help(EXAMPLES)
 }
 
 /// How thorough an evaluation is.
@@ -31,6 +37,11 @@ struct Pace {
 
 const FULL: Pace = Pace { rounds: 5, warmup: Nanos::from_millis(500), duration: Nanos::from_millis(600) };
 const QUICK: Pace = Pace { rounds: 3, warmup: Nanos::from_millis(120), duration: Nanos::from_millis(150) };
+
+/// What the users of the top row do unless a script is given.
+const SCENARIO: &str = include_str!("evaluate.scenario");
+/// As many users as the row below has connections, so that both have as much under way.
+const USERS: &str = "32";
 
 /// The name of a test, its kind, and options by name.
 type Row = (&'static str, &'static str, super::calibrate::Options);
@@ -71,7 +82,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 fn tests(ends: &Ends, pace: &Pace, matches: &ArgMatches) -> anyhow::Result<Vec<TestPlan>> {
     let warmup = measuring::span(matches, "warmup", pace.warmup)?;
     let duration = measuring::span(matches, "duration", pace.duration)?;
-    let test = |(name, kind, options): &Row| TestPlan {
+    let row = |(name, kind, options): &Row| TestPlan {
         name: (*name).to_owned(),
         kind: (*kind).to_owned(),
         from: ends.from().to_owned(),
@@ -82,5 +93,37 @@ fn tests(ends: &Ends, pace: &Pace, matches: &ArgMatches) -> anyhow::Result<Vec<T
         search: None,
         expect: std::collections::BTreeMap::new(),
     };
-    Ok(TESTS.iter().map(test).collect())
+    let mut tests: Vec<TestPlan> = TESTS.iter().map(row).collect();
+    let users = row(&("app", "app_scenario", &[]));
+    tests.insert(
+        0,
+        match matches.get_one::<String>("script") {
+            Some(file) => scripted(file, users, matches)?,
+            None => TestPlan { options: users.options.clone().with("script", SCENARIO).with("users", USERS), ..users },
+        },
+    );
+    Ok(tests)
+}
+
+/// The row of a script of the user's own: it talks to the server that it names, or to the target as the other rows do.
+///
+/// It takes as long as it says itself, as its users may think for longer than a round of the other rows lasts.
+fn scripted(file: &str, row: TestPlan, matches: &ArgMatches) -> anyhow::Result<TestPlan> {
+    let settings = row.options.clone().with("file", file);
+    let script = Script::of(&settings).map_err(|error| engine_screen(&error))?;
+    let urls = script.urls(None).map_err(|error| engine_screen(&error))?;
+    let said = |name: &str| matches.contains_id(name) && matches.get_one::<String>(name).is_some();
+    let (warmup, duration) = match script.phases().filter(|_| !said("duration")) {
+        Some((warmup, duration)) => (warmup.exact(), duration.exact()),
+        None => (row.warmup.clone(), row.duration.clone()),
+    };
+    let row = TestPlan { warmup, duration, ..row };
+    if urls.is_empty() {
+        // The other side reads how many users come; the text goes there, as a file of this machine may not.
+        let is_far = matches.get_one::<String>("key").is_some();
+        let options = if is_far { row.options.clone() } else { settings };
+        return Ok(TestPlan { options: options.with("script", script.text), ..row });
+    }
+    let lines: Vec<String> = urls.iter().map(ToString::to_string).collect();
+    Ok(TestPlan { to: None, options: settings.with("url", lines.join("\n")), ..row })
 }

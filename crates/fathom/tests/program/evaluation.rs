@@ -2,12 +2,13 @@
 
 use std::{fs, path::Path};
 
-use fathom_model::{Run, run::Completeness};
+use fathom_model::{Run, finding::Outcome, run::Completeness};
 
 use crate::stage::{BRIEF, Stage, lacks_root, tree};
 
 /// The kinds that an evaluation goes through, top layer first.
-pub(crate) const KINDS: &[&str] = &["http_closed", "tcp_stream", "tcp_rr", "tcp_crr", "udp_stream", "frames"];
+pub(crate) const KINDS: &[&str] =
+    &["app_scenario", "http_closed", "tcp_stream", "tcp_rr", "tcp_crr", "udp_stream", "frames"];
 
 /// Checks that every kind has a value of its first metric, and both sides of every trial are there.
 #[track_caller]
@@ -52,6 +53,40 @@ fn an_evaluation_measures_every_layer_and_its_document_is_valid() {
     let kept: Run = serde_json::from_str(&fs::read_to_string(stage.path("kept/run.json")).unwrap()).unwrap();
     assert_eq!(kept, run);
     is_self_contained(&stage.path("kept/report.html"));
+}
+
+/// A script with a promise that no answer can keep, and one that all do.
+const HASTY: &str = "closed 4 for 200ms
+promise look p50 < 1ns
+promise look max < 1h
+
+step look
+  GET /
+  expect 200
+
+step fail
+  GET /
+  expect 404
+  on failure continue
+";
+
+#[test]
+fn a_script_of_ones_own_is_the_top_row_and_a_step_that_breaks_its_promise_ends_with_10() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    fs::write(stage.path("hasty.scenario"), HASTY).unwrap();
+    let ending = stage.fathom(evaluate(&["--script", "hasty.scenario", "--json"])).code(10);
+    is_valid(&ending.stdout);
+    let run = ending.run();
+    assert_eq!((run.tests[0].name.as_str(), run.tests[0].title.as_str()), ("app", "hasty.scenario"));
+    let users = run.tests[0].users.as_ref().expect("users of a script");
+    let [look, fail] = users.steps.as_slice() else { panic!("two steps: {:?}", users.steps) };
+    let outcomes: Vec<Outcome> = look.promises.iter().map(|promise| promise.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Fail, Outcome::Pass]);
+    assert!(look.n_passed > 0 && fail.n_passed == 0 && fail.examples.len() == 1, "{users:?}");
+    assert!(run.findings.iter().any(|finding| finding.id == "step-errors" && finding.short == "fail fails"));
 }
 
 #[track_caller]

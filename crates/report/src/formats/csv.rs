@@ -119,12 +119,17 @@ fn curve_rows(run: &Run, test: &TestRun) -> Vec<Vec<String>> {
     curve.points.iter().flat_map(of_point).collect()
 }
 
+/// What stands in the column of the step for all of them together.
+const ALL_STEPS: &str = "all steps";
+
 /// What users did: the values of the script, then those of each step with how many reached it.
 fn step_rows(run: &Run, test: &TestRun) -> Vec<Vec<String>> {
     let Some(users) = &test.users else { return Vec::new() };
     let mut rows: Vec<Vec<String>> = users.summaries.iter().map(|summary| row(run, test, Some(summary))).collect();
     for (row, summary) in rows.iter_mut().zip(&users.summaries) {
         promised(row, (&users.promises, summary));
+        // A value of the test may have the same name: of requests, not of steps.
+        ALL_STEPS.clone_into(&mut row[21]);
     }
     for step in &users.steps {
         let counted = |metric: &str, unit: Unit, value: Option<String>| {

@@ -57,6 +57,10 @@ LARGE_BATCH = tools.fathom_http(NGINX, "--batch", "32", "--batch-wait", "500us")
 LIKE_AB = tools.fathom_http(NGINX, "--per-connection", "1")
 
 
+SHOP = tools.Page(tools.SHOP_PORT, path="catalog")
+SHOP_NAME = f"five steps with login, token, CSV and checks, {tools.CONNECTIONS} users, 1 thread"
+
+
 def by_bytes(size: int, name: str) -> Row:
     """Bodies, told per GiB."""
     page = tools.Page(tools.NGINX_PORT, size)
@@ -64,6 +68,12 @@ def by_bytes(size: int, name: str) -> Row:
     remark = "fathom lets the kernel discard bodies whose length it knows, wrk copies and reads them"
     row = Row(f"HTTP keep-alive, bodies of {name}, nginx", "GiB", 2**30, ours, tools.wrk(page, is_by_bytes=True))
     return replace(row, target=tools.serve_nginx, remark=remark, aim=1.0)
+
+
+def scripted(name: str, script: str) -> Row:
+    """The same script in the same words, given to both."""
+    both = (tools.fathom_as_wrk(NGINX, script), tools.wrk(NGINX, script))
+    return Row(f"wrk script with {name}, {tools.CONNECTIONS} connections, nginx", "request", 1, *both, tools.serve_nginx, aim=1 / 1.2)
 
 
 HTTP_ROWS = [
@@ -99,8 +109,35 @@ HTTP_ROWS = [
         aim=1.0,
     ),
 ]
+SCRIPT_ROWS = [
+    scripted("request()", "request.lua"),
+    scripted("request() and response()", "response.lua"),
+    scripted("nothing per request", "static.lua"),
+    Row(
+        *("wrk script with nothing per request, against none", "request", 1),
+        *(tools.fathom_as_wrk(NGINX, "static.lua"), tools.fathom_as_wrk(NGINX), tools.serve_nginx),
+        remark="both are fathom, with the script and without",
+        aim=1.0,
+    ),
+]
+SHOP_ROWS = [
+    Row(
+        *(f"scenario: {SHOP_NAME}", "request", 1, tools.fathom_scenario()),
+        replace(tools.fathom_http(SHOP, "--header", f"Authorization: Bearer {tools.TOKEN}"), name="fathom http"),
+        tools.serve_shop,
+        remark="the plain engine asks for one page of the same shop again and again",
+        aim=1 / 0.6,
+    ),
+    Row(
+        *(f"scenario: {SHOP_NAME}", "request", 1, tools.fathom_scenario(), tools.jmeter("shop.jmx"), tools.serve_shop),
+        remark="JMeter's first 15 s are left out with what they cost, as its virtual machine compiles then",
+        aim=1 / 10,
+    ),
+]
 ROWS = [
     *HTTP_ROWS,
+    *SCRIPT_ROWS,
+    *SHOP_ROWS,
     Row("TCP stream, 1 flow", "GiB", 2**30, tools.FATHOM_STREAM, tools.iperf3(), tools.serve_iperf3, "each to its own server"),
     Row(
         *("TCP request/response, 1 flow, 1 byte", "transaction", 1, tools.FATHOM_RR, tools.netperf("TCP_RR")),
@@ -172,6 +209,8 @@ class InterfaceRate(threading.Thread):
 def once(lab: Lab, outcome: Outcome, tool: Tool, seconds: float) -> Sample:
     """One timed run of a tool."""
     row = outcome.row
+    if tool.start_s:
+        return without_start(lab, outcome, tool, seconds)
     with surroundings(lab, tool):
         while True:
             watch = InterfaceRate(lab, seconds)
@@ -188,6 +227,27 @@ def once(lab: Lab, outcome: Outcome, tool: Tool, seconds: float) -> Sample:
     busy = {host: share_busy(before, after, core) for host, core in CORES.items()}
     per_s = watch.per_s if row.is_counted_at_interface else work.per_s
     return Sample(work, finished.cpu_s, per_s, busy)
+
+
+def without_start(lab: Lab, outcome: Outcome, tool: Tool, seconds: float) -> Sample:
+    """The difference of a short and a longer run: what the tool does until it is at its best is in both."""
+    # The longer run is that much longer, so that the difference is more than how much two starts differ.
+    longer_s = max(10.0, 3 * seconds)
+    short, _ = whole_run(lab, outcome, tool, tool.start_s)
+    long, busy = whole_run(lab, outcome, tool, tool.start_s + longer_s)
+    units = tool.work(long).units - tool.work(short).units
+    if units <= 0:
+        raise Failed(f"{tool.name} did no more in {tool.start_s + longer_s:g} s than in {tool.start_s:g} s")
+    return Sample(Work(units, units / longer_s), long.cpu_s - short.cpu_s, units / longer_s, busy)
+
+
+def whole_run(lab: Lab, outcome: Outcome, tool: Tool, seconds: float) -> tuple[Finished, dict[str, float]]:
+    before = busy_of_cores()
+    finished = attempt(lab, outcome, tool, tool.words(lab, seconds))
+    if finished is None:
+        raise Failed(f"{tool.name} gave up")
+    after = busy_of_cores()
+    return finished, {host: share_busy(before, after, core) for host, core in CORES.items()}
 
 
 def attempt(lab: Lab, outcome: Outcome, tool: Tool, words: list[str]) -> Optional[Finished]:
@@ -229,17 +289,18 @@ def calls_per_unit(lab: Lab, outcome: Outcome, tool: Tool) -> float:
 def compare(lab: Lab, row: Row, n_pairs: int, seconds: float) -> Outcome:
     """One row; a tool that is not there or does not work leaves its reason in it."""
     outcome = Outcome(row)
-    for program in (row.theirs.name, *(["netserver"] if row.theirs.name == "netperf" else [])):
-        if shutil.which(program) is None:
-            outcome.skipped = f"{program} is not installed (bench/peers.sh)"
-            return outcome
+    is_there = row.theirs.is_there and (row.theirs.name != "netperf" or shutil.which("netserver"))
+    if not is_there:
+        outcome.skipped = f"{row.theirs.name} is not installed (bench/peers.sh)"
+        return outcome
     try:
         with lab.serving():
             if row.target:
                 row.target(lab)
             run_pairs(lab, outcome, n_pairs, seconds)
             for name, tool in (("ours", row.ours), ("theirs", row.theirs)):
-                outcome.calls[name] = calls_per_unit(lab, outcome, tool)
+                # A virtual machine that is traced has not started within the time.
+                outcome.calls[name] = None if tool.start_s else calls_per_unit(lab, outcome, tool)
     except Failed as failure:
         outcome.skipped = str(failure)
     return outcome
@@ -316,6 +377,8 @@ def limited(samples: list[Sample]) -> str:
 
 def outside_engine(samples: list[Sample]) -> str:
     """What the controller, the agent's own work and the document cost in a run, beside the threads that did the work."""
+    if any(sample.work.engine_s is None for sample in samples):
+        return PLACEHOLDER
     return si(median(samples, lambda sample: sample.cpu_s - sample.work.engine_s), "s")
 
 
@@ -368,6 +431,16 @@ def first_line(*words: str) -> str:
     return text.splitlines()[0] if text else PLACEHOLDER
 
 
+def jmeter_version() -> str:
+    """Its banner is a drawing of letters with the version at the end of one line."""
+    try:
+        text = subprocess.run(["jmeter", "--version"], capture_output=True, text=True, timeout=30).stdout
+    except OSError:
+        return "jmeter not installed"
+    version = re.search(r"\d+\.\d+(?:\.\d+)?", text)
+    return f"jmeter {version[0]}" if version else "jmeter"
+
+
 def machine(n_pairs: int, seconds: float) -> list[str]:
     model = re.search(r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     versions = {
@@ -380,6 +453,7 @@ def machine(n_pairs: int, seconds: float) -> list[str]:
         "iperf3": first_line("iperf3", "--version"),
         "netperf": first_line("netperf", "-V"),
         "trafgen": first_line("trafgen", "--version"),
+        "jmeter": jmeter_version(),
     }
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return [

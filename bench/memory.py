@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What connections and requests cost fathom in memory: user space of the process that asks, in one host of a lab.
+"""What connections, requests and users cost fathom in memory: user space of the process that asks, in one host of a lab.
 
 Many connections need many source addresses, so they stay on the loopback of the host. What is told is anonymous memory
 (RssAnon of /proc/PID/status); what the kernel holds for a socket is not the tool's.
@@ -22,6 +22,13 @@ SOURCES = "127.0.0.0/27"
 FEW, MANY = 1_000, min(60_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 1_000)
 BYTES_MAX = 2048
 GROWTH_MAX = 0.02
+# What was promised is 20,000 users who think; each has a connection.
+USERS = min(20_000, MANY)
+USER_BYTES_MAX = 4096
+# They come within this time, evenly: so at its half half of them are there, give or take.
+RAMP_S = 10
+RAMP_TOLERANCE = 0.05
+SCENARIO = Path(__file__).with_name("scripts") / "thinking.scenario"
 
 
 def anonymous_bytes(pid: int) -> int:
@@ -87,6 +94,33 @@ def per_connection(lab: Lab) -> float:
     return (sizes[1] - sizes[0]) / (MANY - FEW)
 
 
+def visiting(lab: Lab, n_users: int, seconds: int) -> subprocess.Popen:
+    text = SCENARIO.read_text().replace("closed 100 for 3s", f"closed {n_users} ramp {RAMP_S}s for {seconds}s")
+    scenario = lab.folder / "thinking.scenario"
+    scenario.write_text(text)
+    words = ["app", "run", str(scenario), "--source", SOURCES, "--threads", "1", "--warmup", "0s", "--rounds", "1"]
+    return lab.start(GENERATOR, [lab.fathom, *words, "--quiet", "--json"])
+
+
+def per_user(lab: Lab) -> tuple[float, float]:
+    """The memory of many users less that of few, per user; and the share of them that was there at half of their ramp."""
+    sizes, share = [], 0.0
+    for n_users in (FEW, USERS):
+        controller = visiting(lab, n_users, 3 * RAMP_S)
+        agent = agent_of(controller.pid)
+        wait_for(lambda: True if established(lab) > 0 else None, 25, "the first user")
+        time.sleep(RAMP_S / 2)
+        share = established(lab) / n_users
+        # A population is whole when its ramp is over; a connection may still be under way then.
+        wait_for(lambda: True if established(lab) >= n_users * 0.99 else None, RAMP_S, f"{n_users} users")
+        time.sleep(5)
+        sizes.append(anonymous_bytes(agent))
+        print(f"{n_users} users: {sizes[-1] / 2**20:.1f} MiB, {share:.1%} of them at half of the ramp", file=sys.stderr)
+        lab.stop(controller, signal.SIGINT)
+        wait_for(lambda: True if established(lab) < FEW // 10 else None, 20, "the end of the connections")
+    return (sizes[1] - sizes[0]) / (USERS - FEW), share
+
+
 def growth(lab: Lab, seconds: int) -> tuple[int, int]:
     """The memory in the first tenth of a long run, and at its end."""
     controller = asking(lab, 100, seconds)
@@ -108,9 +142,13 @@ def main() -> int:
         threads = ["--http-threads", "8"]
         lab.start(GENERATOR, [lab.fathom, "serve", "--only", "http", "--listen", "127.0.0.1", *threads])
         lab.listens_on(GENERATOR, PORT)
+        of_user, share_at_half = per_user(lab)
         each = per_connection(lab)
         early, late = growth(lab, given.seconds)
     print(f"memory per connection: {each:.0f} bytes, aim ≤ {BYTES_MAX}: {'kept' if each <= BYTES_MAX else '**MISSED**'}")
+    is_even = abs(share_at_half - 0.5) <= RAMP_TOLERANCE
+    print(f"memory per user who thinks, of {USERS} on one core: {of_user:.0f} bytes, aim ≤ {USER_BYTES_MAX}: {'kept' if of_user <= USER_BYTES_MAX else '**MISSED**'}")
+    print(f"users at half of the ramp: {share_at_half:.1%}: {'even' if is_even else '**A BURST**'}")
     share = late / early - 1
     print(f"memory over {given.seconds} s of requests: {early} to {late} bytes ({share:+.1%}): {'flat' if share <= GROWTH_MAX else '**GROWS**'}")
     return 0

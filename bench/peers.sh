@@ -1,11 +1,30 @@
 #!/bin/sh
 # Installs the tools that fathom is compared with. They come from Debian; netperf stands in its non-free component, which is
-# read from a copy of this machine's own sources for this one installation and enabled nowhere.
+# read from a copy of this machine's own sources for this one installation and enabled nowhere. Debian's JMeter is older than ten
+# years, so Maven brings the parts of a current one.
 set -eu
 
 apt-get update
 apt-get install --yes --no-install-recommends \
-    apache2-utils hey iperf3 netsniff-ng nghttp2-client nginx-light openssl strace wrk
+    apache2-utils default-jre-headless hey iperf3 maven netsniff-ng nghttp2-client nginx-light openssl strace unzip wrk
+
+# JMeter wants its own file in bin, its parts in lib/ext and all others in lib; what it reads at its start is in a part of its own.
+install_jmeter() {
+    home=/opt/jmeter
+    rm -rf "$home" &&
+        mkdir -p "$home/bin" "$home/lib/ext" &&
+        mvn --quiet --batch-mode --file "$(dirname "$0")/jmeter/pom.xml" dependency:copy-dependencies -DoutputDirectory="$home/lib" &&
+        unzip -qo "$home"/lib/ApacheJMeter_config-*.jar 'bin/*' -d "$home" &&
+        rm "$home"/lib/ApacheJMeter_config-*.jar &&
+        mv "$home"/lib/ApacheJMeter-*.jar "$home/bin/ApacheJMeter.jar" &&
+        mv "$home"/lib/ApacheJMeter_*.jar "$home/lib/ext/" &&
+        # The heap is that of its own start script.
+        printf '#!/bin/sh\nexec java -Xms1g -Xmx1g -jar %s/bin/ApacheJMeter.jar "$@"\n' "$home" >/usr/local/bin/jmeter &&
+        chmod 755 /usr/local/bin/jmeter
+}
+if ! { command -v jmeter >/dev/null || install_jmeter; }; then
+    echo "JMeter cannot be had: its row will say so" >&2
+fi
 
 command -v netperf >/dev/null && exit 0
 copy=$(mktemp --directory)

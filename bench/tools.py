@@ -5,12 +5,13 @@ A tool is a pair of functions. What it costs is measured around it, alike for al
 
 import json
 import re
+import shutil
 import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Optional
 
-from hosts import GENERATOR, TARGET, Failed, Finished, Lab
+from hosts import GENERATOR, TARGET, Failed, Finished, Lab, fathom_program
 
 AGENT_PORT = 7700
 RESPONDER_PORT = 8080
@@ -20,6 +21,10 @@ NETPERF_PORT = 12865
 CONNECTIONS = 100
 FILE_BYTES = 612
 TLS_PORT = 8443
+SHOP_PORT = 8082
+# What the shop gives to whoever logs in, and asks for afterwards.
+TOKEN = "eyJhbGciOiJub25lIn0.c2hvcA"
+SCRIPTS = Path(__file__).with_name("scripts")
 DATAGRAM_BYTES = 1400
 UDP_BITS_PER_S = 500_000_000
 TRAFGEN = "trafgen"
@@ -44,6 +49,14 @@ class Tool:
     work: Callable[[Finished], Work]
     # What it says when it ends by itself for no fault of the comparison; such a run is made again, and the table says so.
     gives_up: Optional[str] = None
+    # What must be installed, where that is not its name.
+    program: Optional[str] = None
+    # A virtual machine is slow until it has compiled what is hot: so many seconds of a run are left out, with what they cost.
+    start_s: float = 0
+
+    @property
+    def is_there(self) -> bool:
+        return shutil.which(self.program or self.name) is not None
 
 
 # --- fathom ---------------------------------------------------------------------------------------------------------------
@@ -56,7 +69,8 @@ def fathom(words: Callable[[Lab], list[str]], unit: str, rate: str) -> Tool:
         times = ["--warmup", "500ms", "--duration", f"{round(seconds * 1000)}ms", "--rounds", "1"]
         return [lab.fathom, *words(lab), *times, "--json", "--quiet"]
 
-    return Tool("fathom", command, lambda finished: fathom_work(json.loads(finished.output), unit, rate))
+    work = lambda finished: fathom_work(json.loads(finished.output), unit, rate)
+    return Tool("fathom", command, work, program=fathom_program())
 
 
 def fathom_work(run: dict, unit: str, rate: str) -> Work:
@@ -86,9 +100,11 @@ class Page:
     size: int = FILE_BYTES
     scheme: str = "http"
     connections: int = CONNECTIONS
+    # Its name, where that is not its size.
+    path: Optional[str] = None
 
     def url(self, lab: Lab) -> str:
-        return f"{self.scheme}://{lab.address[TARGET]}:{self.port}/{self.size}"
+        return f"{self.scheme}://{lab.address[TARGET]}:{self.port}/{self.path or self.size}"
 
 
 def fathom_http(page: Page, *options: str, unit: str = "requests", rate: str = "requests_per_sec") -> Tool:
@@ -97,6 +113,25 @@ def fathom_http(page: Page, *options: str, unit: str = "requests", rate: str = "
         return ["http", page.url(lab), *common, *options]
 
     return fathom(words, unit, rate)
+
+
+def fathom_scenario() -> Tool:
+    """The shop's users, as many as connections elsewhere; serve_shop has written the scenario."""
+
+    def words(lab: Lab) -> list[str]:
+        return ["app", "run", str(lab.folder / "shop.scenario"), "--allow", lab.address[TARGET], "--threads", "1"]
+
+    return fathom(words, "requests", "requests_per_sec")
+
+
+def fathom_as_wrk(page: Page, script: Optional[str] = None) -> Tool:
+    """The face, so that both are given the same words and tell the same ones."""
+    theirs = wrk(page, script)
+
+    def words(lab: Lab, seconds: float) -> list[str]:
+        return ["env", f"FATHOM_ALLOW={lab.address[TARGET]}", lab.fathom, "as", *theirs.words(lab, seconds)]
+
+    return Tool("fathom as wrk", words, theirs.work, program=fathom_program())
 
 
 FATHOM_STREAM = fathom(served("tcp"), "bytes_sent", "throughput_bps")
@@ -115,9 +150,11 @@ def whole(seconds: float) -> int:
     return max(1, round(seconds))
 
 
-def wrk(page: Page, is_by_bytes: bool = False) -> Tool:
+def wrk(page: Page, script: Optional[str] = None, is_by_bytes: bool = False) -> Tool:
+    scripted = ["-s", str(SCRIPTS / script)] if script else []
+
     def words(lab: Lab, seconds: float) -> list[str]:
-        return ["wrk", "-t", "1", "-c", str(page.connections), "-d", f"{whole(seconds)}s", page.url(lab)]
+        return ["wrk", "-t", "1", "-c", str(page.connections), "-d", f"{whole(seconds)}s", *scripted, page.url(lab)]
 
     def work(finished: Finished) -> Work:
         if told := re.search(r"Socket errors.*|Non-2xx.*", finished.output):
@@ -171,6 +208,30 @@ def hey(page: Page) -> Tool:
         return Work(units=per_s * float(found(r"Total:\s+([\d.]+) secs", finished)), per_s=per_s)
 
     return Tool("hey", words, work)
+
+
+def jmeter(plan: str) -> Tool:
+    """Without its window, and without a file of results."""
+
+    def words(lab: Lab, seconds: float) -> list[str]:
+        values = {
+            "host": lab.address[TARGET],
+            "port": SHOP_PORT,
+            "users": CONNECTIONS,
+            "seconds": whole(seconds),
+            "accounts": SCRIPTS / "accounts.csv",
+        }
+        properties = [f"-J{name}={value}" for name, value in values.items()]
+        return ["jmeter", "-n", "-t", str(SCRIPTS / plan), "-j", str(lab.folder / "jmeter.log"), *properties]
+
+    def work(finished: Finished) -> Work:
+        # The last summary is that of the whole run; there are others when it is long.
+        told = re.findall(r"summary =\s+(\d+) in [\d:]+ =\s+([\d.]+)/s .*Err:\s+(\d+)", finished.output)
+        if not told or told[-1][2] != "0":
+            raise Failed(f"jmeter told {told[-1:]}: {finished.output[-300:]}")
+        return Work(units=float(told[-1][0]), per_s=float(told[-1][1]))
+
+    return Tool("jmeter", words, work, start_s=15)
 
 
 def iperf3(*options: str) -> Tool:
@@ -256,6 +317,47 @@ def serve_nginx(lab: Lab):
     )
     lab.start(TARGET, ["nginx", "-p", str(prefix), "-c", str(prefix / "nginx.conf")])
     lab.listens(NGINX_PORT)
+
+
+def serve_shop(lab: Lab):
+    """A shop that is honest in that it wants its token, and light in that it knows all its answers."""
+    prefix = lab.folder / "shop"
+    prefix.mkdir(exist_ok=True)
+    pages = {
+        "/catalog": '{"items":[1,2,42]}',
+        "/item/42": '{"id":42,"price":990}',
+        "/cart": '{"lines":[],"total":0}',
+        "/account": '{"name":"A. Buyer"}',
+    }
+    locations = "".join(
+        f"location = {path} {{ if ($is_known = 0) {{ return 401; }} return 200 '{text}'; }}\n" for path, text in pages.items()
+    )
+    (prefix / "nginx.conf").write_text(
+        f"""
+        user root; worker_processes 1; daemon off; pid {prefix}/pid; error_log {prefix}/error.log;
+        events {{ worker_connections 32768; }}
+        worker_rlimit_nofile 65536;
+        http {{
+            access_log off; keepalive_requests 1000000000; keepalive_timeout 300s; default_type application/json;
+            client_body_temp_path {prefix}/1; proxy_temp_path {prefix}/2; fastcgi_temp_path {prefix}/3;
+            uwsgi_temp_path {prefix}/4; scgi_temp_path {prefix}/5;
+            map $http_authorization $is_known {{ default 0; "Bearer {TOKEN}" 1; }}
+            server {{
+                listen {SHOP_PORT} backlog=4096;
+                location = /login {{
+                    if ($request_method != POST) {{ return 405; }}
+                    return 200 '{{"token":"{TOKEN}","expires_in":3600}}';
+                }}
+                {locations}
+            }}
+        }}
+        """
+    )
+    lab.start(TARGET, ["nginx", "-p", str(prefix), "-c", str(prefix / "nginx.conf")])
+    lab.listens(SHOP_PORT)
+    scenario = (SCRIPTS / "shop.scenario").read_text().replace("127.0.0.1", lab.address[TARGET])
+    (lab.folder / "shop.scenario").write_text(scenario)
+    shutil.copy(SCRIPTS / "accounts.csv", lab.folder)
 
 
 def serve_fathom(lab: Lab):

@@ -6,6 +6,8 @@ pub const ATTEMPTS: &str = "attempts";
 pub const ERRORS: &str = "errors";
 /// Connections that the server ended after an answer, as it may.
 pub const CLOSED_BY_SERVER: &str = "closed_by_server";
+/// Requests that were over once they were sent, as nobody wanted their answers; only with `leave`.
+pub const LEFT: &str = "left";
 /// Requests whose answer was still on its way when the trial ended.
 pub const UNFINISHED: &str = "unfinished";
 /// Requests that were due and never sent, because no connection became free before the end.
@@ -29,12 +31,21 @@ pub const LENGTH_MISMATCHES: &str = "length_mismatches";
 /// The distribution of service times, each with the connect before it where the request was the first of its connection.
 pub const TOTAL_TIME: &str = "total_time_ns";
 
+/// TLS sessions that were resumed instead of agreed on anew; only where there is TLS.
+pub const TLS_RESUMED: &str = "tls_resumed";
+
 /// Names of what a server says of itself.
 pub mod facts {
     /// The head of an answer, as it was received.
     pub const HEAD: &str = "head";
+    /// The first answer as it began to come in: its head, and what came of its body with it.
+    pub const ANSWER: &str = "first_answer";
     /// The version of TLS: `TLSv1.3`.
     pub const TLS_VERSION: &str = "tls_version";
     /// The cipher suite of TLS.
     pub const TLS_CIPHER: &str = "tls_cipher";
+    /// The group in which TLS agreed on keys: `X25519`.
+    pub const TLS_GROUP: &str = "tls_group";
+    /// The size of the public key in the server's certificate, in bits.
+    pub const TLS_SERVER_KEY: &str = "tls_server_key_bits";
 }

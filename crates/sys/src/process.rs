@@ -9,7 +9,7 @@ use crate::{
 };
 use fathom_model::units::Nanos;
 use rustix::{
-    io::Errno,
+    io::{Errno, FdFlags, fcntl_setfd},
     process::{
         Pid, PidfdFlags, Signal as Number, getpid, getppid, pidfd_open, pidfd_send_signal,
         set_parent_process_death_signal,
@@ -316,6 +316,14 @@ fn spawn_on_lasting_thread(command: Command) -> io::Result<Child> {
     answered.recv().expect("the starting thread answers every order")
 }
 
+/// Leaves a descriptor open in processes that are started from now on; they find it as `/dev/fd/N`.
+///
+/// # Errors
+/// What the kernel says against it, which it does for a descriptor that is not open only.
+pub fn hand_down(file: impl AsFd) -> Result<()> {
+    fcntl_setfd(file, FdFlags::empty()).map_err(|cause| Error::new("fcntl(F_SETFD)", cause))
+}
+
 /// Whether this process may make network namespaces and links (`CAP_SYS_ADMIN`, `CAP_NET_ADMIN`).
 #[must_use]
 pub fn may_administer_network() -> bool {
@@ -332,7 +340,7 @@ pub fn effective_user() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Stdio;
+    use std::{os::fd::AsRawFd, process::Stdio};
 
     fn sleeper() -> Command {
         let mut command = Command::new("sleep");
@@ -391,6 +399,19 @@ mod tests {
         assert!(!pidfd.wait(Nanos::from_millis(100)).unwrap());
         pidfd.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_child_finds_what_was_handed_down_to_it() {
+        let (kept, handed) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        hand_down(&handed).unwrap();
+        let is_open = |file: &fs::File| {
+            let mut command = Command::new("test");
+            command.args(["-e".to_owned(), format!("/dev/fd/{}", file.as_raw_fd())]);
+            let start = Start { command, place: Place::Here, bond: Bond::DiesWithParent };
+            start.spawn().unwrap().wait().unwrap().success()
+        };
+        assert_eq!([&kept, &handed].map(is_open), [false, true]);
     }
 
     #[test]

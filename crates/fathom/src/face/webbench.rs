@@ -13,7 +13,7 @@ use super::{
     getopt::{Dialect, Item, Long, Syntax, atoi},
     load::{self, Load, Refusal, Target},
 };
-use crate::exit::{Exit, Screen};
+use crate::exit::Exit;
 
 const SYNTAX: Syntax = Syntax {
     shorts: "912Vfrt:p:c:?h",
@@ -39,12 +39,12 @@ const SYNTAX: Syntax = Syntax {
 
 const USAGE: &str = "\
 webbench [option]... URL
-  -f|--force               Leave without an answer (not offered here).
+  -f|--force               Leave once a request is sent, without its answer.
   -r|--reload              Ask a proxy for a fresh copy: Pragma: no-cache.
   -t|--time <sec>          Run for so many seconds; 30 unless given.
   -p|--proxy <server:port> Go through this proxy.
   -c|--clients <n>         So many clients at once; one unless given.
-  -9|--http09              Speak HTTP/0.9 (not offered here).
+  -9|--http09              Speak HTTP/0.9: a line there, a body back.
   -1|--http10              Speak HTTP/1.0.
   -2|--http11              Speak HTTP/1.1.
   --get                    Ask with GET.
@@ -124,8 +124,13 @@ fn read(words: &[String]) -> Result<Options, Early> {
         }
         Some(_) => {}
     }
-    // OPTIONS and TRACE came with HTTP/1.1.
-    let least = if ["OPTIONS", "TRACE"].contains(&options.method) { Version::Http11 } else { Version::Http09 };
+    // OPTIONS and TRACE came with HTTP/1.1; HEAD, and fields such as that of a reload, with HTTP/1.0.
+    let least = match options.method {
+        "OPTIONS" | "TRACE" => Version::Http11,
+        "HEAD" => Version::Http10,
+        _ if options.reload && options.proxy.is_some() => Version::Http10,
+        _ => Version::Http09,
+    };
     Ok(Options { url, version: options.version.max(least), ..options })
 }
 
@@ -172,9 +177,6 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
             return Ok(WRONG);
         }
     };
-    if let Some(screen) = not_offered(&options) {
-        return Err(screen.into());
-    }
     let target = match &options.proxy {
         Some((host, port)) => Some(Target { host: host.clone(), port: Some(*port), is_secure: false }),
         None => Target::of(&options.url),
@@ -198,34 +200,27 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// What webbench can and this face cannot.
-fn not_offered(options: &Options) -> Option<Screen> {
-    let screen = |what: &str, why: &str| {
-        Some(Screen::new(WRONG, format!("this face of webbench has no {what}")).line("why", why))
-    };
-    if options.force {
-        return screen("--force", "an answer that nobody waits for says nothing about the server");
-    }
-    if options.version == Version::Http09 {
-        return screen("--http09", "an answer without a head cannot be told from a broken one");
-    }
-    None
-}
-
 fn load(options: &Options) -> Load {
-    let mut fields = vec!["User-Agent: WebBench 1.5".to_owned()];
-    fields.extend((options.reload && options.proxy.is_some()).then(|| "Pragma: no-cache".to_owned()));
+    let (version, mut fields) = match options.version {
+        Version::Http09 => ("0.9", Vec::new()),
+        Version::Http10 => ("1.0", vec!["User-Agent: WebBench 1.5"]),
+        Version::Http11 => ("1.1", vec!["User-Agent: WebBench 1.5"]),
+    };
+    fields.extend((options.reload && options.proxy.is_some()).then_some("Pragma: no-cache"));
     let span = format!("{}s", options.time);
     let mut settings = Settings::default()
         .with("url", options.url.clone())
         .with("connections", options.clients.to_string())
         .with("per-connection", "1")
         .with("insecure", "true")
-        .with("http", if options.version == Version::Http11 { "1.1" } else { "1.0" })
+        .with("http", version)
         .with("method", options.method)
         // Its clients wait for as long as the run lasts.
         .with("timeout", span)
         .with("header", fields.join("\n"));
+    if options.force {
+        settings.set("leave", "true");
+    }
     if let Some((host, port)) = &options.proxy {
         settings.set("proxy", format!("http://{host}:{port}"));
     }
@@ -252,12 +247,17 @@ impl Outcome {
 
 /// What stands above the run.
 fn head(options: &Options) -> String {
-    let version = if options.version == Version::Http11 { " (using HTTP/1.1)" } else { "" };
+    let version = match options.version {
+        Version::Http09 => " (using HTTP/0.9)",
+        Version::Http10 => "",
+        Version::Http11 => " (using HTTP/1.1)",
+    };
+    let force = if options.force { ", early socket close" } else { "" };
     let clients = if options.clients == 1 { "1 client".to_owned() } else { format!("{} clients", options.clients) };
     let proxy = options.proxy.as_ref().map(|(host, port)| format!(", via proxy server {host}:{port}"));
     let reload = if options.reload { ", forcing reload" } else { "" };
     format!(
-        "{} in the form of Webbench 1.5\n\nBenchmarking: {} {}{version}\n{clients}, running {} sec{}{reload}.\n",
+        "{} in the form of Webbench 1.5\n\nBenchmarking: {} {}{version}\n{clients}, running {} sec{force}{}{reload}.\n",
         crate::wire_up::TOOL,
         options.method,
         options.url,
@@ -302,6 +302,9 @@ mod tests {
             assert_eq!(reading(line), Ok(expected.clone()), "{line}");
         }
         assert_eq!(reading("--trace http://a/").unwrap().version, Version::Http11);
+        assert_eq!(reading("-9 --head http://a/").unwrap().version, Version::Http10);
+        assert_eq!(reading("-9r -p p:1 http://a/").unwrap().version, Version::Http10);
+        assert_eq!(reading("-9 http://a/").unwrap().version, Version::Http09);
         let zero = reading("-t 0 -c 0 http://a/").unwrap();
         assert_eq!((zero.time, zero.clients), (60, 1));
     }
@@ -333,6 +336,10 @@ mod tests {
         let outcome = Outcome { answered: 98, failed: 2, bytes: 607_369 };
         let written = "\nSpeed=200 pages/min, 20245 bytes/sec.\nRequests: 98 susceed, 2 failed.\n";
         assert_eq!(body(&outcome, &options), written);
+        let shown = head(&reading("-9f -t 5 -p p:81 http://a/").unwrap());
+        let expected =
+            "GET http://a/ (using HTTP/0.9)\n1 client, running 5 sec, early socket close, via proxy server p:81.\n";
+        assert!(shown.ends_with(expected), "{shown}");
         assert!(head(&options).ends_with("\n\nBenchmarking: GET http://a/\n10 clients, running 30 sec.\n"));
     }
 }

@@ -1,6 +1,6 @@
 //! Faces beside the tools that they stand for: the same words, the same server, the same lines.
 
-use std::{env, fs, os::unix::fs::symlink, path::Path};
+use std::{env, fs, net::TcpListener, os::unix::fs::symlink, path::Path};
 
 use crate::{
     nginx::Nginx,
@@ -175,6 +175,52 @@ fn ab_and_its_face_print_the_same_lines() {
 }
 
 #[test]
+fn ab_and_its_face_show_the_request_and_its_answer() {
+    let stage = Stage::new();
+    let Some(nginx) = nginx(&stage, "ab") else { return };
+    fs::write(stage.path("form"), "hello=world").unwrap();
+    let [index, post, error] = ["/", "/post", "/error"].map(|path| nginx.url(path));
+    let lines: [&[&str]; 4] = [
+        &["-v", "2", "-k", &index],
+        &["-v", "3", "-C", "a=b", &index],
+        &["-v", "4", "-p", "form", "-H", "X: y", &post],
+        &["-v", "2", &error],
+    ];
+    for words in lines {
+        let [theirs, ours] = [tool(&stage, "ab", words), face(&stage, "ab", words)].map(|ending| {
+            let text = ending.succeeded().stdout;
+            let shown = text.split_once("(be patient)").unwrap().1.split_once("..done").unwrap().0.to_owned();
+            // The second in which an answer was written is its own.
+            shown.lines().filter(|line| !line.starts_with("Date: ")).collect::<Vec<_>>().join("\n")
+        });
+        assert!(theirs.contains("INFO: ") && theirs.contains("LOG: header received:"), "{theirs}");
+        assert_eq!(ours, theirs, "{words:?}");
+    }
+}
+
+#[test]
+fn ab_and_its_face_say_the_same_of_tls() {
+    let stage = Stage::new();
+    if !is_installed("ab") {
+        return skip("needs ab");
+    }
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let words = ["serve", "--only", "http", "--listen", "127.0.0.1", "--http-port", &port, "--http-tls"];
+    let server = stage.start(words);
+    server.says("https");
+    for version in ["TLS1.2", "TLS1.3"] {
+        let words = ["-n", "3", "-f", version, &format!("https://localhost:{port}/")];
+        let [theirs, ours] = [tool(&stage, "ab", &words), face(&stage, "ab", &words)].map(|ending| {
+            let text = ending.succeeded().stdout;
+            let of_tls = |line: &&str| line.contains("TLS") || line.starts_with("Server Temp Key:");
+            text.lines().filter(of_tls).map(str::to_owned).collect::<Vec<_>>()
+        });
+        assert_eq!(theirs.len(), 3, "{theirs:?}");
+        assert_eq!(ours, theirs, "{version}");
+    }
+}
+
+#[test]
 fn answers_that_vary_in_length_fail_for_ab_and_for_its_face() {
     let stage = Stage::new();
     let Some(nginx) = nginx(&stage, "ab") else { return };
@@ -254,7 +300,15 @@ fn webbench_has_its_two_lines() {
     };
     let (pages, answered) = (number("Speed="), number("Requests: "));
     assert!(answered > 10 && pages == answered * 60, "{}", ending.stdout);
-    face(&stage, "webbench", &["-9", &nginx.url("/")]).refused(2, &["--http09"]);
+    for options in ["-9", "-f", "-9f"] {
+        let ending = face(&stage, "webbench", &["-t", "1", "-c", "2", options, &nginx.url("/")]).succeeded();
+        let n = |behind: &str, end: &str| {
+            let text = ending.stdout.split(behind).nth(1).unwrap();
+            text.split(end).next().unwrap().trim().parse::<u64>().unwrap()
+        };
+        assert!(n("Requests:", "susceed") > 10 && n("susceed,", "failed") == 0, "{options}: {}", ending.stdout);
+        assert_eq!(n("pages/min,", "bytes/sec") > 0, !options.contains('f'), "{options}: {}", ending.stdout);
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::{
     outcome::{Counter, Outcome},
 };
 use crate::{
-    dial::Security,
+    dial::Channel,
     h1::Answer,
     lines::{Fault, OpeningTimes},
 };
@@ -31,9 +31,15 @@ impl<'a> Accounts<'a> {
     }
 
     /// A line is open.
-    pub(crate) fn connected(&mut self, security: Option<Security>) {
+    pub(crate) fn connected(&mut self, channel: &Channel) {
         self.add(Counter::Connections, 1);
-        self.ledger.secured(security);
+        self.ledger.opened(channel);
+    }
+
+    /// A piece of an answer has come.
+    #[inline]
+    pub(crate) fn received(&mut self, piece: &[u8]) {
+        self.ledger.received(piece);
     }
 
     /// So many bytes were sent.
@@ -53,6 +59,17 @@ impl<'a> Accounts<'a> {
             self.outcome.service.record(entry.service.0);
             self.outcome.first_byte.record(entry.first_byte.0);
             self.outcome.download.record(entry.service.since(entry.first_byte).0);
+        }
+    }
+
+    /// A request is over without an answer, as was wanted; it has no status.
+    pub(crate) fn left(&mut self, entry: &Entry) {
+        self.add(Counter::Requests, 1);
+        self.add(Counter::Attempts, 1);
+        self.outcome.n_left += 1;
+        self.ledger.answered(entry);
+        if entry.counts {
+            self.outcome.service.record(entry.service.0);
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::{
     fs::File,
-    io::Write as _,
+    io::{self, Write as _},
     path::PathBuf,
     sync::{Arc, OnceLock},
 };
@@ -13,10 +13,15 @@ use fathom_engine::Error;
 use fathom_model::{Histogram, Settings, units::Nanos};
 use fathom_sys::clock;
 
-use crate::dial::Security;
+use crate::dial::{Channel, Security};
 
 /// So much of a log is written at a time: two thousand requests for one system call.
 const LOG_BYTES: usize = 64 * 1024;
+
+/// Where a process finds the files that it was given open.
+const OPEN_FILES: &str = "/dev/fd/";
+/// So much of an answer is kept at most: what ab shows of one.
+const ANSWER_BYTES_MAX: usize = 8 * 1024;
 
 /// What a load is to keep, the same for all its workers.
 #[derive(Debug)]
@@ -25,6 +30,8 @@ pub(crate) struct Bookkeeping {
     first_body: OnceLock<u64>,
     /// Where rows of requests go, with the number of the worker behind it.
     log: Option<PathBuf>,
+    /// Whether the first answer is kept, once it has begun.
+    keeps_answer: bool,
     /// How many failures end the work of a worker.
     give_up: Option<u64>,
 }
@@ -34,6 +41,7 @@ impl Bookkeeping {
         Arc::new(Self {
             first_body: OnceLock::new(),
             log: settings.text("request-log").map(PathBuf::from),
+            keeps_answer: settings.flag("keep-answer"),
             give_up: settings.count("give-up"),
         })
     }
@@ -67,6 +75,8 @@ pub(crate) struct Books {
     pub(crate) n_mismatches: u64,
     /// The head of an answer.
     pub(crate) head: Option<String>,
+    /// The beginning of the first answer, if it was to be kept.
+    pub(crate) answer: Option<String>,
     /// Of the first connection over TLS.
     pub(crate) security: Option<Security>,
 }
@@ -79,6 +89,9 @@ impl Books {
         self.n_mismatches += other.n_mismatches;
         if self.head.is_none() {
             self.head.clone_from(&other.head);
+        }
+        if self.answer.is_none() {
+            self.answer.clone_from(&other.answer);
         }
         self.security = self.security.or(other.security);
     }
@@ -97,7 +110,10 @@ pub(crate) struct Ledger {
 impl Ledger {
     /// Of the worker of this number.
     pub(crate) fn open(keeping: &Arc<Bookkeeping>, worker_idx: usize) -> Result<Self, Error> {
-        let log = keeping.log.as_ref().map(|path| Log::create(path.with_added_extension(worker_idx.to_string())));
+        let log = keeping.log.as_ref().map(|path| match path.strip_prefix(OPEN_FILES) {
+            Ok(_) => Log::append(path.clone()),
+            Err(_) => Log::create(path.with_added_extension(worker_idx.to_string())),
+        });
         Ok(Self {
             keeping: Arc::clone(keeping),
             first_body: None,
@@ -108,8 +124,17 @@ impl Ledger {
     }
 
     /// A connection is there, over TLS or not.
-    pub(crate) fn secured(&mut self, security: Option<Security>) {
-        self.books.security = self.books.security.or(security);
+    pub(crate) fn opened(&mut self, channel: &Channel) {
+        // Once is enough: the certificate is read for it.
+        self.books.security = self.books.security.or_else(|| channel.security());
+    }
+
+    /// A piece of an answer has come.
+    pub(crate) fn received(&mut self, piece: &[u8]) {
+        if self.keeping.keeps_answer && self.books.answer.is_none() {
+            let kept = &piece[..piece.len().min(ANSWER_BYTES_MAX)];
+            self.books.answer = Some(String::from_utf8_lossy(kept).into_owned());
+        }
     }
 
     /// A request of so many bytes was sent.
@@ -159,12 +184,27 @@ struct Log {
     rows: Vec<u8>,
     /// Of the wall clock before the monotonic one.
     ahead: Nanos,
-    error: Option<std::io::Error>,
+    error: Option<io::Error>,
 }
 
 impl Log {
     fn create(path: PathBuf) -> Result<Self, Error> {
         let file = File::create_new(&path);
+        Self::to(path, file)
+    }
+
+    /// To a file that this process was given; all workers add to its end, each write in one piece.
+    fn append(path: PathBuf) -> Result<Self, Error> {
+        let open = || {
+            let file = File::options().append(true).open(&path)?;
+            // Rows would be nonsense to whoever reads a stream, such as the controller of this agent.
+            if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
+        };
+        let file = open();
+        Self::to(path, file)
+    }
+
+    fn to(path: PathBuf, file: io::Result<File>) -> Result<Self, Error> {
         let ahead = clock::wall() - clock::now();
         match file {
             Ok(file) => Ok(Self { path, file, rows: Vec::with_capacity(LOG_BYTES), ahead, error: None }),
@@ -199,13 +239,15 @@ impl Log {
     }
 }
 
-fn failed(path: &std::path::Path, cause: std::io::Error) -> Error {
+fn failed(path: &std::path::Path, cause: io::Error) -> Error {
     let cause = fathom_sys::Error::new("write", cause);
     Error::System { what: format!("write the log of requests to {}", path.display()), cause }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd as _;
+
     use super::*;
 
     fn entry(body_bytes: u64) -> Entry {
@@ -238,6 +280,18 @@ mod tests {
     }
 
     #[test]
+    fn the_first_answer_is_kept_if_it_is_wanted() {
+        for (settings, kept) in
+            [(Settings::default().with("keep-answer", "true"), Some("first")), (Settings::default(), None)]
+        {
+            let mut ledger = Ledger::open(&Bookkeeping::of(&settings), 0).unwrap();
+            ledger.received(b"first");
+            ledger.received(b"second");
+            assert_eq!(ledger.close(b"").unwrap().answer.as_deref(), kept);
+        }
+    }
+
+    #[test]
     fn a_worker_gives_up_after_so_many_failures_and_never_without_being_told() {
         let told = Bookkeeping::of(&Settings::default().with("give-up", "2"));
         let mut ledger = Ledger::open(&told, 0).unwrap();
@@ -261,5 +315,21 @@ mod tests {
         assert_eq!((rows.len(), &rows[1..4]), (12_000, [7, 50, 40].as_slice()));
         assert!(rows[0].abs_diff(clock::wall().0 - clock::now().0) < 1_000_000_000, "{}", rows[0]);
         assert!(Ledger::open(&keeping, 3).is_err(), "the file is there");
+    }
+
+    #[test]
+    fn a_file_that_is_open_already_has_the_rows_of_all_workers() {
+        let file = tempfile::tempfile().unwrap();
+        let of = |path: String| Bookkeeping::of(&Settings::default().with("request-log", path));
+        let keeping = of(format!("/dev/fd/{}", file.as_raw_fd()));
+        for idx in 0..2 {
+            let mut ledger = Ledger::open(&keeping, idx).unwrap();
+            (0..3_000).for_each(|_| ledger.answered(&entry(1)));
+            ledger.close(b"").unwrap();
+        }
+        assert_eq!(file.metadata().unwrap().len(), 6_000 * 32);
+        let (stream, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(Ledger::open(&of(format!("/dev/fd/{}", stream.as_raw_fd())), 0).is_err());
+        assert!(Ledger::open(&of("/dev/fd/no".to_owned()), 0).is_err());
     }
 }

@@ -65,6 +65,8 @@ pub(crate) struct Outcome {
     pub(crate) n_not_started: u64,
     /// Values among the times of requests that are lower bounds: the wait was given up.
     pub(crate) n_bounds: u64,
+    /// Requests that were over once they were sent.
+    pub(crate) n_left: u64,
     /// Whether bodies were discarded without being copied.
     pub(crate) has_discarded: bool,
     pub(crate) books: Books,
@@ -91,6 +93,7 @@ impl Outcome {
         self.n_unfinished += other.n_unfinished;
         self.n_not_started += other.n_not_started;
         self.n_bounds += other.n_bounds;
+        self.n_left += other.n_left;
         self.has_discarded |= other.has_discarded;
         self.books.merge(&other.books);
     }

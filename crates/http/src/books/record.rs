@@ -10,7 +10,7 @@ use fathom_model::{
 use super::{ledger::Books, outcome::Outcome};
 use crate::{
     dial::Security,
-    lines::{Target, Way},
+    lines::{OpeningTimes, Target, Way},
     names,
 };
 
@@ -22,8 +22,17 @@ pub(crate) fn record<W>(conducted: &Conducted<W>, all: Outcome, (target, way): (
         record.measured_ns = (Nanos::ZERO, conducted.ended());
     }
     record.errors = all.faults.iter().map(|(fault, n)| (fault.to_string(), *n)).collect();
-    let notes = [status_note(&record), bounds_note(all.n_bounds), discard_note(&all)];
-    let Books { head, security, total, n_bytes_sent, n_bytes_of_bodies, n_mismatches } = all.books;
+    let notes = [
+        status_note(&record),
+        bounds_note(all.n_bounds),
+        discard_note(&all),
+        resumed_note(&all.opening),
+        left_note(all.n_left),
+    ];
+    if all.n_left > 0 {
+        record.totals.insert(names::LEFT.to_owned(), all.n_left);
+    }
+    let Books { head, answer, security, total, n_bytes_sent, n_bytes_of_bodies, n_mismatches } = all.books;
     record.totals.extend(
         [
             (names::UNFINISHED, all.n_unfinished),
@@ -34,12 +43,12 @@ pub(crate) fn record<W>(conducted: &Conducted<W>, all: Outcome, (target, way): (
         ]
         .map(|(name, n)| (name.to_owned(), n)),
     );
-    let security = security.map(|Security { version, cipher }| {
-        [(names::facts::TLS_VERSION, version), (names::facts::TLS_CIPHER, cipher)]
-            .map(|(name, text)| (name, text.to_owned()))
-    });
-    let head = head.map(|head| (names::facts::HEAD, head));
-    let facts = security.into_iter().flatten().chain(head);
+    if all.opening.tls.count() > 0 {
+        record.totals.insert(names::TLS_RESUMED.to_owned(), all.opening.n_resumed);
+    }
+    let texts = [(names::facts::HEAD, head), (names::facts::ANSWER, answer)];
+    let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text?)));
+    let facts = security.iter().flat_map(security_facts).chain(texts);
     record.facts.extend(facts.map(|(name, text)| (name.to_owned(), text)));
     let always = [
         (names::TOTAL_TIME, total),
@@ -59,6 +68,27 @@ pub(crate) fn record<W>(conducted: &Conducted<W>, all: Outcome, (target, way): (
     record.notes.extend(notes.into_iter().flatten().chain(target.dialing.notes.iter().cloned()));
     record.notes.push(way.note.clone());
     record
+}
+
+/// What TLS agreed on, by the names of facts.
+fn security_facts(security: &Security) -> impl Iterator<Item = (&'static str, String)> {
+    let Security { version, cipher, group, server_key_bits } = *security;
+    let usual = [(names::facts::TLS_VERSION, version.to_owned()), (names::facts::TLS_CIPHER, cipher.to_owned())];
+    let group = group.map(|group| (names::facts::TLS_GROUP, group.to_owned()));
+    let bits = server_key_bits.map(|bits| (names::facts::TLS_SERVER_KEY, bits.to_string()));
+    usual.into_iter().chain(group).chain(bits)
+}
+
+/// Says so when handshakes were spared, which is less work for both ends.
+fn resumed_note(opening: &OpeningTimes) -> Option<Note> {
+    let (n_resumed, n) = (opening.n_resumed, opening.tls.count());
+    (n_resumed > 0).then(|| Note {
+        id: "tls-resumed".to_owned(),
+        text: format!(
+            "of {n} TLS sessions {n_resumed} were resumed, which is less work for both ends than a full handshake; \
+             `resumption off` resumes none"
+        ),
+    })
 }
 
 /// Says so when a server answered fast, but not with what was asked for.
@@ -82,6 +112,17 @@ fn bounds_note(n_bounds: u64) -> Option<Note> {
         text: "requests without an answer in time are among the latencies with the time that they were waited for: \
                their true latency is longer"
             .to_owned(),
+    })
+}
+
+/// Says so when nobody waited for answers, so that the numbers are those of sending alone.
+fn left_note(n_left: u64) -> Option<Note> {
+    (n_left > 0).then(|| Note {
+        id: "answers-left".to_owned(),
+        text: format!(
+            "of {n_left} requests nobody waited for the answer: they were over once they were sent, so rate and latency \
+             say little about the server"
+        ),
     })
 }
 

@@ -7,14 +7,14 @@ use std::{fmt, sync::Arc};
 
 use fathom_model::units::Nanos;
 use rustls::{
-    ClientConfig, HandshakeKind, ProtocolVersion,
+    ClientConfig, HandshakeKind,
     client::{ClientConnectionData, UnbufferedClientConnection},
     pki_types::ServerName,
     unbuffered::{ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus, WriteTraffic},
 };
 
 use super::{
-    Fault, ProxyFault, TlsFault,
+    Fault, ProxyFault, Security, TlsFault,
     prelude::{Announcement, Ends, Tunnel, TunnelAnswer},
 };
 
@@ -62,15 +62,6 @@ pub enum Step {
     Data,
     /// The other end will send no more, and said so.
     Ended,
-}
-
-/// What a channel agreed on with the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Security {
-    /// Such as `TLSv1.3`.
-    pub version: &'static str,
-    /// Such as `TLS13_AES_128_GCM_SHA256`.
-    pub cipher: &'static str,
 }
 
 /// How the channels of a route are made.
@@ -221,13 +212,7 @@ impl Channel {
     #[must_use]
     pub fn security(&self) -> Option<Security> {
         let session = self.0.as_ref()?.tls.as_ref().filter(|tls| tls.standing == Standing::Ready)?;
-        let version = match session.connection.protocol_version()? {
-            ProtocolVersion::TLSv1_2 => "TLSv1.2",
-            ProtocolVersion::TLSv1_3 => "TLSv1.3",
-            _ => return None,
-        };
-        let cipher = session.connection.negotiated_cipher_suite()?.suite().as_str()?;
-        Some(Security { version, cipher })
+        Security::of(&session.connection)
     }
 }
 

@@ -50,7 +50,11 @@ impl Dressing {
         Ok(Self {
             method,
             path: settings.text("path").unwrap_or_else(|| "/".to_owned()),
-            version: if settings.text("http").as_deref() == Some("1.0") { Version::Http10 } else { Version::Http11 },
+            version: match settings.text("http").as_deref() {
+                Some("0.9") => Version::Http09,
+                Some("1.0") => Version::Http10,
+                _ => Version::Http11,
+            },
             keep_alive: if settings.count("per-connection") == Some(1) { KeepAlive::Off } else { KeepAlive::On },
             host: settings.text("host"),
             user: settings.text("user"),
@@ -62,7 +66,7 @@ impl Dressing {
 
     /// How the answers are read.
     pub(super) fn method(&self) -> Method {
-        Method::of(&self.method)
+        if self.version == Version::Http09 { Method::Simple } else { Method::of(&self.method) }
     }
 
     /// The bytes of a request for a URL.

@@ -14,6 +14,7 @@ mod lookups;
 pub mod options;
 mod prelude;
 mod rota;
+mod security;
 mod sessions;
 mod sources;
 mod targets;
@@ -25,7 +26,7 @@ use std::{
 };
 
 use channel::Way;
-pub use channel::{Channel, Desk, Opened, Security, Step};
+pub use channel::{Channel, Desk, Opened, Step};
 use destination::Destination;
 pub use destination::{Family, Freshness, Name, Place};
 pub use dialer::{Dialer, LookedUp, Next};
@@ -36,6 +37,7 @@ pub use fault::{Fault, ProxyFault, Stage, TlsFault};
 use prelude::Tunnel;
 pub use prelude::{Announcement, Ends};
 pub use rota::Rota;
+pub use security::Security;
 pub use sources::{Sources, Turns};
 use targets::Target;
 use tls::Tls;

@@ -56,7 +56,7 @@ pub const REQUEST: [OptionDoc; 12] = [
     },
     OptionDoc {
         name: "http",
-        value: ValueKind::Choice(&["1.1", "1.0"]),
+        value: ValueKind::Choice(&["1.1", "1.0", "0.9"]),
         default: Some("1.1"),
         help: "version that requests speak; 1.0 asks to keep the connection unless per-connection is 1",
     },

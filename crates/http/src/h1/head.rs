@@ -90,6 +90,9 @@ pub struct Head {
     pub(super) framing: Framing,
 }
 
+/// What stands for the head of an answer that has none.
+const SIMPLE: Head = Head { status: 200, persistence: Persistence::Closes, framing: Framing::UntilClose };
+
 /// Reads heads and remembers the last one; one per worker, as all its connections hear the same server.
 #[derive(Debug)]
 pub struct HeadReader {
@@ -112,6 +115,9 @@ impl HeadReader {
     /// # Errors
     /// What is wrong with it.
     pub fn read(&mut self, bytes: &[u8]) -> Result<Option<(Head, usize)>, Malformed> {
+        if self.method == Method::Simple {
+            return Ok(Some((SIMPLE, 0)));
+        }
         if let Some(head) = self.head.filter(|_| self.recognises(bytes)) {
             self.n_recognised += 1;
             return Ok(Some((head, self.last.len())));

@@ -12,6 +12,8 @@ pub enum Method {
     Get,
     /// The head only.
     Head,
+    /// The body only, as HTTP/0.9 answers its one method; such an answer has no status, and is taken for 200.
+    Simple,
 }
 
 impl Method {
@@ -25,6 +27,8 @@ impl Method {
 /// What a request says of the protocol it speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
+    /// HTTP/0.9: a line with `GET` and the target, no more (RFC 1945 section 4.1).
+    Http09,
     /// HTTP/1.0: the connection ends with the answer unless both sides say otherwise.
     Http10,
     /// HTTP/1.1: the connection stays unless one side says otherwise.
@@ -58,6 +62,9 @@ pub enum RequestError {
     /// The target holds what no request line can.
     #[error("`{0}` cannot stand in a request line")]
     Target(String),
+    /// HTTP/0.9 has one method and no fields.
+    #[error("HTTP/0.9 knows no more than GET, without fields and without a body")]
+    Simple,
     /// A user or a password has a control character.
     #[error("a user or a password has a control character in it, or is not of the form name:password")]
     User,
@@ -138,6 +145,10 @@ impl Request<'_> {
     /// Names the method, the field or the target that is not allowed.
     pub fn bytes(&self) -> Result<Vec<u8>, RequestError> {
         self.check()?;
+        if self.version == Version::Http09 {
+            let is_simple = self.method == "GET" && self.fields.is_empty() && self.body.is_empty();
+            return is_simple.then(|| format!("GET {}\r\n", self.target).into_bytes()).ok_or(RequestError::Simple);
+        }
         let version = if self.version == Version::Http10 { "1.0" } else { "1.1" };
         let mut text = format!("{} {} HTTP/{version}\r\n", self.method, self.target);
         let length = self.body.len().to_string();
@@ -239,6 +250,17 @@ mod tests {
         }
         let own = text(Request { keep_alive: KeepAlive::Off, ..GET }, "connection: TE").unwrap();
         assert!(own.ends_with("fathom\r\nconnection: TE\r\n\r\n"), "{own}");
+    }
+
+    #[test]
+    fn a_simple_request_is_a_line_with_get() {
+        let simple = Request { version: Version::Http09, target: "/x?y", ..GET };
+        assert_eq!(text(simple, ""), Ok("GET /x?y\r\n".to_owned()));
+        let refused =
+            [(simple, "A: b"), (Request { method: "HEAD", ..simple }, ""), (Request { body: b"a=1", ..simple }, "")];
+        for (request, lines) in refused {
+            assert_eq!(text(request, lines), Err(RequestError::Simple));
+        }
     }
 
     #[test]

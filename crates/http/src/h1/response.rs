@@ -161,6 +161,19 @@ mod tests {
     use super::*;
     use crate::h1::Method;
 
+    #[test]
+    fn an_answer_without_a_head_is_all_body_until_the_end() {
+        let (mut reader, mut heads) = (ResponseReader::default(), HeadReader::new(Method::Simple));
+        assert_eq!(reader.end(), None, "nothing has come");
+        for piece in ["HTTP/1.1 404 No\r\n\r\n", "more"] {
+            assert_eq!(reader.take(piece.as_bytes(), &mut heads), Ok(Progress::Partial));
+        }
+        assert_eq!(
+            reader.end(),
+            Some(Answer { status: 200, persistence: Persistence::Closes, body_bytes: 23, interim_bytes: 0 })
+        );
+    }
+
     const RESPONSES: &[(&str, u16)] = &[
         ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", 200),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x\r\nlo\r\n0\r\nA: b\r\n\r\n", 200),

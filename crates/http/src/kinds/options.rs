@@ -74,7 +74,7 @@ const LOAD: [OptionDoc; 6] = [
 ];
 
 /// What only a closed loop has.
-const CLOSED: [OptionDoc; 5] = [
+const CLOSED: [OptionDoc; 7] = [
     OptionDoc {
         name: "pipeline",
         value: ValueKind::Count(1, PIPELINE_MAX),
@@ -85,7 +85,19 @@ const CLOSED: [OptionDoc; 5] = [
         name: "request-log",
         value: ValueKind::File,
         default: None,
-        help: "write 32 bytes for each answer to this file, .N behind it for each worker",
+        help: "write 32 bytes for each answer to this file, .N behind it for each worker, or to /dev/fd/N",
+    },
+    OptionDoc {
+        name: "keep-answer",
+        value: ValueKind::Flag,
+        default: None,
+        help: "keep the beginning of the first answer in the record",
+    },
+    OptionDoc {
+        name: "leave",
+        value: ValueKind::Flag,
+        default: None,
+        help: "close each connection when its one request is sent, without the answer",
     },
     OptionDoc {
         name: "give-up",

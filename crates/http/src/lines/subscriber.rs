@@ -36,6 +36,9 @@ pub(crate) trait Subscriber {
     /// So much of what was to be thrown away is gone.
     fn discarded(&mut self, idx: usize, count: u64, at: Nanos);
 
+    /// Something that was sent is with the kernel, which most do not need to know.
+    fn sent(&mut self, _idx: usize, _at: Nanos) {}
+
     /// The other end will send no more.
     fn ended(&mut self, idx: usize, at: Nanos);
 
@@ -76,7 +79,8 @@ pub(crate) trait Subscriber {
             }
             Event::Ended => self.ended(idx, at),
             Event::Failed(error) => self.broken(idx, &error, at),
-            Event::Sent | Event::Accepted(_) => {}
+            Event::Sent => self.sent(idx, at),
+            Event::Accepted(_) => {}
         }
     }
 

@@ -16,6 +16,8 @@ pub(crate) struct OpeningTimes {
     pub(crate) connect: Histogram,
     pub(crate) proxy: Histogram,
     pub(crate) tls: Histogram,
+    /// Handshakes of TLS that resumed the session of an earlier one.
+    pub(crate) n_resumed: u64,
 }
 
 impl OpeningTimes {
@@ -24,6 +26,7 @@ impl OpeningTimes {
         self.connect.merge(&other.connect);
         self.proxy.merge(&other.proxy);
         self.tls.merge(&other.tls);
+        self.n_resumed += other.n_resumed;
     }
 }
 
@@ -181,6 +184,7 @@ impl<R: Reactor> Switchboard<R> {
         if let Some(secured_at) = opened.secured_at {
             self.times.tls.record((secured_at - opened.proxied_at.unwrap_or(connected_at)).0);
         }
+        self.times.n_resumed += u64::from(opened.resumed);
         self.n_connecting -= 1;
         self.target.reached.store(true, Ordering::Relaxed);
     }

@@ -6,10 +6,10 @@ use std::{
 };
 
 use fathom_engine::Error;
-use fathom_model::{Role, units::Nanos};
+use fathom_model::{Role, Settings, units::Nanos};
 
 use crate::books::Bookkeeping;
-use crate::dial::{Dialing, Rota};
+use crate::dial::{DialError, Dialing, Rota};
 
 /// The key under which a responder tells where it listens.
 pub(crate) const ADDRESS: &str = "address";
@@ -23,11 +23,29 @@ pub(crate) struct Target {
     pub(crate) timeout: Nanos,
     /// The most requests under way on a connection.
     pub(crate) pipeline: u16,
+    /// Whether a request is over once it is sent.
+    pub(crate) leaves: bool,
     /// Whether everything counts from the start on.
     pub(crate) is_counted: bool,
     /// Whether any worker has had a connection.
     pub(crate) reached: AtomicBool,
     pub(crate) keeping: Arc<Bookkeeping>,
+}
+
+/// Who leaves must know that the request is the only thing that was sent, and that it is with the kernel.
+fn check_leaving(settings: &Settings, dialing: &Dialing) -> Result<(), DialError> {
+    if settings.count("per-connection") != Some(1) {
+        return Err(DialError::Alone { one: "leave", other: "per-connection 1" });
+    }
+    let others = [
+        ("https", dialing.routes.iter().any(|route| !route.is_plain())),
+        ("proxy-protocol", settings.text("proxy-protocol").is_some()),
+        ("pipeline", settings.count("pipeline").is_some_and(|depth| depth > 1)),
+    ];
+    match others.into_iter().find(|(_, is_there)| *is_there) {
+        Some((other, _)) => Err(DialError::Clash { one: "leave", other }),
+        None => Ok(()),
+    }
 }
 
 impl Target {
@@ -40,12 +58,17 @@ impl Target {
         }
         let dialing = Dialing::prepare(settings, ours, role.address)?;
         let names: Vec<&str> = dialing.routes.iter().map(|route| route.name.as_str()).collect();
+        let leaves = settings.flag("leave");
+        if leaves {
+            check_leaving(settings, &dialing)?;
+        }
         let pipeline = settings.count("pipeline").and_then(|depth| u16::try_from(depth).ok());
         Ok(Self {
             name: names.join(", "),
             dialing: Arc::new(dialing),
             timeout: settings.span("timeout").unwrap_or(Nanos::from_secs(5)),
             pipeline: pipeline.unwrap_or(1),
+            leaves,
             is_counted: settings.count("requests").is_some(),
             reached: AtomicBool::new(false),
             keeping: Bookkeeping::of(settings),

@@ -64,7 +64,7 @@ impl<R: Reactor, U: Users> Subscriber for Gathering<'_, R, U> {
         if hall.over_at.is_some() {
             return hall.shut(seat);
         }
-        hall.accounts.connected(connection.line.channel.security());
+        hall.accounts.connected(&connection.line.channel);
         if let Err(fault) = hall.send_kept(seat) {
             self.fail(seat, fault, at);
         }

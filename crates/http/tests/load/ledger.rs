@@ -62,6 +62,23 @@ fn a_row_is_written_for_each_answer() {
     assert!(numbers.chunks_exact(4).all(|row| row[3] > 0 && row[3] <= row[2]), "the first byte is not after the last");
 }
 
+#[test]
+fn nobody_waits_for_the_answer_of_a_request_that_is_left() {
+    let address = server(|_| Ok(()));
+    let options = [("connections", "2"), ("requests", "50"), ("per-connection", "1"), ("leave", "true")];
+    let record = against(address, &options);
+    let told = [count::REQUESTS, count::CONNECTIONS, names::LEFT, names::ERRORS, names::STATUS[0]];
+    assert_eq!(told.map(|name| record.totals[name]), [50, 50, 50, 0, 0]);
+    assert!(record.notes.iter().any(|note| note.id == "answers-left"));
+    let kept = stage::against(
+        &Closed,
+        PHASES,
+        address,
+        &options[..2].iter().chain(&options[3..]).copied().collect::<Vec<_>>(),
+    );
+    assert!(kept.unwrap_err().to_string().contains("`leave` needs `per-connection 1`"));
+}
+
 /// A server that answers so many requests, then resets every connection.
 fn dies_after(n: u64) -> SocketAddr {
     let n_asked = Arc::new(AtomicU64::new(0));

@@ -10,7 +10,10 @@ use std::{
 
 use crate::stage::{PHASES, long_enough, over_both, role, server_of};
 use fathom_engine::{Error, Session, TestKind};
-use fathom_http::{Closed, Open, names};
+use fathom_http::{
+    Closed, Open,
+    names::{self, facts},
+};
 use fathom_model::{
     Record, Side,
     names::{count, distribution},
@@ -20,6 +23,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned, pki_types::PrivateKeyD
 
 over_both! {
     requests_go_through_tls
+    what_tls_agreed_on_and_what_it_resumed_is_told
     a_certificate_that_nobody_vouches_for_ends_the_trial_with_one_message
     https_goes_through_a_proxy_and_what_a_proxy_refuses_is_told
     a_connection_may_be_announced_and_a_unix_socket_is_a_way_like_any_other
@@ -93,6 +97,20 @@ fn requests_go_through_tls() {
     let options = [("url", url.as_str()), ("insecure", "true"), ("per-connection", "1"), ("pipeline", "3")];
     let record = run(&Closed, &[&options[..], &[("requests", "20"), ("connections", "2")]].concat()).unwrap();
     assert_eq!((record.totals[count::REQUESTS], record.totals[count::CONNECTIONS]), (20, 20), "{:?}", record.errors);
+}
+
+fn what_tls_agreed_on_and_what_it_resumed_is_told() {
+    let url = format!("https://{}", secure_server());
+    let options = [("url", url.as_str()), ("insecure", "true"), ("per-connection", "1"), ("requests", "20")];
+    for (resumption, n_resumed) in [("on", 19), ("off", 0)] {
+        let own = [("resumption", resumption), ("connections", "1"), ("threads", "1")];
+        let record = run(&Closed, &[&options[..], &own].concat()).unwrap();
+        let told =
+            [facts::TLS_VERSION, facts::TLS_GROUP, facts::TLS_SERVER_KEY].map(|name| record.facts[name].as_str());
+        assert_eq!(told, ["TLSv1.3", "X25519", "256"]);
+        assert_eq!(record.totals[names::TLS_RESUMED], n_resumed, "resumption {resumption}");
+        assert_eq!(record.notes.iter().any(|note| note.id == "tls-resumed"), n_resumed > 0);
+    }
 }
 
 fn a_certificate_that_nobody_vouches_for_ends_the_trial_with_one_message() {

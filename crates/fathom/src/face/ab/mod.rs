@@ -12,7 +12,8 @@ mod text;
 use std::{
     cell::Cell,
     fs::File,
-    io::{self, BufWriter, Write as _},
+    io::{self, BufWriter, Seek as _, Write as _},
+    os::fd::AsRawFd as _,
     path::Path,
     rc::Rc,
 };
@@ -29,8 +30,7 @@ use fathom_model::{
 };
 use options::{Early, Options};
 use table::Times;
-use tempfile::TempDir;
-use text::{Failed, Outcome};
+use text::{Failed, Outcome, Security};
 
 use super::load::{self, Load, Refusal, Target};
 use crate::exit::Exit;
@@ -59,8 +59,8 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
     if let Err(Refusal::NotAllowed(screen)) = reached {
         return Err(screen.into());
     }
-    let spill = options.gnuplot.as_ref().map(|_| tempfile::tempdir()).transpose()?;
-    let load = load(&options, spill.as_ref().map(TempDir::path))?;
+    let mut spill = options.gnuplot.as_ref().map(|_| Spill::open()).transpose()?;
+    let load = load(&options, spill.as_ref())?;
     let heartbeat = Heartbeat::of(&options);
     load::say(&(banner(Some(&options)) + &beginning(&options, heartbeat.is_some())))?;
     if options.concurrency == 0 {
@@ -83,7 +83,7 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
     let outcome = outcome(&options, record);
     end(&options, &outcome, heartbeat.as_ref())?;
     extras.add(&measured)?;
-    if let Some(exit) = files(&options, &outcome, spill.as_ref().map(TempDir::path))? {
+    if let Some(exit) = files(&options, &outcome, spill.as_mut())? {
         return Ok(exit);
     }
     // ab ends a run that ctrl-C has cut short with its result and this code.
@@ -199,12 +199,29 @@ fn given_up(record: &Record, failures: Failures) -> Exit {
     exit
 }
 
-fn load(options: &Options, spill: Option<&Path>) -> anyhow::Result<Load> {
+/// Rows of requests on their way to the file of `-g`: a file without a name, which ends with its last user however that ends.
+struct Spill(File);
+
+impl Spill {
+    /// Whoever measures gets it as an open file.
+    fn open() -> anyhow::Result<Self> {
+        let file = tempfile::tempfile()?;
+        fathom_sys::process::hand_down(&file)?;
+        Ok(Self(file))
+    }
+
+    /// Its name for whom it was handed down to.
+    fn name(&self) -> String {
+        format!("/dev/fd/{}", self.0.as_raw_fd())
+    }
+}
+
+fn load(options: &Options, spill: Option<&Spill>) -> anyhow::Result<Load> {
     let seconds = options.time.filter(|seconds| *seconds > 0);
     Ok(Load {
         kind: load::CLOSED,
         title: format!("ab {}", options.address.url()),
-        settings: request::settings(options, spill)?,
+        settings: request::settings(options, spill.map(Spill::name))?,
         duration: seconds.map_or(DURATION_MAX, Nanos::from_secs).min(DURATION_MAX),
     })
 }
@@ -226,7 +243,7 @@ fn end(options: &Options, outcome: &Outcome, heartbeat: Option<&Heartbeat>) -> a
 }
 
 /// Writes the files of `-e` and `-g`; a layout in HTML has none. The exit code of one that cannot be made.
-fn files(options: &Options, outcome: &Outcome, spill: Option<&Path>) -> anyhow::Result<Option<Exit>> {
+fn files(options: &Options, outcome: &Outcome, spill: Option<&mut Spill>) -> anyhow::Result<Option<Exit>> {
     if options.html.is_some() {
         return Ok(None);
     }
@@ -240,10 +257,10 @@ fn files(options: &Options, outcome: &Outcome, spill: Option<&Path>) -> anyhow::
         file.write_all(outcome.times.csv().as_bytes())?;
         file.flush()?;
     }
-    if let (Some(path), Some(folder)) = (&options.gnuplot, spill) {
+    if let (Some(path), Some(Spill(rows))) = (&options.gnuplot, spill) {
         let Ok(mut file) = open(path, "gnuplot") else { return Ok(Some(Exit::Of(1))) };
-        let logs = std::fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
-        rows::write(&logs.collect::<Result<Vec<_>, _>>()?, folder, &mut file)?;
+        rows.rewind()?;
+        rows::write(rows, &mut file)?;
         file.flush()?;
     }
     Ok(None)
@@ -262,8 +279,7 @@ fn outcome(options: &Options, record: &Record) -> Outcome {
     let n_answered = total(count::REQUESTS);
     Outcome {
         server: request::field(fact(facts::HEAD).unwrap_or_default(), "server"),
-        security: fact(facts::TLS_VERSION)
-            .map(|version| text::security(version, fact(facts::TLS_CIPHER).unwrap_or_default())),
+        security: Security::of(&record.facts),
         document_bytes: total(FIRST_BODY_BYTES),
         took: record.measured_ns.1 - record.measured_ns.0,
         n_complete: n_answered + failures.total(),

@@ -42,8 +42,8 @@ pub(super) fn field(head: &str, name: &str) -> String {
     value.split(|c: char| c <= ' ').next().unwrap_or_default().to_owned()
 }
 
-/// The test that these options ask for; rows of requests are written into `spill`.
-pub(super) fn settings(options: &Options, spill: Option<&Path>) -> anyhow::Result<Settings> {
+/// The test that these options ask for; rows of requests are written to the file `spill`.
+pub(super) fn settings(options: &Options, spill: Option<String>) -> anyhow::Result<Settings> {
     let mut settings = Settings::default()
         .with("url", options.address.url())
         .with("connections", options.concurrency.to_string())
@@ -67,7 +67,8 @@ pub(super) fn settings(options: &Options, spill: Option<&Path>) -> anyhow::Resul
     when("tls", version(options)?);
     when("client-cert", options.certificate.clone());
     when("client-key", options.certificate.clone());
-    when("request-log", spill.map(|folder| absolute(&folder.join("requests"))).transpose()?);
+    when("request-log", spill);
+    when("keep-answer", (options.verbosity >= 2).then(|| "true".to_owned()));
     when("give-up", (!options.goes_on).then(|| "1".to_owned()));
     let user = options.proxy_user.as_ref().map_or(String::new(), |user| format!("{user}@"));
     when("proxy", options.proxy.as_ref().map(|(host, port)| format!("http://{user}{host}:{port}")));
@@ -108,10 +109,17 @@ pub(super) fn shown(options: &Options, record: &Record) -> String {
     lines.extend(length.map(|length| format!("Content-length: {length}")));
     lines.extend(fields(options));
     let mut text = format!("INFO: {method} header == \n---\n{}\r\n\r\n\n---\n", lines.join("\r\n"));
-    if let Some(head) = record.facts.get(facts::HEAD) {
-        text.extend(["LOG: header received:\n", head, "\n"]);
-        let code = head.split(' ').nth(1).unwrap_or_default();
-        text.extend((options.verbosity >= 3).then(|| format!("LOG: Response code = {code}\n")));
+    if let Some(answer) = record.facts.get(facts::ANSWER) {
+        // ab ends what it shows where a text in C ends.
+        let shown = answer.split('\0').next().unwrap_or_default();
+        text.extend(["LOG: header received:\n", shown, "\n"]);
+        let code = answer.split(' ').nth(1).unwrap_or_default();
+        let verdict = if code.starts_with('2') {
+            (options.verbosity >= 3).then(|| format!("LOG: Response code = {code}\n"))
+        } else {
+            Some(format!("WARNING: Response code not 2xx ({code})\n"))
+        };
+        text.extend(verdict);
     }
     text
 }

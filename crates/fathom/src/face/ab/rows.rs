@@ -7,7 +7,6 @@ use std::{
     collections::BinaryHeap,
     fs::File,
     io::{self, BufRead as _, BufReader, BufWriter, Read, Seek as _, Write},
-    path::Path,
 };
 
 use fathom_model::units::Nanos;
@@ -69,31 +68,27 @@ fn fill(log: &mut impl Read, room: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// Sorts logs of requests in pieces; each piece is a file without a name.
-fn pieces(logs: &[impl AsRef<Path>], folder: &Path) -> io::Result<Vec<File>> {
+/// Sorts a log of requests in pieces; each piece is a file without a name.
+fn pieces(mut log: impl Read) -> io::Result<Vec<File>> {
     let mut pieces = Vec::new();
     let mut room = Vec::with_capacity(PIECE_ROWS * ROW_BYTES);
-    for log in logs {
-        let mut log = File::open(log)?;
-        loop {
-            fill(&mut log, &mut room)?;
-            if room.is_empty() {
-                break;
-            }
-            let mut rows: Vec<Row> = room.chunks_exact(ROW_BYTES).map(Row::of).collect();
-            rows.sort_unstable();
-            let mut piece = tempfile::tempfile_in(folder)?;
-            let mut out = BufWriter::new(&mut piece);
-            for row in &rows {
-                out.write_all(&row.bytes())?;
-            }
-            out.flush()?;
-            drop(out);
-            piece.rewind()?;
-            pieces.push(piece);
+    loop {
+        fill(&mut log, &mut room)?;
+        if room.is_empty() {
+            return Ok(pieces);
         }
+        let mut rows: Vec<Row> = room.chunks_exact(ROW_BYTES).map(Row::of).collect();
+        rows.sort_unstable();
+        let mut piece = tempfile::tempfile()?;
+        let mut out = BufWriter::new(&mut piece);
+        for row in &rows {
+            out.write_all(&row.bytes())?;
+        }
+        out.flush()?;
+        drop(out);
+        piece.rewind()?;
+        pieces.push(piece);
     }
-    Ok(pieces)
 }
 
 fn next(piece: &mut BufReader<File>) -> io::Result<Option<Row>> {
@@ -105,14 +100,14 @@ fn next(piece: &mut BufReader<File>) -> io::Result<Option<Row>> {
     Ok(Some(Row::of(&bytes)))
 }
 
-/// Writes the rows of all logs in the order of their total times.
+/// Writes the rows of a log in the order of their total times.
 ///
 /// # Errors
-/// Those of reading a log, of a file in `folder`, and of `out`.
-pub(super) fn write(logs: &[impl AsRef<Path>], folder: &Path, out: &mut impl Write) -> io::Result<()> {
+/// Those of reading the log, of a file in the temporary folder, and of `out`.
+pub(super) fn write(log: impl Read, out: &mut impl Write) -> io::Result<()> {
     let zone = TimeZone::system();
     out.write_all(b"starttime\tseconds\tctime\tdtime\tttime\twait\n")?;
-    let pieces = pieces(logs, folder)?;
+    let pieces = pieces(log)?;
     let mut pieces: Vec<_> = pieces.into_iter().map(|piece| BufReader::with_capacity(MERGE_BYTES, piece)).collect();
     let mut heads = BinaryHeap::new();
     for (idx, piece) in pieces.iter_mut().enumerate() {
@@ -129,11 +124,8 @@ pub(super) fn write(logs: &[impl AsRef<Path>], folder: &Path, out: &mut impl Wri
 mod tests {
     use super::*;
 
-    fn log(folder: &Path, name: &str, rows: impl Iterator<Item = Row>) -> std::path::PathBuf {
-        let path = folder.join(name);
-        let bytes: Vec<u8> = rows.flat_map(|row| row.bytes()).collect();
-        std::fs::write(&path, bytes).unwrap();
-        path
+    fn log(rows: impl Iterator<Item = Row>) -> Vec<u8> {
+        rows.flat_map(|row| row.bytes()).collect()
     }
 
     fn row(total_us: u64, connect_us: u64) -> Row {
@@ -150,13 +142,12 @@ mod tests {
 
     #[test]
     fn more_rows_than_fit_into_a_piece_come_out_in_order() {
-        let folder = tempfile::tempdir().unwrap();
         let n = (PIECE_ROWS + PIECE_ROWS / 2) as u64;
         // A step that has no factor in common with n visits every number once.
         let shuffled = (0..n).map(|i| row((i * 7_919) % n * 1_000, 0));
-        let logs = [log(folder.path(), "one", shuffled), log(folder.path(), "two", [row(500, 0)].into_iter())];
+        let log = log(shuffled.chain([row(500, 0)]));
         let mut out = Vec::new();
-        write(&logs, folder.path(), &mut out).unwrap();
+        write(log.as_slice(), &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         let totals: Vec<u64> =
             text.lines().skip(1).map(|line| line.split('\t').nth(4).unwrap().parse().unwrap()).collect();
@@ -167,12 +158,9 @@ mod tests {
 
     #[test]
     fn a_row_that_was_cut_off_is_left_out() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = log(folder.path(), "cut", [row(1_000, 0), row(2_000, 0)].into_iter());
-        let bytes = std::fs::read(&path).unwrap();
-        std::fs::write(&path, &bytes[..ROW_BYTES + 5]).unwrap();
+        let log = log([row(1_000, 0), row(2_000, 0)].into_iter());
         let mut out = Vec::new();
-        write(&[path], folder.path(), &mut out).unwrap();
+        write(&log[..ROW_BYTES + 5], &mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap().lines().count(), 2);
     }
 }

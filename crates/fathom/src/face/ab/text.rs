@@ -1,7 +1,8 @@
 //! What ab prints, from what was recorded: as text, or as a table in HTML. Pure.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
 
+use fathom_http::names::facts;
 use fathom_model::units::{Nanos, approximate};
 
 use super::{
@@ -26,12 +27,20 @@ impl Failed {
     }
 }
 
+/// What TLS agreed on, in the words of ab.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Security {
+    /// Version, cipher, bits of the server's key and of the cipher's.
+    pub(super) protocol: String,
+    /// Of the key that the server made for this connection; empty when it is not told.
+    pub(super) temporary_key: String,
+}
+
 /// What a run of ab amounts to.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Outcome {
     pub(super) server: String,
-    /// Version and cipher of TLS.
-    pub(super) security: Option<String>,
+    pub(super) security: Option<Security>,
     /// Of the first answer.
     pub(super) document_bytes: u64,
     pub(super) took: Nanos,
@@ -62,7 +71,9 @@ fn groups(outcome: &Outcome, options: &Options) -> [Vec<Line>; 3] {
         Line::Fact("Server Port:", address.port.to_string()),
     ];
     if let (Some(security), None) = (&outcome.security, &options.html) {
-        server.push(Line::Fact("SSL/TLS Protocol:", security.clone()));
+        server.push(Line::Fact("SSL/TLS Protocol:", security.protocol.clone()));
+        let key = Some(&security.temporary_key).filter(|key| !key.is_empty());
+        server.extend(key.map(|key| Line::Fact("Server Temp Key:", key.clone())));
         // An address is no name of a server in TLS (RFC 6066 section 3).
         let is_name = address.host.parse::<std::net::IpAddr>().is_err();
         server.extend(is_name.then(|| Line::Fact("TLS Server Name:", address.host.clone())));
@@ -86,14 +97,37 @@ fn groups(outcome: &Outcome, options: &Options) -> [Vec<Line>; 3] {
     [server, document, result]
 }
 
-/// What TLS agreed on as ab writes it: version, OpenSSL's name of the cipher, bits of the server's key and of the cipher.
-///
-/// The key is not known here.
-pub(super) fn security(version: &str, cipher: &str) -> String {
-    let bits = if cipher.contains("AES_128") { 128 } else { 256 };
-    let older = cipher.replace("TLS_ECDHE_", "ECDHE-").replace("_WITH_AES_", "-AES").replace("_WITH_", "-");
-    let name = if older == cipher { older } else { older.replace("POLY1305_SHA256", "POLY1305").replace('_', "-") };
-    format!("{version},{name},-,{bits}")
+/// OpenSSL's names of the groups that we offer, and their sizes in bits.
+const GROUPS: &[(&str, &str)] = &[
+    ("X25519", "X25519 253 bits"),
+    ("secp256r1", "ECDH prime256v1 256 bits"),
+    ("secp384r1", "ECDH secp384r1 384 bits"),
+];
+
+impl Security {
+    /// Out of the facts of a record; nothing without TLS.
+    pub(super) fn of(facts: &BTreeMap<String, String>) -> Option<Self> {
+        let fact = |name: &str| facts.get(name).map(String::as_str);
+        let (version, cipher) = (fact(facts::TLS_VERSION)?, cipher_name(fact(facts::TLS_CIPHER)?));
+        // OpenSSL knows no size either of a key of a kind that has none.
+        let key_bits = fact(facts::TLS_SERVER_KEY).unwrap_or("0");
+        let bits = if cipher.contains("AES_128") || cipher.contains("AES128") { 128 } else { 256 };
+        let group = fact(facts::TLS_GROUP);
+        let shown = GROUPS.iter().find(|(name, _)| group == Some(*name));
+        Some(Self {
+            protocol: format!("{version},{cipher},{key_bits},{bits}"),
+            temporary_key: shown.map_or_else(String::new, |(_, shown)| (*shown).to_owned()),
+        })
+    }
+}
+
+/// OpenSSL's name of a cipher suite: that of the standard from TLS 1.3 on, one of its own before.
+fn cipher_name(cipher: &str) -> String {
+    if let Some(name) = cipher.strip_prefix("TLS13_") {
+        return format!("TLS_{name}");
+    }
+    let name = cipher.replace("TLS_ECDHE_", "ECDHE-").replace("_WITH_AES_", "-AES").replace("_WITH_", "-");
+    name.replace("POLY1305_SHA256", "POLY1305").replace('_', "-")
 }
 
 /// Kilobytes of 1024 per second.
@@ -298,15 +332,32 @@ Percentage of the requests served within a certain time (ms)
     }
 
     #[test]
-    fn ciphers_have_the_names_of_openssl() {
+    fn tls_has_the_names_and_sizes_of_openssl() {
         let cases = [
-            ("TLS_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384,-,256"),
-            ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "ECDHE-ECDSA-AES128-GCM-SHA256,-,128"),
-            ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-RSA-CHACHA20-POLY1305,-,256"),
+            (
+                ["TLSv1.3", "TLS13_AES_256_GCM_SHA384", "X25519", "2048"],
+                ["TLSv1.3,TLS_AES_256_GCM_SHA384,2048,256", "X25519 253 bits"],
+            ),
+            (
+                ["TLSv1.3", "TLS13_CHACHA20_POLY1305_SHA256", "secp384r1", "256"],
+                ["TLSv1.3,TLS_CHACHA20_POLY1305_SHA256,256,256", "ECDH secp384r1 384 bits"],
+            ),
+            (
+                ["TLSv1.2", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "secp256r1", "384"],
+                ["TLSv1.2,ECDHE-ECDSA-AES128-GCM-SHA256,384,128", "ECDH prime256v1 256 bits"],
+            ),
+            (
+                ["TLSv1.2", "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", "X25519", "4096"],
+                ["TLSv1.2,ECDHE-RSA-CHACHA20-POLY1305,4096,256", "X25519 253 bits"],
+            ),
         ];
-        for (cipher, shown) in cases {
-            assert_eq!(security("TLSv1.2", cipher), format!("TLSv1.2,{shown}"));
+        for (told, [protocol, temporary_key]) in cases {
+            let names = [facts::TLS_VERSION, facts::TLS_CIPHER, facts::TLS_GROUP, facts::TLS_SERVER_KEY];
+            let facts = names.into_iter().zip(told).map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
+            let expected = Security { protocol: protocol.to_owned(), temporary_key: temporary_key.to_owned() };
+            assert_eq!(Security::of(&facts), Some(expected));
         }
+        assert_eq!(Security::of(&BTreeMap::new()), None);
     }
 
     #[test]
@@ -314,7 +365,10 @@ Percentage of the requests served within a certain time (ms)
         let mut options = options("-n 30 -k -l -d -S http://127.0.0.1:18480/post");
         options.body = Some("/dev/null".into());
         let outcome = Outcome {
-            security: Some("TLSv1.3,TLS_AES_256_GCM_SHA384".to_owned()),
+            security: Some(Security {
+                protocol: "TLSv1.3,TLS_AES_256_GCM_SHA384,2048,256".to_owned(),
+                temporary_key: "X25519 253 bits".to_owned(),
+            }),
             took: Nanos(16_430_000),
             n_complete: 20,
             failed: Failed { connect: 0, receive: 12, length: 273, exceptions: 6 },
@@ -331,7 +385,8 @@ Percentage of the requests served within a certain time (ms)
 Server Software:        nginx/1.22.1
 Server Hostname:        127.0.0.1
 Server Port:            18480
-SSL/TLS Protocol:       TLSv1.3,TLS_AES_256_GCM_SHA384
+SSL/TLS Protocol:       TLSv1.3,TLS_AES_256_GCM_SHA384,2048,256
+Server Temp Key:        X25519 253 bits
 
 Document Path:          /post
 Document Length:        Variable

@@ -33,7 +33,7 @@ impl<R: Reactor> Subscriber for Clients<'_, R> {
     fn ready(&mut self, idx: usize, at: Nanos) {
         let connection = &mut self.connections[idx];
         connection.begin();
-        self.accounts.connected(connection.line.channel.security());
+        self.accounts.connected(&connection.line.channel);
         self.lane(idx).n_connecting -= 1;
         self.go_on(idx, at);
     }
@@ -51,6 +51,12 @@ impl<R: Reactor> Subscriber for Clients<'_, R> {
         if !self.board.desk.plain().is_empty() && self.connections[idx].line.is_open() {
             let outcome = self.follow(idx, None, at);
             self.followed(idx, outcome, at);
+        }
+    }
+
+    fn sent(&mut self, idx: usize, at: Nanos) {
+        if self.target.leaves {
+            self.left_alone(idx, at);
         }
     }
 
@@ -142,6 +148,7 @@ impl<R: Reactor> Clients<'_, R> {
             }
             let Some(ask) = self.asked.front(idx, connection) else { return Err(Malformed::Surplus) };
             connection.first_byte.get_or_insert(at);
+            self.accounts.received(&bytes[used..]);
             let heads = &mut self.lanes[usize::from(connection.line.route)].heads[usize::from(ask.number)];
             match connection.reader.take(&bytes[used..], heads)? {
                 Progress::Partial => return Ok(followed),

@@ -3,7 +3,7 @@
 use fathom_model::units::Nanos;
 use fathom_sys::{clock, reactor::Reactor};
 
-use super::{Agenda, Ask, Clients, Counter, Fault, Free, Late, Subscriber, token};
+use super::{Agenda, Ask, Clients, Counter, Entry, Fault, Free, Late, Subscriber, token};
 
 /// When a request is sent, and when it was to be.
 #[derive(Debug, Clone, Copy)]
@@ -102,6 +102,38 @@ impl<R: Reactor> Clients<'_, R> {
         }
     }
 
+    /// Sends one request that is over once it is with the kernel.
+    fn ask_and_leave(&mut self, idx: usize, Stamps { sent_at, intended }: Stamps) {
+        let connection = &mut self.connections[idx];
+        let route = usize::from(connection.line.route);
+        let number = self.lanes[route].rota.turn();
+        let ask = Ask { sent_at, intended, number: u16::try_from(number).unwrap_or(u16::MAX) };
+        self.asked.push(idx, connection, ask);
+        let request = &self.target.dialing.routes[route].asks[number].request;
+        self.accounts.sent(request.len());
+        // Unlike fixed bytes these are told of when they are sent.
+        self.board.reactor.send(token(idx), request);
+    }
+
+    /// The request is sent, and nobody waits for its answer.
+    pub(super) fn left_alone(&mut self, idx: usize, at: Nanos) {
+        let connection = &mut self.connections[idx];
+        let Some(ask) = self.asked.pop(idx, connection) else { return };
+        connection.n_failures = 0;
+        self.n_asking -= 1;
+        let entry = Entry {
+            sent_at: ask.sent_at,
+            connect: std::mem::take(&mut connection.line.took),
+            service: at - ask.sent_at,
+            first_byte: at - ask.sent_at,
+            body_bytes: 0,
+            counts: self.counts(ask.intended),
+        };
+        self.accounts.worker.show(entry.service);
+        self.accounts.left(&entry);
+        self.go_on(idx, at);
+    }
+
     /// Sends a number of requests at once.
     fn ask(&mut self, idx: usize, n: u16, stamps: Stamps) {
         let connection = &mut self.connections[idx];
@@ -109,6 +141,9 @@ impl<R: Reactor> Clients<'_, R> {
         connection.n_sent += u64::from(n);
         self.n_asking += u64::from(n);
         let Stamps { sent_at, intended } = stamps;
+        if self.target.leaves {
+            return self.ask_and_leave(idx, stamps);
+        }
         let is_plain = connection.line.channel.is_plain();
         for _ in 0..n {
             let number = lane.rota.turn();

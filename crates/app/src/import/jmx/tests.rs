@@ -98,7 +98,10 @@ fn what_is_not_understood_is_told_with_its_path_and_stands_at_its_place() {
         ]
     );
     let lines = lines(&all);
-    assert_eq!(lines.iter().map(|line| line.trim_start().starts_with("# import: ")).collect::<Vec<_>>(), [true, false, false, true]);
+    assert_eq!(
+        lines.iter().map(|line| line.trim_start().starts_with("# import: ")).collect::<Vec<_>>(),
+        [true, false, false, true]
+    );
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn a_host_that_is_a_variable_is_filled_in_and_another_one_is_told() {
     let asked = |name: &str| Act::Request(Box::new(Request { url: url(name), ..request(Body::None) }));
     let variables = vec![("host".to_owned(), Text::literal("a.test:81"))];
     let kinds = vec![UserKind { acts: vec![asked("host"), asked("other")], ..UserKind::default() }];
-    let imported = write(&Story { kinds, variables, ..Story::default() }, "x").unwrap();
+    let imported = write(&Story { variables, kinds, ..Story::default() }, "x").unwrap();
     assert!(imported.text.contains("\nbase http://a.test:81\n"), "{}", imported.text);
     assert!(!imported.text.contains("let host"), "nobody else uses it: {}", imported.text);
     assert_eq!(imported.notes.len(), 1, "{:?}", imported.notes);

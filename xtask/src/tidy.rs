@@ -16,7 +16,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("packet", &["model", "statistics", "sys", "engine"]),
     ("transport", &["model", "statistics", "sys", "engine"]),
     ("http", &["model", "statistics", "sys", "engine"]),
-    ("app", &["model", "statistics", "engine", "http"]),
+    ("app", &["model", "statistics", "sys", "engine", "http"]),
     ("monitor", &["model", "statistics", "sys", "engine"]),
     ("analyze", &["model", "statistics"]),
     ("report", &["model", "statistics"]),

@@ -8,6 +8,7 @@ pub mod curve;
 mod findings;
 mod limits;
 pub mod promise;
+pub mod steps;
 mod summaries;
 mod verdict;
 mod window;
@@ -52,6 +53,7 @@ pub fn analyze(run: &mut Run, context: &Context) {
         let summaries = summaries::summaries(test, &run.hosts, &metrics);
         let conservation = conservation::conservation(test, &run.hosts);
         (run.tests[idx].summaries, run.tests[idx].conservation) = (summaries, conservation);
+        run.tests[idx].users = steps::users(&run.tests[idx], &run.hosts);
     }
     // The layer below may stand anywhere in the list, so limits wait for all values.
     for idx in 0..run.tests.len() {

@@ -3,15 +3,20 @@
 use std::net::IpAddr;
 
 use fathom_model::{
-    Better, Derivation, Layer, Limit, LimitKind, Metric, Run, Summary, Unit,
-    metric::used,
+    Better, Derivation, Layer, Limit, LimitKind, Metric, Run, Side, StepKind, Summary, Unit,
+    metric::{UsersValue, used},
     names::count,
     run::TestRun,
-    units::{BitsPerSec, Bytes, PerSec, approximate},
+    units::{BitsPerSec, Bytes, PerSec, approximate, rounded},
 };
 use fathom_statistics::{ETHERNET_OVERHEAD, Headers, best_goodput, frame_rate};
 
-use crate::{Context, summaries::main_rate, verdict::promised};
+use crate::{
+    Context,
+    summaries::main_rate,
+    verdict::promised,
+    window::{record_of, usable},
+};
 
 /// Drivers of devices that are memory and no wire: what they report as their speed is a constant, or nothing.
 const VIRTUAL: &[&str] = &[
@@ -155,7 +160,10 @@ fn asked(test: &TestRun) -> Option<Limit> {
     let option = RATES.into_iter().find(|name| test.options.text(name).is_some())?;
     let bits = test.options.bit_rate(option).map(BitsPerSec::get);
     let events = test.options.rate(option).map(PerSec::get);
-    let mut rates = test.summaries.iter().filter(|summary| is_rate(&summary.metric));
+    // Users are asked for, and how many requests they make is the business of their script.
+    let of_users = |metric: &Metric| matches!(metric.from, Derivation::Users { of: UsersValue::Begun });
+    let is_asked = |metric: &Metric| if test.layer == Layer::App { of_users(metric) } else { is_rate(metric) };
+    let mut rates = test.summaries.iter().filter(|summary| is_asked(&summary.metric));
     // A bare number reads as both; then it is meant for the test's first rate.
     let (summary, most) = rates.find_map(|summary| {
         let asked = if summary.metric.unit == Unit::BitsPerSec { bits } else { events };
@@ -185,6 +193,11 @@ struct Rung {
 /// Which rates are compared with which.
 const LADDER: &[Rung] = &[
     Rung {
+        upper: (Layer::App, count::REQUESTS),
+        lower: ("http_closed", count::REQUESTS),
+        conversion: Conversion::OneToOne,
+    },
+    Rung {
         upper: (Layer::Http, count::REQUESTS),
         lower: ("tcp_rr", count::TRANSACTIONS),
         conversion: Conversion::OneToOne,
@@ -197,7 +210,18 @@ const LADDER: &[Rung] = &[
 ];
 
 /// How much is under way at the same time.
+///
+/// Users think between their requests, so there are more of them than requests under way: of those there are as many on average
+/// as the times of all steps together are longer than the time in which they were measured (Little's law).
 fn concurrency(test: &TestRun) -> u64 {
+    let records = || usable(&test.trials).into_iter().filter_map(|trial| Some(record_of(trial, Side::Initiator)?.1));
+    let steps = records().filter_map(|record| record.users.as_ref()).flat_map(|users| &users.steps);
+    let single = steps.filter(|step| step.kind == StepKind::Step);
+    let waited: f64 = single.map(|step| step.times.mean().unwrap_or(0.0) * approximate(step.times.count())).sum();
+    let measured: f64 = records().map(|record| approximate((record.measured_ns.1 - record.measured_ns.0).0)).sum();
+    if waited > 0.0 && measured > 0.0 {
+        return rounded((waited / measured).ceil()).max(1);
+    }
     ["connections", "flows"].iter().find_map(|name| test.options.count(name)).unwrap_or(1)
 }
 
@@ -205,7 +229,9 @@ fn concurrency(test: &TestRun) -> u64 {
 fn comparable(upper: &TestRun, lower: &TestRun, conversion: Conversion) -> bool {
     let same_path = lower.from == upper.from && (upper.to.is_none() || lower.to == upper.to);
     let (high, low) = (concurrency(upper), concurrency(lower));
-    let alike = matches!(conversion, Conversion::FullFrames) || (high <= 2 * low && low <= 2 * high);
+    // Users who think have less under way than what they are compared with, which is their most all the same.
+    let fewer = low <= 2 * high || upper.layer == Layer::App;
+    let alike = matches!(conversion, Conversion::FullFrames) || (high <= 2 * low && fewer);
     same_path && alike && lower.unavailable.is_none()
 }
 
@@ -238,7 +264,7 @@ fn layer_below(run: &Run, test: &TestRun) -> Option<Limit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::Story;
+    use crate::story::{Story, step, visits};
 
     #[test]
     fn a_wire_limits_a_stream_to_its_best_goodput() {
@@ -300,6 +326,36 @@ mod tests {
         let limit = &run.tests[0].limits[0];
         assert_eq!((limit.kind, limit.used), (LimitKind::LayerBelow, Some(0.25)));
         assert_eq!(limit.text, "tcp rr 4.00 k/s");
+    }
+
+    #[test]
+    fn users_are_compared_with_the_requests_of_as_many_connections_as_they_wait_on() {
+        let waiting = |nanos: u64| visits((1_000, 0), vec![step("home", (1_000, 0), nanos)]);
+        let mut story = Story::new();
+        // The times of a thousand answers, 1 to 1,000 times a span, within a second.
+        story.users(&[waiting(20_000)]);
+        story.http(4_000, 4);
+        story.run.tests[1].kind = "http_closed".to_owned();
+        story.run.tests[1].name = "http".to_owned();
+        story.context.metrics.insert("http_closed".to_owned(), story.context.metrics["http"].clone());
+        assert!(story.analyzed().tests[0].limits.is_empty(), "ten wait at once, and four connections say less");
+        story.run.tests[1].options.set("connections", "32");
+        let run = story.analyzed();
+        let limit = &run.tests[0].limits[0];
+        assert_eq!((limit.kind, limit.used), (LimitKind::LayerBelow, Some(0.25)));
+        assert_eq!(limit.text, "http closed 4.00 k req/s");
+    }
+
+    #[test]
+    fn a_rate_that_users_are_asked_for_at_is_one_of_users() {
+        let mut story = Story::new();
+        story.users(&[visits((500, 0), vec![step("home", (500, 0), 1)])]);
+        story.run.tests[0].options.set("rate", "2k/s");
+        assert!(story.analyzed().tests[0].limits.is_empty(), "requests were not asked for");
+        story.context.metrics.get_mut("shop").unwrap().push(crate::steps::script_metrics(&[]).remove(0));
+        let run = story.analyzed();
+        let limit = &run.tests[0].limits[0];
+        assert_eq!((limit.kind, limit.metric.as_str(), limit.used), (LimitKind::Asked, "users_per_sec", Some(0.25)));
     }
 
     #[test]

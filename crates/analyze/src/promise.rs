@@ -76,12 +76,15 @@ impl PromiseError {
     }
 }
 
-/// The metric that a promise names, by its name or by its title.
+/// The metric that a promise names, by its name, by its title, or `requests/s` for `requests_per_sec`.
 ///
 /// # Errors
 /// Names the metrics that there are.
 pub fn find<'a>(metrics: &'a [Metric], name: &str) -> Result<&'a Metric, PromiseError> {
-    let named = |metric: &&Metric| metric.name == name || metric.title.eq_ignore_ascii_case(name);
+    let rate = name.strip_suffix("/s").map(|thing| format!("{thing}_per_sec"));
+    let named = |metric: &&Metric| {
+        metric.name == name || metric.title.eq_ignore_ascii_case(name) || rate.as_deref() == Some(&*metric.name)
+    };
     metrics.iter().find(named).ok_or_else(|| PromiseError::UnknownMetric {
         name: name.to_owned(),
         nearest: nearest(name, metrics.iter().map(|metric| metric.name.as_ref())),

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Better, Confidence, Derivation, Environment, Finding, HostRecord, Layer, Metric, Plan, Record, Run, Side, Timeline,
-    Trial, Unit, Verdict,
+    Better, Confidence, Derivation, Environment, Example, Finding, Histogram, HostRecord, Layer, Metric, Plan, Record,
+    Run, Side, StepRecord, Timeline, Trial, Unit, UsersRecord, Verdict, Visits,
     finding::Outcome,
     names::{count, distribution, host as counter},
     plan::Reach,
@@ -54,6 +54,42 @@ fn rate(name: &'static str, title: &'static str, unit: Unit, (side, counter): (S
         better: Better::Higher,
         source: "RFC 6349 section 4.1.1".into(),
         from: Derivation::Rate { side, counter: counter.into() },
+    }
+}
+
+/// A step that this many users came to, of whom so many failed in one way; the others took 1, 2, 3 … times a span.
+pub(crate) fn step(name: &str, (n_reached, n_failed): (u64, u64), nanos: u64) -> StepRecord {
+    let mut times = Histogram::new();
+    (1..=n_reached - n_failed).for_each(|value| times.record(value * nanos));
+    let cause = "status 500, expected 200".to_owned();
+    let example = Example {
+        cause: cause.clone(),
+        at_ns: Nanos::from_millis(700),
+        request: format!("GET /{name} HTTP/1.1"),
+        answer: "HTTP/1.1 500 Internal Server Error".to_owned(),
+    };
+    StepRecord {
+        name: name.to_owned(),
+        n_reached,
+        n_passed: n_reached - n_failed,
+        errors: if n_failed > 0 { [(cause, n_failed)].into() } else { BTreeMap::new() },
+        examples: if n_failed > 0 { vec![example] } else { Vec::new() },
+        times,
+        ..StepRecord::default()
+    }
+}
+
+/// Users of whom so many began in the measured part, and so many of them gave up.
+pub(crate) fn visits((n_begun, n_gave_up): (u64, u64), steps: Vec<StepRecord>) -> UsersRecord {
+    let measured = Visits { n_begun, n_gave_up, n_finished: n_begun - n_gave_up };
+    UsersRecord {
+        n_started: n_begun + 100,
+        n_finished: n_begun,
+        n_gave_up,
+        n_most: 30,
+        measured: Some(measured),
+        steps,
+        promises: Vec::new(),
     }
 }
 
@@ -150,6 +186,7 @@ impl Story {
             findings: Vec::new(),
             unavailable: None,
             curve: None,
+            users: None,
         });
         self.run.tests.last_mut().unwrap()
     }
@@ -234,6 +271,17 @@ impl Story {
         let rate = rate("transactions_per_sec", "rate", Unit::PerSec, (Side::Initiator, count::TRANSACTIONS));
         let test = self.tell((Layer::Tcp, "tcp_rr"), &[rate], vec![trial(0, client, record(Side::Responder))]);
         test.options.set("flows", flows.to_string());
+    }
+
+    /// Users of a script, with what they did in each trial; a thousand requests per second.
+    pub(crate) fn users(&mut self, trials: &[UsersRecord]) {
+        let rate = rate("requests_per_sec", "rate", Unit::RequestsPerSec, (Side::Initiator, count::REQUESTS));
+        let of_trial = |(round, users): (usize, &UsersRecord)| {
+            let client = Record { users: Some(users.clone()), ..counting(Side::Initiator, count::REQUESTS, 1_000) };
+            trial(round, client, record(Side::Responder))
+        };
+        let trials = trials.iter().enumerate().map(of_trial).collect();
+        self.tell((Layer::App, "shop"), &[rate], trials);
     }
 
     fn series(&mut self, host: &str, (name, of): (&str, &str), values: &[u64]) {

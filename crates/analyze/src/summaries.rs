@@ -2,10 +2,12 @@
 //!
 //! The unit of replication is the trial: rounds are spread over the whole run, so trials differ by what differs between runs.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use fathom_model::{
-    Better, Confidence, Derivation, Histogram, Metric, Record, Side, Summary, Trial, Unit,
+    Better, Confidence, Derivation, Histogram, Metric, Record, Side, StepKind, StepRecord, Summary, Trial, Unit,
+    UsersRecord, Visits,
+    metric::{StepValue, UsersValue},
     run::{Host, TestRun},
     units::{Nanos, approximate, approximate_signed, grouped, ratio},
 };
@@ -85,8 +87,11 @@ impl<'a> Trials<'a> {
             }
             Derivation::Cost { side, counter } => self.of_means(metric, |trial| cost(trial, *side, counter)),
             Derivation::Limit => Summary { note: Some("one trial has no limit".to_owned()), ..empty(metric) },
+            Derivation::Users { of } => self.of_users(metric, *of),
+            Derivation::Step { step, of } => self.of_step(metric, step, *of),
             Derivation::Quantile { side, distribution, q } => {
-                let of = |trial| recorded(trial, *side).ok()?.1.distributions.get(distribution.as_ref());
+                let of =
+                    |trial| recorded(trial, *side).ok()?.1.distributions.get(distribution.as_ref()).map(Cow::Borrowed);
                 self.of_quantile(metric, *q, &of)
             }
             Derivation::Share { part, whole } => {
@@ -100,6 +105,47 @@ impl<'a> Trials<'a> {
                     let missing = i64::try_from(i128::from(sent) - i128::from(arrived)).ok()?;
                     (sent > 0).then(|| approximate_signed(missing) / approximate(sent))
                 })
+            }
+        }
+    }
+
+    fn of_users(&self, metric: &Metric, of: UsersValue) -> Summary {
+        match of {
+            UsersValue::Begun | UsersValue::Finished | UsersValue::GaveUp => {
+                self.of_means(metric, |trial| visits_per_sec(trial, of))
+            }
+            UsersValue::GaveUpShare => {
+                let parts = |trial: &Trial| {
+                    let (visits, _) = visits(trial)?;
+                    Ok((visits.n_gave_up, visits.n_gave_up.saturating_add(visits.n_finished)))
+                };
+                self.of_share(metric, parts, ratio)
+            }
+            UsersValue::Errors => {
+                let parts = |trial: &Trial| {
+                    let (_, users) = users_of(trial)?;
+                    Ok(single(users).map(failed).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)))
+                };
+                self.of_share(metric, parts, ratio)
+            }
+            UsersValue::Time { q } => self.of_quantile(metric, q, &|trial| {
+                let (_, users) = users_of(trial).ok()?;
+                let mut all = Histogram::new();
+                single(users).for_each(|step| all.merge(&step.times));
+                Some(Cow::Owned(all))
+            }),
+        }
+    }
+
+    fn of_step(&self, metric: &Metric, name: &str, of: StepValue) -> Summary {
+        match of {
+            StepValue::Errors => self.of_share(metric, |trial| Ok(failed(step(trial, name)?)), ratio),
+            StepValue::Passed => self.of_means(metric, |trial| {
+                let (record, _) = users_of(trial)?;
+                Ok(approximate(step(trial, name)?.n_passed) / measured_secs(record)?)
+            }),
+            StepValue::Time { q } => {
+                self.of_quantile(metric, q, &|trial| step(trial, name).ok().map(|step| Cow::Borrowed(&step.times)))
             }
         }
     }
@@ -143,8 +189,8 @@ impl<'a> Trials<'a> {
         Summary { value: trials.iter().copied().reduce(f64::max), trials, note, ..empty(metric) }
     }
 
-    fn of_quantile(&self, metric: &Metric, q: f64, of: &dyn Fn(&'a Trial) -> Option<&'a Histogram>) -> Summary {
-        let histograms: Vec<&Histogram> = self.trials.iter().filter_map(|trial| of(trial)).collect();
+    fn of_quantile(&self, metric: &Metric, q: f64, of: &dyn Fn(&'a Trial) -> Option<Cow<'a, Histogram>>) -> Summary {
+        let histograms: Vec<Cow<'a, Histogram>> = self.trials.iter().filter_map(|trial| of(trial)).collect();
         let mut merged = Histogram::new();
         for histogram in &histograms {
             merged.merge(histogram);
@@ -187,6 +233,53 @@ impl<'a> Trials<'a> {
         let confidence = value.and_then(|value| share_interval(&trials, value, whole));
         Summary { value, confidence, trials, n_samples: Some(whole), note, ..empty(metric) }
     }
+}
+
+/// What the users of a trial did, with the record that says so.
+fn users_of(trial: &Trial) -> Result<(&Record, &UsersRecord), String> {
+    let (_, record) = recorded(trial, Side::Initiator)?;
+    record.users.as_ref().map(|users| (record, users)).ok_or_else(|| "there were no scripted users".to_owned())
+}
+
+/// The steps without the transactions that they are in.
+fn single(users: &UsersRecord) -> impl Iterator<Item = &StepRecord> {
+    users.steps.iter().filter(|step| step.kind == StepKind::Step)
+}
+
+/// One step of a trial.
+fn step<'a>(trial: &'a Trial, name: &str) -> Result<&'a StepRecord, String> {
+    let (_, users) = users_of(trial)?;
+    users.steps.iter().find(|step| step.name == name).ok_or_else(|| format!("there is no step {name}"))
+}
+
+/// What failed at a step, of what ended there: who is still under way has neither passed nor failed.
+pub(crate) fn failed(step: &StepRecord) -> (u64, u64) {
+    let n_failed: u64 = step.errors.values().sum();
+    (n_failed, n_failed.saturating_add(step.n_passed))
+}
+
+/// The visits of the measured part, with its length in seconds.
+fn visits(trial: &Trial) -> Result<(Visits, f64), String> {
+    let (record, users) = users_of(trial)?;
+    let visits = users.measured.ok_or("visits were not counted for the measured part alone")?;
+    Ok((visits, measured_secs(record)?))
+}
+
+fn visits_per_sec(trial: &Trial, of: UsersValue) -> Value {
+    let (visits, secs) = visits(trial)?;
+    let n = match of {
+        UsersValue::Begun => visits.n_begun,
+        UsersValue::Finished => visits.n_finished,
+        _ => visits.n_gave_up,
+    };
+    Ok(approximate(n) / secs)
+}
+
+/// The length of the measured part; nothing when it is empty.
+fn measured_secs(record: &Record) -> Value {
+    let (from, to) = record.measured_ns;
+    let span = (to > from).then(|| (to - from).as_secs_f64());
+    span.ok_or_else(|| "nothing was measured".to_owned())
 }
 
 /// Processor time of a side's own threads per unit of its work.

@@ -1,6 +1,6 @@
 //! Whether what was promised was kept; it knows values and promises, not where they come from.
 
-use fathom_model::{Run, Severity, Summary, Verdict, finding::Outcome, run::TestRun};
+use fathom_model::{Derivation, JudgedPromise, Run, Severity, Summary, Verdict, finding::Outcome, run::TestRun};
 
 use crate::promise::{self, Promise};
 
@@ -14,9 +14,33 @@ pub(crate) struct Judged<'a> {
     pub(crate) reason: String,
 }
 
-/// Every promise of a test, judged by its values alone.
+impl Judged<'_> {
+    /// The value's name for a list of evidence, with the step that it is of.
+    pub(crate) fn counter(&self) -> Option<String> {
+        let metric = &self.summary?.metric;
+        Some(match &metric.from {
+            Derivation::Step { step, .. } => format!("{step} {}", metric.name),
+            _ => metric.name.to_string(),
+        })
+    }
+}
+
+/// Every promise of a test, judged by its values alone; those of a script stand behind the others.
 pub(crate) fn judged(test: &TestRun) -> Vec<Judged<'_>> {
-    test.expect.iter().map(|(name, text)| judge(test, name, text)).collect()
+    let mut all: Vec<Judged<'_>> = test.expect.iter().map(|(name, text)| judge(test, name, text)).collect();
+    let Some(users) = &test.users else { return all };
+    let of_script = users.summaries.iter().chain(&test.summaries);
+    all.extend(users.promises.iter().map(|promise| of_users(promise, of_script.clone())));
+    for step in &users.steps {
+        all.extend(step.promises.iter().map(|promise| of_users(promise, step.summaries.iter())));
+    }
+    all
+}
+
+/// A promise of a script, which was judged with the steps.
+fn of_users<'a>(promise: &JudgedPromise, mut among: impl Iterator<Item = &'a Summary>) -> Judged<'a> {
+    let named = |summary: &&Summary| promise.metric.as_deref() == Some(&*summary.metric.name);
+    Judged { summary: among.find(named), outcome: promise.outcome, reason: promise.reason.clone().unwrap_or_default() }
 }
 
 /// The value of a test that a promise names, with the promise.
@@ -41,23 +65,28 @@ fn judge<'a>(test: &'a TestRun, name: &str, written: &str) -> Judged<'a> {
         Ok(found) => found,
         Err(why) => return open(None, &why),
     };
-    let metric = &summary.metric;
     let Some(value) = summary.value else {
         return open(Some(summary), summary.note.as_deref().unwrap_or("it was not measured"));
     };
+    let (outcome, reason) = compare(&test.name, (summary, value), promise);
+    Judged { summary: Some(summary), outcome, reason }
+}
+
+/// A value beside what was promised of it: the outcome, and both in a line for when it was not kept.
+pub(crate) fn compare(whose: &str, (summary, value): (&Summary, f64), promise: Promise) -> (Outcome, String) {
+    let metric = &summary.metric;
     let outcome = promise.judge(value, summary.confidence.as_ref());
     let (what, shown, bound) = (metric.title.as_ref(), metric.show(value), metric.show(promise.bound));
     let reason = match (outcome, &summary.confidence) {
         (Outcome::Inconclusive, Some(interval)) => format!(
-            "{} {what} {shown} ({} to {}) leaves {} {bound} open",
-            test.name,
+            "{whose} {what} {shown} ({} to {}) leaves {} {bound} open",
             metric.show(interval.low),
             metric.show(interval.high),
             promise.relation.sign(),
         ),
-        _ => format!("{} {what} {shown} {} {bound}", test.name, promise.relation.broken_sign()),
+        _ => format!("{whose} {what} {shown} {} {bound}", promise.relation.broken_sign()),
     };
-    Judged { summary: Some(summary), outcome, reason }
+    (outcome, reason)
 }
 
 /// The outcome of a run, from its promises and from the findings that make a value say nothing.

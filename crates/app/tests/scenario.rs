@@ -4,6 +4,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use fathom_app::scenario;
@@ -88,4 +89,87 @@ fn whatever_can_be_said_is_written_in_one_way() {
     fs::write(&path, &formatted).unwrap();
     let expected = fs::read_to_string(tree("crates/app/tests/scenario/formatted.scenario")).unwrap();
     assert!(formatted == expected, "compare {} with tests/scenario/formatted.scenario", path.display());
+}
+
+/// Texts half as long as a scenario may be, each made of one piece again and again.
+#[test]
+fn the_longest_texts_are_read_in_time_that_grows_with_their_length_only() {
+    const LENGTH: usize = 1 << 19;
+    let head = "base http://a.test\nstep home\n  GET /\n";
+    let pieces = [
+        ("step a\n  GET /\n", "many steps of one name"),
+        ("x\n", "many unknown words"),
+        ("part a\n", "many parts"),
+        ("do a\n", "many parts that are not there"),
+        ("X: ${a}\n", "many header fields with holes"),
+        ("  X: ${abc}\n", "many unknown variables"),
+        ("  take a = json $.a\n", "many takes"),
+        ("  take a = regex /a(b)/\n", "many regular expressions"),
+        ("data a from b\n", "many data sets"),
+        ("promise a p99 < 1s\n", "many promises"),
+        ("promise p99 < 1s, ", "one long promise"),
+        ("  expect json $.a == \"${b}\"\n", "many tests"),
+        ("if \"${a}\" == 1\n", "many empty choices"),
+        ("else if \"${a}\" == 1\n", "many other ways"),
+        ("${", "many holes within each other"),
+        ("[", "many brackets"),
+        ("  json [[[[[\n", "many texts that are no JSON"),
+        ("# x\n", "many comments"),
+        ("\n", "many empty lines"),
+        (" ", "many blanks"),
+        ("\t", "many tabs"),
+        ("user a 1%\n", "many users"),
+        ("let a = \"${b}\"\n", "many variables"),
+        ("\u{1}", "many control characters"),
+        ("ä", "one long word"),
+        ("$", "many dollars"),
+        ("  body\n   x\n", "many bodies"),
+    ];
+    for (piece, name) in pieces {
+        let text = format!("{head}{}", piece.repeat((LENGTH - head.len()) / piece.len()));
+        let begin = Instant::now();
+        let found = match scenario::parse(&text) {
+            Ok(parsed) => {
+                scenario::format(&text).unwrap();
+                scenario::check(&parsed, Path::new("/proc/self/nowhere"))
+            }
+            Err(faults) => faults,
+        };
+        assert_eq!(scenario::render(&found, "a.scenario", &text).is_empty(), found.is_empty());
+        // What grows with the square of the length takes minutes.
+        assert!(begin.elapsed() < Duration::from_secs(20), "{name}: {:?}", begin.elapsed());
+    }
+}
+
+#[test]
+fn the_examples_of_the_guide_are_scenarios_or_lines_of_them() {
+    let guide = fs::read_to_string(tree("docs/scenario.md")).unwrap();
+    let blocks: Vec<&str> = guide.split("```\n").skip(1).step_by(2).collect();
+    let is_example = |block: &&&str| ["base ", "user ", "step "].iter().any(|word| block.starts_with(word));
+    let examples: Vec<&&str> = blocks.iter().filter(is_example).collect();
+    assert_eq!(examples.len(), 3, "{blocks:?}");
+    for example in examples {
+        let formatted = scenario::format(example)
+            .unwrap_or_else(|faults| panic!("{}", scenario::render(&faults, "guide", example)));
+        assert_eq!(formatted, **example);
+    }
+    // Each line of a table that begins with code has lines of a step, of a user or of the file in it.
+    let lines = guide.lines().filter_map(|line| line.strip_prefix("| `"));
+    let codes: Vec<&str> =
+        lines.filter_map(|line| line.split("` |").next()).flat_map(|cell| cell.split("`, `")).collect();
+    assert!(codes.len() > 60, "{}", codes.len());
+    for code in codes.iter().filter(|code| !code.contains(['…', 'T']) && !code.starts_with("else")) {
+        let placed = match *code {
+            hole if hole.starts_with("${") => vec![format!("repeat 2\n  step x\n    GET /\n    X: {hole}\n")],
+            code => vec![
+                format!("{code}\nstep x\n  GET /\n"),
+                format!("step x\n  GET /\n{code}\n"),
+                format!("step x\n  GET /\n  {code}\n"),
+                format!("{code}\n  step x\n    GET /\n"),
+                format!("step x\n  GET /\n  {code}\n    a = b\n"),
+                format!("data x from x {code}\nstep x\n  GET /\n"),
+            ],
+        };
+        assert!(placed.iter().any(|text| scenario::parse(text).is_ok()), "{code}");
+    }
 }

@@ -4,6 +4,7 @@
 //! Worker threads are pinned and share nothing: each writes its own padded [`Slot`], read once per interval, and its own
 //! histograms, merged after the run. This crate knows no protocol, no output and no way to reach a host.
 
+mod abandon;
 mod conduct;
 mod error;
 mod kind;
@@ -13,6 +14,7 @@ pub mod search;
 mod session;
 mod slot;
 
+pub use abandon::abandon;
 pub use conduct::{Conducted, Crew, Phase, Until, Watcher, Worker};
 pub use error::Error;
 pub use kind::{Test, TestKind, find};

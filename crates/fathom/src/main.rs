@@ -8,6 +8,7 @@ mod hosts;
 mod options;
 mod output;
 mod progress;
+mod said;
 mod store;
 mod target;
 mod wire_up;

@@ -13,7 +13,10 @@ use fathom_report::{
     named,
 };
 
-use crate::exit::{Exit, Screen};
+use crate::{
+    exit::{Exit, Screen},
+    said,
+};
 
 /// The options that choose the output.
 pub(crate) fn arguments() -> Vec<Arg> {
@@ -69,7 +72,10 @@ pub(crate) fn print(run: &Run, matches: &ArgMatches) -> anyhow::Result<Exit> {
     let colour = if is_plain { Colour::Never } else { Colour::Ansi };
     let mut out = io::BufWriter::new(stdout.lock());
     match chosen(matches) {
-        "text" => Text(TextStyle { colour, ..TextStyle::PLAIN }).write(run, &mut out)?,
+        "text" => {
+            Text(TextStyle { colour, ..TextStyle::PLAIN }).write(run, &mut out)?;
+            said::write(run, &mut out)?;
+        }
         // The events before the last line were printed when they happened.
         "ndjson" => {
             serde_json::to_writer(&mut out, run)?;

@@ -48,6 +48,11 @@ impl Allowed {
         Ok(Self(parsed.collect::<anyhow::Result<_>>()?))
     }
 
+    /// All of it, as an option takes it.
+    pub(crate) fn list(&self) -> String {
+        self.0.iter().map(Network::to_string).collect::<Vec<_>>().join(",")
+    }
+
     /// Refuses an address that the user has not allowed; `command` is the line that would.
     pub(crate) fn check(&self, address: IpAddr, shown: &str, command: &str) -> Result<(), Screen> {
         if is_never_a_target(address) {

@@ -5,6 +5,7 @@
 //! by one of [`DESTINATIONS`].
 
 use std::{
+    fmt,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     str::FromStr,
 };
@@ -38,6 +39,12 @@ impl Network {
             }
             _ => false,
         }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
     }
 }
 

@@ -3,9 +3,12 @@
 //! [`h1`] is the protocol without I/O, [`responder`] the server at the other end, [`KINDS`] what can be measured. Knows nothing
 //! of scripted users, of plans and of output.
 
+mod books;
 pub mod dial;
+pub mod failures;
 pub mod h1;
 mod kinds;
+mod lines;
 mod load;
 pub mod names;
 pub mod responder;

@@ -27,5 +27,5 @@ pub use record::{HostRecord, Note, Record, Timeline};
 pub use role::{Endpoints, Phases, Role, Side};
 pub use run::{Run, TestRun, Trial};
 pub use settings::{OptionDoc, Settings, ValueKind};
-pub use steps::{Example, StepKind, StepRecord, UsersRecord};
+pub use steps::{Example, JudgedPromise, StepKind, StepRecord, StepSummary, UsersRecord, UsersSummary, Visits};
 pub use summary::{Confidence, Conservation, Limit, LimitKind, Summary};

@@ -153,8 +153,56 @@ pub enum Derivation {
         /// The total that is the work.
         counter: Cow<'static, str>,
     },
+    /// What scripted users did in the measured part (`docs/methods/steps.md`).
+    Users {
+        /// Which value of it.
+        of: UsersValue,
+    },
+    /// What happened at one step of scripted users in the measured part (`docs/methods/steps.md`).
+    Step {
+        /// The name of the step.
+        step: Cow<'static, str>,
+        /// Which value of it.
+        of: StepValue,
+    },
     /// The highest rate of a search that keeps its objective.
     Limit,
+}
+
+/// What can be said of the users of a script.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum UsersValue {
+    /// Visits that began, per second.
+    Begun,
+    /// Visits that came to the end of the script, per second.
+    Finished,
+    /// Visits that were given up, per second.
+    GaveUp,
+    /// Visits that were given up, as a share of those that ended.
+    GaveUpShare,
+    /// What failed at any step, as a share of what ended.
+    Errors,
+    /// A quantile of the times of all steps together, without transactions.
+    Time {
+        /// The quantile, 0 to 1; 1 is the maximum.
+        q: f64,
+    },
+}
+
+/// What can be said of one step of a script.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StepValue {
+    /// What failed, as a share of what ended.
+    Errors,
+    /// What went as expected, per second.
+    Passed,
+    /// A quantile of the times of what went as expected, merged over the trials.
+    Time {
+        /// The quantile, 0 to 1; 1 is the maximum.
+        q: f64,
+    },
 }
 
 /// The tables of kinds are constants, and so are what stands in them.

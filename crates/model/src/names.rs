@@ -136,9 +136,9 @@ pub mod count {
     pub const SENT: &str = "sent";
     /// Distinct datagrams or frames that arrived.
     pub const RECEIVED: &str = "received";
-    /// Datagrams, frames or requests that the schedule asked for.
+    /// Datagrams, frames, requests or scripted users that the schedule asked for.
     pub const INTENDED: &str = "intended";
-    /// Requests that started late because no connection was free.
+    /// Requests that started late because no connection was free; scripted users for want of a seat, which is one.
     pub const LATE_NO_CONNECTION: &str = "late_no_connection";
     /// Requests that started late although a connection was free: the worker was not there in time.
     pub const LATE_OWN_CPU: &str = "late_own_cpu";

@@ -12,6 +12,7 @@ use crate::{
     record::{HostRecord, Record},
     search::LoadCurve,
     settings::Settings,
+    steps::UsersSummary,
     summary::{Conservation, Limit, Summary},
     units::Nanos,
 };
@@ -80,6 +81,9 @@ pub struct TestRun {
     /// What a search measured at all its rates; absent for a test at one rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub curve: Option<LoadCurve>,
+    /// What scripted users did, step by step; absent for a test without a script.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub users: Option<UsersSummary>,
     /// The values, the most important first.
     #[serde(default)]
     pub summaries: Vec<Summary>,

@@ -10,7 +10,14 @@ mod sample;
 fn main() -> io::Result<()> {
     let directory = PathBuf::from(env::args().nth(1).unwrap_or_else(|| ".".to_owned()));
     let single = sample::run_of("tcp_stream");
-    for (name, run) in [("sample", &sample::run()), ("single", &single), ("searched", &sample::searched())] {
+    let all = [
+        ("sample", &sample::run()),
+        ("single", &single),
+        ("searched", &sample::searched()),
+        ("scripted", &sample::scripted()),
+        ("with_script", &sample::with_script()),
+    ];
+    for (name, run) in all {
         for format in FORMATS {
             let path = directory.join(format!("{name}.{}", format.extension()));
             format.write(run, &mut File::create(path)?)?;

@@ -8,6 +8,7 @@ mod curve;
 mod flow;
 pub mod formats;
 mod plot;
+mod steps;
 mod view;
 
 use std::io;

@@ -1,13 +1,15 @@
 //! What the table of a run shows, the same in text and HTML: picked and put into words, not computed.
 
 use fathom_model::{
-    Confidence, Derivation, Finding, Limit, LimitKind, Metric, Run, Severity, Summary, TestRun, Unit,
+    Confidence, Derivation, Finding, Limit, LimitKind, Metric, Run, Severity, StepSummary, Summary, TestRun, Unit,
     finding::Outcome,
     metric::Better,
     plan::Reach,
     run::Completeness,
     units::{BitsPerSec, grouped, percent, rounded},
 };
+
+use crate::steps::{self, Promised};
 
 /// What stands in a cell for a value that there is not.
 pub(crate) const MISSING: &str = "–";
@@ -75,6 +77,7 @@ fn rows_of<'a>(run: &'a Run, test: &'a TestRun) -> Vec<Row<'a>> {
             rows.push(value_row(test, summary, summary.metric.title.to_string()));
         }
     }
+    rows.extend(promised_steps(test));
     if let Some(short) = rounds_missing(run, test) {
         rows.push(empty(test, short));
     }
@@ -87,6 +90,43 @@ fn rows_of<'a>(run: &'a Run, test: &'a TestRun) -> Vec<Row<'a>> {
 fn empty(test: &TestRun, label: String) -> Row<'_> {
     let (result, interval, limit, used) = (String::new(), String::new(), String::new(), String::new());
     Row { test, first: true, label, result, interval, limit, used, mark: Mark::Plain, finding: None }
+}
+
+/// More promises of a script than this are no longer read in a table of several tests.
+const PROMISES_MAX: usize = 5;
+
+/// What was promised of steps, a line per promise: `checkout p99  41.3 ms  39.8 – 43.0  < 300ms  ok`.
+///
+/// Of many those that were not kept come first, then those with the least room, and the others are counted.
+fn promised_steps(test: &TestRun) -> Vec<Row<'_>> {
+    let all = steps::promises(test);
+    let mut urgent: Vec<usize> = (0..all.len()).collect();
+    let room = |promise: &Promised<'_>| promise.room.unwrap_or(f64::INFINITY);
+    let is_kept = |idx: &usize| all[*idx].1.mark == Mark::Kept;
+    urgent.sort_by(|a, b| is_kept(a).cmp(&is_kept(b)).then(room(&all[*a].1).total_cmp(&room(&all[*b].1))));
+    let beyond = urgent.split_off(urgent.len().min(PROMISES_MAX));
+    let all_kept = beyond.iter().all(is_kept);
+    urgent.sort_unstable();
+    let mut rows: Vec<Row<'_>> = urgent.iter().map(|idx| promised_row(test, &all[*idx])).collect();
+    if !beyond.is_empty() {
+        let (word, mark) = if all_kept { ("ok", Mark::Kept) } else { ("✗", Mark::Broken) };
+        let label = format!("{} more promises", beyond.len());
+        rows.push(Row { used: word.to_owned(), mark, ..empty(test, label) });
+    }
+    rows
+}
+
+fn promised_row<'a>(test: &'a TestRun, (step, promise): &(Option<&StepSummary>, Promised<'_>)) -> Row<'a> {
+    let title = promise.about.map_or(promise.text, |summary| &summary.metric.title);
+    let sign = promise.text.find(['<', '>', '≤', '≥', '=']).unwrap_or(0);
+    Row {
+        result: promise.value(),
+        interval: promise.about.map(interval).unwrap_or_default(),
+        limit: promise.text[sign..].trim().to_owned(),
+        used: promise.word.to_owned(),
+        mark: promise.mark,
+        ..empty(test, step.map_or_else(|| title.to_owned(), |step| format!("{} {title}", step.name)))
+    }
 }
 
 /// Which rounds a test lacks, in words.
@@ -154,6 +194,11 @@ pub(crate) fn headline_value(metric: &Metric, value: f64) -> String {
     let shown = metric.show(value);
     match metric.from {
         Derivation::Rate { .. } => shown,
+        // `1.50 k users/s`: people count them by their name.
+        Derivation::Users { .. } if metric.unit == Unit::PerSec => {
+            let count = shown.trim_end_matches("/s").trim_end();
+            format!("{count} {}/s", metric.title.trim_end_matches("/s"))
+        }
         Derivation::Quantile { .. } => format!("{shown} {}", metric.title),
         _ => format!("{} {shown}", metric.title),
     }
@@ -263,7 +308,7 @@ pub(crate) fn incomplete(run: &Run) -> Option<&str> {
 }
 
 /// The beginning of a note that several values of a test may have.
-const TOO_FEW: &str = "too few samples ";
+pub(crate) const TOO_FEW: &str = "too few samples ";
 
 /// What must be said beside the numbers of a test, each once, with how many rounds say it.
 ///
@@ -308,7 +353,11 @@ pub(crate) fn in_table(test: &TestRun, summary: &Summary) -> bool {
 /// Errors by cause over all rounds, the most frequent first.
 pub(crate) fn errors(test: &TestRun) -> Vec<(String, u64)> {
     let mut all = std::collections::BTreeMap::<&String, u64>::new();
-    for (cause, n) in test.trials.iter().flat_map(|trial| trial.records.values()).flat_map(|record| &record.errors) {
+    // What failed at a step of a script stands with the step.
+    let at_step =
+        |cause: &String| test.users.iter().flat_map(|users| &users.steps).any(|step| step.errors.contains_key(cause));
+    let records = test.trials.iter().flat_map(|trial| trial.records.values());
+    for (cause, n) in records.flat_map(|record| &record.errors).filter(|(cause, _)| !at_step(cause)) {
         *all.entry(cause).or_default() += n;
     }
     let mut all: Vec<(String, u64)> = all.into_iter().map(|(cause, n)| (cause.clone(), n)).collect();
@@ -428,6 +477,15 @@ mod tests {
         assert_eq!(marks, [Mark::Kept, Mark::Open, Mark::Broken]);
         let no_loss = summary(Unit::Ratio, Better::Lower, (0.0, 0.0, 0.0));
         assert_eq!(used(&promised(0.0), &no_loss).0, "ok");
+    }
+
+    #[test]
+    fn users_are_counted_by_their_name() {
+        let from = Derivation::Users { of: fathom_model::metric::UsersValue::Begun };
+        let (name, title, source) = ("users_per_sec".into(), "users/s".into(), "docs/methods/steps.md".into());
+        let users = Metric { name, title, unit: Unit::PerSec, better: Better::Higher, source, from };
+        assert_eq!(headline_value(&users, 1_498.0), "1.50 k users/s");
+        assert_eq!(headline_value(&users, 812.0), "812 users/s");
     }
 
     #[test]

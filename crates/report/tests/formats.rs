@@ -104,6 +104,8 @@ fn no_line_is_wider_than_the_screen() {
         let style = TextStyle { colour: Colour::Never, width };
         for run in
             [sample::run(), sample::run_of("tcp_stream"), sample::run_of("udp_stream"), sample::searched(), bare()]
+                .into_iter()
+                .chain([sample::scripted(), sample::with_script()])
         {
             for line in written(&Text(style), &run).lines() {
                 assert!(line.chars().count() <= width, "{width} columns: {line}");
@@ -174,7 +176,7 @@ fn a_search_is_drawn_with_its_limit_and_its_knee() {
 fn a_search_has_a_row_of_csv_and_an_event_per_rate() {
     let run = sample::searched();
     let text = written(&Csv, &run);
-    let row = text.lines().find(|row| row.contains("achieved") && row.ends_with(",64000")).unwrap();
+    let row = text.lines().find(|row| row.contains("achieved") && row.ends_with(",64000,")).unwrap();
     assert!(row.contains(",50000,") && row.contains("broken: fell-behind"), "{row}");
     let lines = written(&Ndjson, &run);
     assert!(serde_json::from_str::<Run>(lines.lines().last().unwrap()).unwrap() == run);
@@ -182,6 +184,135 @@ fn a_search_has_a_row_of_csv_and_an_event_per_rate() {
     let first: serde_json::Value = serde_json::from_str(steps[0]).unwrap();
     assert_eq!(steps.len(), 36);
     assert_eq!((first["offered"].as_f64(), first["vote"].as_str()), (Some(4000.0), Some("kept")), "{first}");
+}
+
+/// What scripted users look like on a screen; the figures are those of the sample.
+const STEPS: &str = "\
+  step                  reached  share  errors      p50      p99           promised        margin
+  home                    8,904   99 %     0 %  1.10 ms  2.98 ms         p99 < 40ms    ok    93 %
+  search for a product   21,527  239 %  0.20 %  6.30 ms  16.1 ms        p99 < 300ms    ok    95 %
+                                                                        errors < 1%    ok    80 %
+  login                   5,561   62 %   6.4 %  4.17 ms  10.6 ms      errors < 0.1%     ✗  63.7 ×
+                                                                         p99.9 < 1s  open    97 %
+  Σ buying                4,943   55 %   1.2 %  31.0 ms  77.5 ms        p90 < 150ms    ok    73 %
+  cart                    4,960   55 %     0 %  2.89 ms  7.46 ms
+  checkout                4,821   53 %   1.2 %  23.8 ms  64.8 ms         p99 < 50ms     ✗   −30 %
+  all steps              45,773         0.99 %  5.50 ms  31.6 ms     users/s > 1000    ok    50 %
+                                                                  requests/s > 500k     ✗   −64 %
+";
+
+#[test]
+fn users_of_a_script_are_told_step_by_step_with_their_promises() {
+    let text = written(&Text(TextStyle::PLAIN), &sample::scripted());
+    assert!(text.contains(STEPS), "{text}");
+    for part in [
+        "6.9 % of the users gave up before the end of the script, most of them at step `login`",
+        "status 500, expected 200\n                                          POST /login → HTTP/1.1 500 Internal Server Error",
+        "verdict  FAIL",
+    ] {
+        assert!(text.contains(part), "{part} is missing in\n{text}");
+    }
+    let mut few = sample::scripted();
+    let p99 = &mut few.tests[0].users.as_mut().unwrap().steps[0].summaries[2];
+    p99.note = Some("too few samples (900 of 1,000)".to_owned());
+    let text = written(&Text(TextStyle::PLAIN), &few);
+    assert!(text.contains("(2.98 ms)") && text.contains("note  too few samples for p99 of home"), "{text}");
+    let narrow = written(&Text(TextStyle { colour: Colour::Never, width: 80 }), &sample::scripted());
+    assert!(narrow.contains("p99 < 50ms") && narrow.contains("−30 %"), "a promise gives way last\n{narrow}");
+}
+
+#[test]
+fn of_a_long_script_the_first_steps_and_all_together_are_told() {
+    let mut run = sample::scripted();
+    let users = run.tests[0].users.as_mut().unwrap();
+    let step = users.steps[0].clone();
+    users.steps = (0..200).map(|n| fathom_model::StepSummary { name: format!("page {n}"), ..step.clone() }).collect();
+    let text = written(&Text(TextStyle::PLAIN), &run);
+    assert!(text.contains("  page 38 ") && !text.contains("  page 39 "), "{text}");
+    assert!(text.contains("  all steps ") && text.contains("… and 161 more steps"), "{text}");
+    let html = written(&Html, &run);
+    assert!(html.contains("the first 40 steps, 160 more below") && html.contains("page 199"), "the table has them all");
+}
+
+#[test]
+fn the_row_of_users_stands_above_all_others_with_what_was_promised() {
+    let text = written(&Text(TextStyle::PLAIN), &sample::with_script());
+    let app = text.find("\n  app ").expect("a row of the users");
+    assert!(app < text.find("\n  http ").unwrap(), "{text}");
+    let broken = text.lines().find(|line| line.contains("checkout p99")).unwrap();
+    assert!(broken.contains("< 50ms") && broken.contains('✗'), "{broken}");
+    assert!(text.contains("4 more promises"), "those that were kept are counted\n{text}");
+}
+
+#[test]
+fn steps_are_drawn_as_a_funnel_beside_their_times_and_examples_are_only_text() {
+    let mut run = sample::scripted();
+    let html = written(&Html, &run);
+    well_formed(&html);
+    for label in ["how many users came to each step", "how long the steps took"] {
+        assert_eq!(html.matches(&format!("aria-label=\"{label}\"")).count(), 1, "{label}");
+    }
+    assert!(html.contains("class=\"bound lost\"") && html.contains("class=\"bound\""), "kept and broken");
+    assert!(html.contains("&lt;script&gt;alert(1)"), "what a server answered is shown");
+    assert_eq!(html.matches("<script>").count(), 1, "and nothing of it is markup");
+    let users = run.tests[0].users.as_mut().unwrap();
+    let evil = "\u{1b}[2J<img src=x onerror=alert(1)>\u{202e}\"'";
+    evil.clone_into(&mut users.steps[2].name);
+    evil.clone_into(&mut users.steps[2].promises[0].text);
+    users.steps[2].errors.insert(evil.to_owned(), 900);
+    for format in FORMATS.iter().filter(|format| !["json", "ndjson"].contains(&format.name())) {
+        let text = written(*format, &run);
+        assert!(!text.contains(['\u{1b}', '\u{202e}']), "{}", format.name());
+    }
+    let html = written(&Html, &run);
+    well_formed(&html);
+    assert!(!html.contains("<img"));
+}
+
+#[test]
+fn users_of_whom_nothing_came_break_no_format() {
+    let mut run = sample::scripted();
+    let users = run.tests[0].users.as_mut().unwrap();
+    for step in &mut users.steps {
+        *step = fathom_model::StepSummary { name: step.name.clone(), ..fathom_model::StepSummary::default() };
+    }
+    for format in FORMATS {
+        assert!(!written(*format, &run).is_empty(), "{}", format.name());
+    }
+    assert!(written(&Html, &run).contains("No user came to a step in the measured part."));
+    assert!(!written(&Text(TextStyle::PLAIN), &run).contains("NaN"));
+    run.tests[0].users = Some(fathom_model::UsersSummary::default());
+    for format in FORMATS {
+        assert!(!written(*format, &run).is_empty(), "{}", format.name());
+    }
+}
+
+#[test]
+fn steps_have_rows_of_csv_and_an_event_each() {
+    let run = sample::scripted();
+    let text = written(&Csv, &run);
+    let mut rows = csv::Reader::from_reader(text.as_bytes());
+    let header = rows.headers().unwrap().clone();
+    let cell = |record: &csv::StringRecord, column: &str| {
+        record.get(header.iter().position(|name| name == column).unwrap()).unwrap().to_owned()
+    };
+    let records: Vec<csv::StringRecord> = rows.records().map(Result::unwrap).collect();
+    let of = |step: &str, metric: &str| {
+        let found = records.iter().find(|row| cell(row, "step") == step && cell(row, "metric") == metric);
+        found.unwrap_or_else(|| panic!("{step} {metric}"))
+    };
+    assert_eq!(cell(of("checkout", "time_ns_p99"), "limit_value"), "50000000");
+    assert_eq!(cell(of("checkout", "time_ns_p99"), "limit_kind"), "promise");
+    assert_eq!(cell(of("checkout", "time_ns_p50"), "limit_kind"), "");
+    let users = run.tests[0].users.as_ref().unwrap();
+    assert_eq!(cell(of("login", "reached"), "value"), users.steps[2].n_reached.to_string());
+    assert_eq!(cell(of("", "users_per_sec"), "limit_value"), "1000");
+    let lines = written(&Ndjson, &run);
+    let events: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let steps: Vec<&serde_json::Value> = events.iter().filter(|event| event["event"] == "users-step").collect();
+    assert_eq!(steps.len(), users.steps.len());
+    assert_eq!(steps[5]["promises"][0]["outcome"], "fail");
+    assert!(serde_json::from_str::<Run>(lines.lines().last().unwrap()).unwrap() == run);
 }
 
 #[test]
@@ -256,7 +387,7 @@ fn the_page_is_one_file_that_needs_nothing_else() {
 
 #[test]
 fn every_link_of_the_page_leads_somewhere() {
-    for run in [sample::run(), sample::run_of("tcp_stream"), bare()] {
+    for run in [sample::run(), sample::run_of("tcp_stream"), sample::with_script(), bare()] {
         let html = written(&Html, &run);
         for target in html.split("href=\"#").skip(1).map(|rest| rest.split('"').next().unwrap()) {
             assert!(html.contains(&format!("id=\"{target}\"")), "#{target}");

@@ -13,6 +13,7 @@ pub mod epoll;
 mod error;
 pub mod ethtool;
 pub mod limits;
+pub mod lua;
 pub mod namespace;
 pub mod netlink;
 pub mod packet_socket;
@@ -20,6 +21,7 @@ pub mod process;
 pub mod reactor;
 pub mod signal;
 pub mod socket;
+pub mod streams;
 pub mod tcp_info;
 pub mod wire_time;
 

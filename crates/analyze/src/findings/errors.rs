@@ -30,7 +30,14 @@ impl Cause for Errors {
         let records = || seen.test.trials.iter().flat_map(|trial| &trial.records);
         let mut causes: BTreeMap<(&str, &str), u64> = BTreeMap::new();
         for (key, record) in records() {
-            for (cause, n) in &record.errors {
+            // What failed at a step of a script is told with the step.
+            let at_step = |cause: &String| {
+                record
+                    .users
+                    .as_ref()
+                    .is_some_and(|users| users.steps.iter().any(|step| step.errors.contains_key(cause)))
+            };
+            for (cause, n) in record.errors.iter().filter(|(cause, _)| !at_step(cause)) {
                 *causes.entry((host_of(key), cause)).or_default() += n;
             }
         }
@@ -59,7 +66,7 @@ impl Cause for Errors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::Story;
+    use crate::story::{Story, step, visits};
 
     fn with_errors(n: u64) -> Story {
         let mut story = Story::new();
@@ -75,6 +82,18 @@ mod tests {
         assert_eq!(finding.title, "1,000 errors (50 % of all), most often `connect: connection refused`");
         assert_eq!(finding.severity, Severity::HoldsBack);
         assert_eq!(with_errors(2).finding("errors").unwrap().severity, Severity::Remark);
+    }
+
+    #[test]
+    fn what_is_told_with_a_step_is_not_told_again() {
+        let mut story = Story::new();
+        story.users(&[visits((1_000, 0), vec![step("home", (1_000, 50), 10)])]);
+        let record = story.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.errors.insert("status 500, expected 200".to_owned(), 70);
+        assert_eq!(story.finding("errors"), None);
+        let record = story.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.errors.insert("connect: connection refused".to_owned(), 30);
+        assert!(story.finding("errors").unwrap().title.starts_with("30 errors"));
     }
 
     #[test]

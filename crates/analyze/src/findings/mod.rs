@@ -6,6 +6,7 @@ mod core_saturated;
 mod drops;
 mod errors;
 mod flow_limited;
+mod gave_up;
 mod generator_limited;
 mod incomplete;
 mod limit;
@@ -14,7 +15,10 @@ mod notes;
 mod promise_broken;
 mod retransmissions;
 mod steal;
+mod step_errors;
+mod step_time;
 mod unsteady;
+mod users_late;
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -57,6 +61,10 @@ pub const CAUSES: &[&dyn Cause] = &[
     &line::NoLineRate,
     &steal::Steal,
     &unsteady::NoSteadyState,
+    &step_errors::StepErrors,
+    &gave_up::GaveUp,
+    &users_late::UsersLate,
+    &step_time::StepTime,
     &errors::Errors,
     &incomplete::IncompleteTrials,
     &notes::Notes,

@@ -18,7 +18,7 @@ impl Cause for PromiseBroken {
         let finding = |judged: crate::verdict::Judged<'_>| {
             let summary = judged.summary?;
             let value = summary.metric.show(summary.value?);
-            let evidence = Evidence { host: seen.test.from.clone(), counter: summary.metric.name.to_string(), value };
+            let evidence = Evidence { host: seen.test.from.clone(), counter: judged.counter()?, value };
             Some(Finding {
                 id: self.id().to_owned(),
                 short: "not kept".to_owned(),

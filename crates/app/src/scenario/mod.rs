@@ -9,6 +9,7 @@ mod format;
 mod lines;
 mod parse;
 pub mod tree;
+pub mod walk;
 mod write;
 
 pub use check::{check, is_sound};

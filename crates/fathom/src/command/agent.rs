@@ -1,10 +1,11 @@
 //! `fathom agent`: a host of a test, driven over standard streams.
 
-use std::{io, net::IpAddr};
+use std::net::IpAddr;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_fleet::{Destinations, Network, Policy, agent};
 use fathom_model::units::Nanos;
+use fathom_sys::streams;
 
 use crate::{
     exit::{Exit, Screen},
@@ -47,7 +48,11 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         policy,
         tool: wire_up::TOOL.to_owned(),
     };
-    agent::serve(io::stdin(), io::stdout(), equipment)
+    // What a test starts or loads must neither read nor write what is spoken here.
+    let (input, output) = streams::take_standard().map_err(|error| {
+        Screen::new(Exit::Preflight, "cannot keep the standard streams for the controller").because(&error)
+    })?;
+    agent::serve(input, output, equipment)
         .map(|()| Exit::Pass)
         .map_err(|loss| Screen::new(Exit::Incomplete, format!("the controller was lost: {loss}")).into())
 }

@@ -97,6 +97,7 @@ fn blank(plan: &Plan, surroundings: &Surroundings, now: &Zoned) -> anyhow::Resul
             findings: Vec::new(),
             unavailable: None,
             curve: None,
+            users: None,
         })
     });
     Ok(Run {

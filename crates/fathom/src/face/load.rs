@@ -144,11 +144,16 @@ pub(super) fn error_of(text: &str) -> Option<io::Error> {
     (1..=ERRNO_MAX).map(io::Error::from_raw_os_error).find(|error| words(error).eq_ignore_ascii_case(text))
 }
 
+/// The kind of a closed loop without a script.
+pub(super) const CLOSED: &str = "http_closed";
+
 /// A closed loop as a face asks for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Load {
     pub(super) title: String,
-    /// Options of `http_closed`.
+    /// The kind of test: `http_closed`, unless a script says what is asked.
+    pub(super) kind: &'static str,
+    /// Options of that kind.
     pub(super) settings: Settings,
     pub(super) duration: Nanos,
 }
@@ -160,8 +165,8 @@ impl Load {
     fn plan(&self) -> Plan {
         let here = "here".to_owned();
         let test = TestPlan {
-            name: "http_closed".to_owned(),
-            kind: "http_closed".to_owned(),
+            name: self.kind.to_owned(),
+            kind: self.kind.to_owned(),
             from: here.clone(),
             to: None,
             // No tool behind these faces has a warm-up: everything counts.
@@ -224,38 +229,6 @@ pub(super) fn per_second(number: u64, span: Nanos) -> f64 {
     if span == Nanos::ZERO { 0.0 } else { approximate(number) / span.as_secs_f64() }
 }
 
-/// Failures by what was under way, as the tools count them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Failures {
-    /// Of names, connections, proxies and handshakes.
-    pub(super) connect: u64,
-    pub(super) send: u64,
-    /// Of answers, unusable ones included.
-    pub(super) receive: u64,
-    /// Whatever was under way.
-    pub(super) timeout: u64,
-}
-
-impl Failures {
-    pub(super) fn of(record: &Record) -> Self {
-        let mut failures = Self::default();
-        for (what, n) in &record.errors {
-            let place = match what.split_once(':') {
-                Some((_, " timeout")) => &mut failures.timeout,
-                Some(("read" | "parse", _)) => &mut failures.receive,
-                Some(("send", _)) => &mut failures.send,
-                _ => &mut failures.connect,
-            };
-            *place += n;
-        }
-        failures
-    }
-
-    pub(super) fn total(self) -> u64 {
-        self.connect + self.send + self.receive + self.timeout
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -282,7 +255,7 @@ mod tests {
     #[test]
     fn the_plan_of_a_face_is_complete_and_has_no_warm_up() {
         let settings = Settings::default().with("url", "http://127.0.0.1:1/").with("connections", "3");
-        let load = Load { title: "t".to_owned(), settings, duration: Nanos::from_secs(1) };
+        let load = Load { title: "t".to_owned(), kind: CLOSED, settings, duration: Nanos::from_secs(1) };
         let mut plan = load.plan();
         execute::complete(&mut plan).unwrap();
         assert_eq!((plan.rounds, plan.tests[0].warmup.as_str()), (1, "0s"));

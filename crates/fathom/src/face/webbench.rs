@@ -230,7 +230,7 @@ fn load(options: &Options) -> Load {
         settings.set("proxy", format!("http://{host}:{port}"));
     }
     let duration = Nanos::from_secs(options.time);
-    Load { title: format!("webbench {}", options.url), settings, duration }
+    Load { title: format!("webbench {}", options.url), kind: load::CLOSED, settings, duration }
 }
 
 /// What a run of webbench amounts to.

@@ -16,7 +16,7 @@ const INDEX: &str = concat!(
 const LOCATIONS: &str = "location /post { return 200 \"posted\"; } location /error { return 500 \"no\"; }
     location /vary { return 200 \"$connection_requests\"; }";
 
-fn is_installed(tool: &str) -> bool {
+pub(crate) fn is_installed(tool: &str) -> bool {
     let path = env::var("PATH").unwrap_or_default();
     path.split(':').any(|folder| Path::new(folder).join(tool).exists())
 }
@@ -40,7 +40,7 @@ fn tool(stage: &Stage, tool: &str, words: &[&str]) -> Ending {
     stage.spawn(command).ends()
 }
 
-fn face(stage: &Stage, tool: &str, words: &[&str]) -> Ending {
+pub(crate) fn face(stage: &Stage, tool: &str, words: &[&str]) -> Ending {
     stage.fathom([&["as", tool], words].concat())
 }
 
@@ -124,7 +124,6 @@ fn wrk_and_its_face_refuse_in_the_same_words() {
         let [theirs, ours] = [tool(&stage, "wrk", words), face(&stage, "wrk", words)].map(|ending| ending.code(1));
         assert_eq!((ours.stdout, ours.stderr), (theirs.stdout, theirs.stderr), "{words:?}");
     }
-    face(&stage, "wrk", &["-s", "x.lua", "http://127.0.0.1/"]).refused(1, &["scripts come with `fathom app`"]);
 }
 
 /// What follows the lines that each tool says about itself.

@@ -14,6 +14,8 @@ mod evaluation;
 mod faces;
 mod latency;
 mod refusals;
+mod scenarios;
+mod scripts;
 mod search;
 mod served;
 mod truth;

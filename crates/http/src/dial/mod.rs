@@ -83,6 +83,8 @@ impl Route {
 pub struct Dialing {
     /// One for each server, at least one.
     pub routes: Vec<Route>,
+    /// For each URL, in their order, the place of its route.
+    pub places: Vec<u16>,
     /// Whose turn it is among the routes; deals out connections, or arrivals.
     pub rota: Rota,
     /// How answers are read.
@@ -128,7 +130,7 @@ impl Dialing {
         let is_ours = settings.text("url").is_none();
         let plan = if is_ours { &settings.clone().with("insecure", "true") } else { settings };
         let plan = Plan::from(plan, has_tls)?;
-        let servers = targets::by_server(targets);
+        let (servers, places) = targets::by_server(targets);
         let routes: Vec<Route> = servers.iter().map(|server| plan.route(server)).collect::<Result<_, _>>()?;
         let weights: Vec<u64> = routes.iter().map(|route| route.weight).collect();
         let unverified = || Note {
@@ -144,6 +146,7 @@ impl Dialing {
             sources: plan.sources,
             own,
             tls: plan.tls,
+            places,
             routes,
         })
     }

@@ -36,19 +36,23 @@ impl Target {
     }
 }
 
-/// Targets on one server, in the order of their first occurrence.
-pub(super) fn by_server(targets: Vec<Target>) -> Vec<Vec<Target>> {
+/// Targets on one server, in the order of their first occurrence; and for each target, which of the servers is its own.
+pub(super) fn by_server(targets: Vec<Target>) -> (Vec<Vec<Target>>, Vec<u16>) {
     let mut servers: Vec<Vec<Target>> = Vec::new();
-    for target in targets {
+    let places = targets.into_iter().map(|target| {
         let is_same = |other: &Url| {
             (other.scheme, &other.host, other.port) == (target.url.scheme, &target.url.host, target.url.port)
         };
-        match servers.iter_mut().find(|server| is_same(&server[0].url)) {
-            Some(server) => server.push(target),
-            None => servers.push(vec![target]),
-        }
-    }
-    servers
+        let known = servers.iter().position(|server| is_same(&server[0].url));
+        let place = known.unwrap_or_else(|| {
+            servers.push(Vec::new());
+            servers.len() - 1
+        });
+        servers[place].push(target);
+        u16::try_from(place).unwrap_or(u16::MAX)
+    });
+    let places = places.collect();
+    (servers, places)
 }
 
 #[cfg(test)]
@@ -88,8 +92,11 @@ mod tests {
 
     #[test]
     fn targets_on_one_server_share_its_connections() {
-        let servers = by_server(all("http://a/1\nhttps://a/2\n5 http://a:80/3\nhttp://a:81/4").unwrap());
+        let (servers, places) = by_server(all("http://a/1\nhttps://a/2\n5 http://a:80/3\nhttp://a:81/4").unwrap());
         let ports: Vec<_> = servers.iter().map(|server| (server.len(), server[0].url.port)).collect();
-        assert_eq!(ports, [(2, 80), (1, 443), (1, 81)]);
+        assert_eq!(
+            (ports.as_slice(), places.as_slice()),
+            ([(2, 80), (1, 443), (1, 81)].as_slice(), [0, 1, 0, 2].as_slice())
+        );
     }
 }

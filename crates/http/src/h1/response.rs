@@ -15,6 +15,8 @@ pub struct Answer {
     pub persistence: Persistence,
     /// The length of its body on the wire: a body in chunks with their sizes and ends.
     pub body_bytes: u64,
+    /// The length of the interim responses (1xx) before it.
+    pub interim_bytes: u64,
 }
 
 /// Where a response stands after some bytes.
@@ -46,12 +48,14 @@ pub struct ResponseReader {
     /// What has come of a head that is not complete; empty as a rule.
     partial: Vec<u8>,
     answer: Answer,
+    /// The length of the interim responses so far.
+    interim_bytes: u64,
 }
 
 impl Default for ResponseReader {
     fn default() -> Self {
-        let answer = Answer { status: 0, persistence: Persistence::Closes, body_bytes: 0 };
-        Self { state: State::Head, partial: Vec::new(), answer }
+        let answer = Answer { status: 0, persistence: Persistence::Closes, body_bytes: 0, interim_bytes: 0 };
+        Self { state: State::Head, partial: Vec::new(), answer, interim_bytes: 0 }
     }
 }
 
@@ -60,6 +64,7 @@ impl ResponseReader {
     pub fn reset(&mut self) {
         self.state = State::Head;
         self.partial.clear();
+        self.interim_bytes = 0;
     }
 
     /// Takes what was received; after an end it is ready for the next response, which begins behind the bytes used.
@@ -136,9 +141,13 @@ impl ResponseReader {
             return Ok(None);
         };
         self.partial.clear();
-        self.answer = Answer { status: head.status, persistence: head.persistence, body_bytes: 0 };
+        if head.status < 200 {
+            self.interim_bytes += length as u64;
+            return Ok(Some(length - n_before));
+        }
+        let interim_bytes = std::mem::take(&mut self.interim_bytes);
+        self.answer = Answer { status: head.status, persistence: head.persistence, body_bytes: 0, interim_bytes };
         self.state = match head.framing {
-            _ if head.status < 200 => State::Head,
             Framing::Length(length) => State::Counted(length),
             Framing::Chunked => State::Chunked(Chunked::SizeBegin),
             Framing::UntilClose => State::UntilClose,
@@ -176,6 +185,8 @@ mod tests {
                     begun
                 };
                 let Progress::Complete { used, answer } = ended else { panic!("{text} cut at {cut} does not end") };
+                let final_begin = text.rfind("HTTP/1.1 ").unwrap();
+                assert_eq!(answer.interim_bytes, final_begin as u64, "{text} cut at {cut}");
                 assert_eq!((used, answer.status), (if cut < text.len() { second.len() } else { cut }, *status));
             }
         }

@@ -6,7 +6,7 @@ use fathom_engine::{Crew, Error, Session, Test, Until, Worker};
 use fathom_model::{Endpoints, Record, Role, Side, names::count};
 
 use crate::{
-    load::{ADDRESS, allow_connections},
+    lines::{ADDRESS, allow_connections},
     names,
     responder::{Attendant, Responder, ResponderOptions, Served, Tally},
 };

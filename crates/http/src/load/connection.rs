@@ -2,40 +2,20 @@
 
 use fathom_model::units::Nanos;
 
-use crate::{dial::Channel, h1::ResponseReader};
-
-/// What a connection is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
-    /// Without a socket; its turn to connect comes, or it is of no more use.
-    Shut,
-    /// Waiting for an address since then.
-    Resolving(Nanos),
-    /// Connecting since then.
-    Connecting(Nanos),
-    /// Connected since then, and busy with what comes before HTTP: a proxy, TLS.
-    Opening(Nanos),
-    /// Ready for requests.
-    Open,
-}
+use crate::{h1::ResponseReader, lines::Line};
 
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) state: State,
-    pub(super) channel: Channel,
+    pub(super) line: Line,
     pub(super) reader: ResponseReader,
     /// When the answer under way began.
     pub(super) first_byte: Option<Nanos>,
-    /// Which of the servers it is for.
-    pub(super) lane: u16,
     /// The place of the oldest request under way in its part of [`Asked`], and how many there are.
     front: u16,
     pub(super) n_asked: u16,
     /// Whether it stands in the list of free connections, where it may have become busy or shut meanwhile.
     pub(super) is_listed: bool,
-    /// How long it took to come about, until its first answer.
-    pub(super) took: Nanos,
     /// Connects and requests that failed since the last answer.
     pub(super) n_failures: u32,
     /// Requests sent since it was opened.
@@ -43,14 +23,12 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(lane: u16) -> Self {
+    /// To one of the servers.
+    pub(super) fn new(route: u16) -> Self {
         Self {
-            state: State::Shut,
-            channel: Channel::default(),
+            line: Line::new(route),
             reader: ResponseReader::default(),
             first_byte: None,
-            took: Nanos::ZERO,
-            lane,
             front: 0,
             n_asked: 0,
             is_listed: false,
@@ -61,7 +39,6 @@ impl Connection {
 
     /// Ready for the first request on a new socket.
     pub(super) fn begin(&mut self) {
-        self.state = State::Open;
         self.reader.reset();
         (self.first_byte, self.front, self.n_asked, self.n_sent) = (None, 0, 0, 0);
     }

@@ -7,15 +7,9 @@
 
 mod clients;
 mod connection;
-mod fault;
-mod ledger;
-mod outcome;
-mod queue;
-mod target;
-mod waking;
-mod way;
+pub(crate) mod queue;
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use clients::{Clients, Duty};
 use fathom_engine::{
@@ -23,24 +17,16 @@ use fathom_engine::{
     pace::{Arrivals, Process, Profile, Share},
 };
 use fathom_model::{
-    Note, Record, Role, Side,
+    Record, Role,
     names::{count, distribution},
-    units::Nanos,
 };
-use fathom_sys::{
-    limits,
-    reactor::{Epoll, Reactor, StampedEpoll, Uring},
+use fathom_sys::reactor::{Epoll, Reactor, StampedEpoll, Uring};
+
+use crate::{
+    books::{CLOSED_COUNTERS, COUNTERS, Outcome, record},
+    lines::{Target, Way, Which, allow_connections},
+    names,
 };
-use ledger::Books;
-use outcome::{CLOSED_COUNTERS, COUNTERS, Outcome};
-use target::Target;
-use way::{Way, Which};
-
-pub(crate) use self::target::ADDRESS;
-use crate::{dial::Security, names};
-
-/// Descriptors beside those of connections: rings, epolls and bells of the workers, files, standard streams.
-const DESCRIPTORS_MORE: u64 = 256;
 
 /// A schedule of requests, all workers together.
 #[derive(Debug, Clone)]
@@ -59,18 +45,6 @@ pub(crate) struct Load {
     n_workers: u64,
     requests: Option<u64>,
     cores: Vec<usize>,
-}
-
-/// Lets this process have so many connections.
-///
-/// # Errors
-/// The limit of open descriptors is lower and must not be raised.
-pub(crate) fn allow_connections(count: u64) -> Result<(), Error> {
-    let n_descriptors = count + DESCRIPTORS_MORE;
-    limits::allow_descriptors(n_descriptors).map_err(|cause| Error::Unsupported {
-        what: format!("{count} connections are more than this process may have open: {cause}: {}", cause.source),
-        hint: Some(format!("raise the limit (ulimit -n {n_descriptors}, with CAP_SYS_RESOURCE), or ask for fewer")),
-    })
 }
 
 impl Load {
@@ -149,91 +123,15 @@ impl Load {
     }
 
     fn record(&self, conducted: &Conducted<Outcome>) -> Record {
-        let mut record = conducted.record(Side::Initiator);
-        let mut all = Outcome::default();
-        for outcome in &conducted.workers {
-            all.merge(outcome);
-        }
-        if self.target.is_counted {
-            // The number ends the trial, not the time: everything counts from the start on.
-            record.measured_ns = (Nanos::ZERO, conducted.ended());
-        }
-        record.totals.insert(names::UNFINISHED.to_owned(), all.n_unfinished);
-        record.errors = all.faults.iter().map(|(fault, n)| (fault.to_string(), *n)).collect();
-        let mut notes = vec![status_note(&record), bounds_note(&all), discard_note(&all)];
-        let keeping = &self.target.keeping;
-        record.totals.extend(
-            [
-                (count::BYTES_SENT, all.books.n_bytes_sent),
-                (names::BODY_BYTES, all.books.n_bytes_of_bodies),
-                (names::FIRST_BODY_BYTES, keeping.first_body()),
-                (names::LENGTH_MISMATCHES, all.books.n_mismatches),
-            ]
-            .map(|(name, n)| (name.to_owned(), n)),
-        );
-        let Books { head, security, total, .. } = all.books;
-        let security = security.map(|Security { version, cipher }| {
-            [(names::facts::TLS_VERSION, version), (names::facts::TLS_CIPHER, cipher)]
-                .map(|(name, text)| (name, text.to_owned()))
-        });
-        let head = head.map(|head| (names::facts::HEAD, head));
-        let facts = security.into_iter().flatten().chain(head);
-        record.facts.extend(facts.map(|(name, text)| (name.to_owned(), text)));
-        let mut distributions = vec![
-            (names::TOTAL_TIME, total),
-            (names::WORKER_RATE, conducted.worker_rates().clone()),
-            (distribution::SERVICE_TIME, all.service),
-            (distribution::CONNECT_TIME, all.connect),
-            (distribution::FIRST_BYTE, all.first_byte),
-            (distribution::DOWNLOAD_TIME, all.download),
-        ];
-        let seldom = [
-            (distribution::DNS_TIME, all.resolve),
-            (distribution::PROXY_TIME, all.proxy),
-            (distribution::TLS_TIME, all.tls),
-        ];
-        distributions.extend(seldom.into_iter().filter(|(_, times)| times.count() > 0));
+        let mut all = Outcome::merged(&conducted.workers);
+        let (response, lag) = (mem::take(&mut all.response), mem::take(&mut all.lag));
+        let n_not_started = all.n_not_started;
+        let mut record = record(conducted, all, (&self.target, &self.way));
         if self.schedule.is_some() {
-            record.totals.insert(names::NOT_STARTED.to_owned(), all.n_not_started);
-            distributions.extend([(distribution::RESPONSE_TIME, all.response), (distribution::SCHEDULE_LAG, all.lag)]);
+            record.totals.insert(names::NOT_STARTED.to_owned(), n_not_started);
+            let times = [(distribution::RESPONSE_TIME, response), (distribution::SCHEDULE_LAG, lag)];
+            record.distributions.extend(times.map(|(name, times)| (name.to_owned(), times)));
         }
-        record.distributions = distributions.into_iter().map(|(name, all)| (name.to_owned(), all)).collect();
-        record.notes.extend(notes.drain(..).flatten().chain(self.target.dialing.notes.iter().cloned()));
-        record.notes.push(self.way.note.clone());
         record
     }
-}
-
-/// Says so when a server answered fast, but not with what was asked for.
-fn status_note(record: &Record) -> Option<Note> {
-    let others = names::STATUS[1..].iter().map(|name| (name, record.totals[*name])).filter(|(_, n)| *n > 0);
-    let others: Vec<String> = others.map(|(name, n)| format!("{n} × {}", name.trim_start_matches("status_"))).collect();
-    (!others.is_empty()).then(|| Note {
-        id: "http-status".to_owned(),
-        text: format!(
-            "of {} answers not all were 2xx: {}; they count as answered, and may be cheaper than what was asked for",
-            record.totals[count::REQUESTS],
-            others.join(", ")
-        ),
-    })
-}
-
-/// Says so when times are lower bounds, because nobody waited for the answer.
-fn bounds_note(all: &Outcome) -> Option<Note> {
-    (all.n_bounds > 0).then(|| Note {
-        id: "waited-in-vain".to_owned(),
-        text: "requests without an answer in time are among the latencies with the time that they were waited for: \
-               their true latency is longer"
-            .to_owned(),
-    })
-}
-
-/// Says so when bodies were not copied, which is less work than a client does that looks at them.
-fn discard_note(all: &Outcome) -> Option<Note> {
-    all.has_discarded.then(|| Note {
-        id: "bodies-discarded".to_owned(),
-        text:
-            "large bodies were thrown away in the kernel without being copied: a client that reads them does more work"
-                .to_owned(),
-    })
 }

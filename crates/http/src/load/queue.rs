@@ -14,11 +14,11 @@ use fathom_model::units::Nanos;
 use crate::dial::Rota;
 
 /// A start this much later than intended is late: it is what our own pacing stays below in 99 of 100 starts.
-pub(super) const LATE: Nanos = Nanos::from_micros(50);
+pub(crate) const LATE: Nanos = Nanos::from_micros(50);
 
 /// Whether a request that becomes due can be started at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Free {
+pub(crate) enum Free {
     /// A connection has nothing to do.
     Some,
     /// All are busy, or there is none yet.
@@ -27,7 +27,7 @@ pub(super) enum Free {
 
 /// Why a start was late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Late {
+pub(crate) enum Late {
     /// The request waited for a connection.
     NoConnection,
     /// A connection was free, and the worker came too late.
@@ -36,22 +36,22 @@ pub(super) enum Late {
 
 /// The start of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Start {
+pub(crate) struct Start {
     /// When it was to be, since the start of the trial.
-    pub(super) intended: Nanos,
+    pub(crate) intended: Nanos,
     /// How much later it is.
-    pub(super) lag: Nanos,
+    pub(crate) lag: Nanos,
     /// Whose fault it is that it is late.
-    pub(super) late: Option<Late>,
+    pub(crate) late: Option<Late>,
 }
 
 /// Those arrivals of a worker that are for one of its servers.
 #[derive(Debug, Clone)]
-pub(super) struct Share {
-    pub(super) arrivals: Take<Arrivals>,
+pub(crate) struct Share {
+    pub(crate) arrivals: Take<Arrivals>,
     /// Whose turn it is among the servers, and which of them is meant.
-    pub(super) rota: Rota,
-    pub(super) lane: usize,
+    pub(crate) rota: Rota,
+    pub(crate) lane: usize,
 }
 
 impl Iterator for Share {
@@ -67,30 +67,30 @@ impl Iterator for Share {
     }
 }
 
-/// The requests that are due and not yet started.
+/// The requests, or the users, that are due and not yet started.
 #[derive(Debug)]
-pub(super) struct Queue {
-    ahead: Peekable<Share>,
-    behind: Share,
+pub(crate) struct Queue<I: Iterator<Item = Nanos> = Share> {
+    ahead: Peekable<I>,
+    behind: I,
     n_due: u64,
     n_started: u64,
     /// The numbers of the requests that became due while connections were free and the worker did not look.
     overslept: Range<u64>,
 }
 
-impl Queue {
+impl<I: Iterator<Item = Nanos> + Clone> Queue<I> {
     /// The queue before the first arrival.
-    pub(super) fn new(share: Share) -> Self {
-        Self { ahead: share.clone().peekable(), behind: share, n_due: 0, n_started: 0, overslept: 0..0 }
+    pub(crate) fn new(arrivals: I) -> Self {
+        Self { ahead: arrivals.clone().peekable(), behind: arrivals, n_due: 0, n_started: 0, overslept: 0..0 }
     }
 
     /// When the next request becomes due that was not noticed yet; nothing when none will.
-    pub(super) fn next_due(&mut self) -> Option<Nanos> {
+    pub(crate) fn next_due(&mut self) -> Option<Nanos> {
         self.ahead.peek().copied()
     }
 
     /// Takes note of what has become due by `elapsed`; how much that is.
-    pub(super) fn notice(&mut self, elapsed: Nanos, free: Free) -> u64 {
+    pub(crate) fn notice(&mut self, elapsed: Nanos, free: Free) -> u64 {
         let before = self.n_due;
         let is_ours = self.waiting() == 0 && free == Free::Some;
         let mut n_late = 0;
@@ -106,12 +106,12 @@ impl Queue {
     }
 
     /// How many requests are due and not started.
-    pub(super) fn waiting(&self) -> u64 {
+    pub(crate) fn waiting(&self) -> u64 {
         self.n_due - self.n_started
     }
 
     /// Starts the request that has been due for longest.
-    pub(super) fn start(&mut self, elapsed: Nanos) -> Option<Start> {
+    pub(crate) fn start(&mut self, elapsed: Nanos) -> Option<Start> {
         if self.waiting() == 0 {
             return None;
         }
@@ -124,7 +124,7 @@ impl Queue {
     }
 
     /// The intended starts of those that wait, which will never be started.
-    pub(super) fn rest(self) -> impl Iterator<Item = Nanos> {
+    pub(crate) fn rest(self) -> impl Iterator<Item = Nanos> {
         let n_waiting = usize::try_from(self.waiting()).unwrap_or(usize::MAX);
         self.behind.take(n_waiting)
     }

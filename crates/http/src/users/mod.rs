@@ -3,8 +3,13 @@
 //! The engine moves bytes, follows answers and takes the times; [`Users`] decide. Both run in one thread, and each worker has
 //! users of its own: nothing is shared. Knows no language in which users are written.
 
+mod answers;
 mod coming;
+mod connection;
 mod crowd;
+mod gathering;
+mod hall;
+mod literals;
 mod options;
 
 use fathom_model::units::Nanos;

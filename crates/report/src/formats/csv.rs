@@ -1,8 +1,8 @@
-//! One row per test and metric, for spreadsheets and scripts.
+//! One row per test, step and metric, for spreadsheets and scripts.
 
 use std::io;
 
-use fathom_model::{Limit, Run, Summary, TestRun, Unit, search::CurvePoint};
+use fathom_model::{JudgedPromise, Limit, LimitKind, Run, Summary, TestRun, Unit, search::CurvePoint};
 
 use crate::{Format, clean::one_line};
 
@@ -11,7 +11,7 @@ use crate::{Format, clean::one_line};
 pub struct Csv;
 
 /// The columns; `value` and its interval are in the unit that ends the metric's name and stands in `unit`.
-const COLUMNS: [&str; 21] = [
+const COLUMNS: [&str; 22] = [
     "run",
     "started",
     "test",
@@ -33,6 +33,7 @@ const COLUMNS: [&str; 21] = [
     "limit_used_ratio",
     "note",
     "offered",
+    "step",
 ];
 
 impl Format for Csv {
@@ -51,7 +52,7 @@ impl Format for Csv {
             for summary in &test.summaries {
                 rows.write_record(row(run, test, Some(summary)))?;
             }
-            for row in curve_rows(run, test) {
+            for row in curve_rows(run, test).into_iter().chain(step_rows(run, test)) {
                 rows.write_record(row)?;
             }
             if test.summaries.is_empty() {
@@ -89,6 +90,7 @@ fn row(run: &Run, test: &TestRun, summary: Option<&Summary>) -> Vec<String> {
         number(limit.and_then(|limit| limit.used)),
         note.map(words).unwrap_or_default(),
         String::new(),
+        String::new(),
     ]
 }
 
@@ -115,6 +117,52 @@ fn curve_rows(run: &Run, test: &TestRun) -> Vec<Vec<String>> {
         values.into_iter().filter(|(.., value)| value.is_some()).map(row).collect::<Vec<_>>()
     };
     curve.points.iter().flat_map(of_point).collect()
+}
+
+/// What users did: the values of the script, then those of each step with how many reached it.
+fn step_rows(run: &Run, test: &TestRun) -> Vec<Vec<String>> {
+    let Some(users) = &test.users else { return Vec::new() };
+    let mut rows: Vec<Vec<String>> = users.summaries.iter().map(|summary| row(run, test, Some(summary))).collect();
+    for (row, summary) in rows.iter_mut().zip(&users.summaries) {
+        promised(row, (&users.promises, summary));
+    }
+    for step in &users.steps {
+        let counted = |metric: &str, unit: Unit, value: Option<String>| {
+            let mut row = row(run, test, None);
+            (row[7], row[8], row[9]) = (metric.to_owned(), serialised(&unit), value.unwrap_or_default());
+            row
+        };
+        let mut of_step = vec![
+            counted("reached", Unit::Count, Some(step.n_reached.to_string())),
+            counted("passed", Unit::Count, Some(step.n_passed.to_string())),
+            counted("reached_ratio", Unit::Ratio, step.reached_ratio.map(|share| share.to_string())),
+        ];
+        for summary in &step.summaries {
+            let mut row = row(run, test, Some(summary));
+            promised(&mut row, (&step.promises, summary));
+            of_step.push(row);
+        }
+        for row in &mut of_step {
+            row[21] = words(&step.name);
+        }
+        rows.extend(of_step);
+    }
+    rows
+}
+
+/// The promise of a value as its limit; of several the one that is not kept, or that leaves least room.
+fn promised(row: &mut [String], (promises, summary): (&[JudgedPromise], &Summary)) {
+    let about = promises.iter().filter(|promise| promise.metric.as_deref() == Some(&*summary.metric.name));
+    let room = |promise: &&JudgedPromise| promise.margin.unwrap_or(f64::NEG_INFINITY);
+    let nearest = about.min_by(|a, b| room(a).total_cmp(&room(b)));
+    // A metric of the test may have the same name, whose limit is not this one's.
+    (row[16], row[17], row[18]) = (String::new(), String::new(), String::new());
+    if let Some(promise) = nearest {
+        row[16] = serialised(&LimitKind::Promise);
+        row[17] = number(promise.bound);
+        row[18] =
+            number(summary.value.zip(promise.bound).filter(|(_, bound)| *bound > 0.0).map(|(v, bound)| v / bound));
+    }
 }
 
 fn number(value: Option<impl ToString>) -> String {

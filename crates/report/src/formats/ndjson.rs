@@ -5,7 +5,7 @@ use std::{
     io::{self, Write as _},
 };
 
-use fathom_model::{Limit, Run, Summary, TestRun, Trial, search::SearchTrial, units::Nanos};
+use fathom_model::{Limit, Run, StepSummary, Summary, TestRun, Trial, search::SearchTrial, units::Nanos};
 use serde::Serialize;
 
 use crate::Format;
@@ -44,6 +44,15 @@ pub enum Event<'a> {
         /// What it says of the rate.
         #[serde(flatten)]
         trial: &'a SearchTrial,
+    },
+    /// One step or transaction of the script of a test.
+    #[serde(rename = "users-step")]
+    UsersStep {
+        /// The test's name.
+        test: &'a str,
+        /// What users did there.
+        #[serde(flatten)]
+        step: &'a StepSummary,
     },
     /// One test with its values.
     Test {
@@ -139,6 +148,9 @@ impl Format for Ndjson {
             steps.sort_by_key(|(_, trial)| trial.n);
             for (offered, trial) in steps {
                 Event::step(&test.name, offered, trial).write(out)?;
+            }
+            for step in test.users.iter().flat_map(|users| &users.steps) {
+                Event::UsersStep { test: &test.name, step }.write(out)?;
             }
             Event::test(test).write(out)?;
         }

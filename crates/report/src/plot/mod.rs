@@ -4,6 +4,7 @@
 
 pub(crate) mod balance;
 pub(crate) mod curve;
+pub(crate) mod funnel;
 pub(crate) mod heat;
 pub(crate) mod percentiles;
 mod scale;

@@ -123,7 +123,8 @@ fn marks(n_most: u64) -> Vec<(&'static str, f64)> {
     all.into_iter().filter(reached).collect()
 }
 
-fn time(ns: f64) -> String {
+/// A tick of an axis of time, in the unit that suits it.
+pub(super) fn time(ns: f64) -> String {
     let (size, unit) = magnitude(Unit::Nanos, ns);
     format!("{} {unit}", label(ns / size))
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Better, Confidence, Conservation, Derivation, Environment, Evidence, Finding, Histogram, HostRecord, Layer, Limit,
-    LimitKind, Metric, NextStep, Note, Plan, Record, Run, Settings, Severity, Side, Summary, TestPlan, TestRun,
-    Timeline, Trial, Unit, Verdict,
+    Better, Confidence, Conservation, Derivation, Environment, Evidence, Example, Finding, Histogram, HostRecord,
+    Layer, Limit, LimitKind, Metric, NextStep, Note, Plan, Record, Run, Settings, Severity, Side, StepKind, StepRecord,
+    Summary, TestPlan, TestRun, Timeline, Trial, Unit, UsersRecord, Verdict, Visits,
     finding::Outcome,
     names::{count, distribution, host as counter, tcp},
     plan::Reach,
@@ -239,6 +239,7 @@ fn test(shape: &Shape) -> TestRun {
         findings: Vec::new(),
         unavailable: None,
         curve: None,
+        users: None,
     }
 }
 
@@ -580,5 +581,156 @@ pub(crate) fn searched() -> Run {
     let limit = Summary { value: Some(LIMIT.0), confidence, trials: Vec::new(), ..summary(limit, LIMIT.0, 0.0, 1) };
     test.summaries.insert(0, limit);
     test.curve = Some(curve);
+    run
+}
+
+/// What happens at a step of the sample's script.
+struct Scripted {
+    name: &'static str,
+    kind: StepKind,
+    /// Of the visits that begin.
+    reached: f64,
+    median: f64,
+    errors: &'static [(&'static str, f64)],
+    promises: &'static [&'static str],
+}
+
+const SCRIPT: [Scripted; 6] = [
+    Scripted {
+        name: "home",
+        kind: StepKind::Step,
+        reached: 1.0,
+        median: 1_100_000.0,
+        errors: &[],
+        promises: &["p99 < 40ms"],
+    },
+    Scripted {
+        name: "search for a product",
+        kind: StepKind::Step,
+        reached: 2.4,
+        median: 6_300_000.0,
+        errors: &[("no answer within 500 ms", 0.002)],
+        promises: &["p99 < 300ms", "errors < 1%"],
+    },
+    Scripted {
+        name: "login",
+        kind: StepKind::Step,
+        reached: 0.62,
+        median: 4_200_000.0,
+        errors: &[("status 500, expected 200", 0.06), ("`token` is not in the answer", 0.004)],
+        promises: &["errors < 0.1%", "p99.9 < 1s"],
+    },
+    Scripted {
+        name: "buying",
+        kind: StepKind::Transaction,
+        reached: 0.55,
+        median: 31_000_000.0,
+        errors: &[("checkout: status 503, expected 201", 0.012)],
+        promises: &["p90 < 150ms"],
+    },
+    Scripted { name: "cart", kind: StepKind::Step, reached: 0.55, median: 2_900_000.0, errors: &[], promises: &[] },
+    Scripted {
+        name: "checkout",
+        kind: StepKind::Step,
+        reached: 0.54,
+        median: 24_000_000.0,
+        errors: &[("status 503, expected 201", 0.012)],
+        promises: &["p99 < 50ms"],
+    },
+];
+
+fn step_record(step: &Scripted, visits: f64, noise: &mut Noise) -> StepRecord {
+    let n_reached = rounded(visits * step.reached * noise.near(0.02));
+    let errors: BTreeMap<String, u64> = step
+        .errors
+        .iter()
+        .map(|(cause, share)| ((*cause).to_owned(), rounded(approximate(n_reached) * share)))
+        .filter(|(_, n)| *n > 0)
+        .collect();
+    let n_passed = n_reached - errors.values().sum::<u64>();
+    let mut times = Histogram::new();
+    for _ in 0..n_passed {
+        let tail = 1.0 / (1.0 - noise.next().min(0.999_8));
+        times.record(rounded(step.median * 0.8 * noise.near(0.3) * (1.0 + 0.14 * tail.powf(0.6))));
+    }
+    let example = |cause: &String| Example {
+        cause: cause.clone(),
+        at_ns: Nanos::from_millis(731),
+        request: format!(
+            "POST /{} HTTP/1.1\r\nHost: shop.test\r\nAuthorization: Bearer ••••••\r\nContent-Type: application/json\r\n\r\n{{\"user\":\"anna\",\"pass\":\"••••••\"}}",
+            step.name
+        ),
+        answer: if cause.starts_with("no answer") {
+            String::new()
+        } else {
+            "HTTP/1.1 500 Internal Server Error\r\nContent-Type: text/html\r\n\r\n<!DOCTYPE html><title>Error</title><script>alert(1)</script><p>The pool of database connections is exhausted (64 of 64 in use). Trace 7f3a9c00d1."
+                .to_owned()
+        },
+    };
+    StepRecord {
+        name: step.name.to_owned(),
+        kind: step.kind,
+        n_reached,
+        n_passed,
+        examples: errors.keys().map(example).collect(),
+        errors,
+        times,
+        promises: step.promises.iter().map(|text| (*text).to_owned()).collect(),
+    }
+}
+
+/// A run of scripted users, analysed: a shop whose login fails now and then.
+pub(crate) fn scripted() -> Run {
+    const VISITS: f64 = 3_000.0;
+    let mut run = run_of("http");
+    (run.findings, run.verdict.reasons) = (Vec::new(), Vec::new());
+    "fathom app run shop.scenario http://10.0.0.2/".clone_into(&mut run.command);
+    "shop.scenario against web-1".clone_into(&mut run.plan.title);
+    run.plan.rounds = 3;
+    let test = &mut run.tests[0];
+    (test.layer, test.limits) = (Layer::App, Vec::new());
+    test.findings.clear();
+    for (text, into) in
+        [("shop", &mut test.name), ("shop.scenario, 1,500 users/s", &mut test.title), ("app_scenario", &mut test.kind)]
+    {
+        text.clone_into(into);
+    }
+    test.options.set("file", "shop.scenario");
+    test.trials.truncate(3);
+    for trial in &mut test.trials {
+        let mut noise = Noise(u64::from(trial.round) * 104_729 + 11);
+        let record = trial.records.get_mut("gen-1").expect("the sample has a client");
+        record.errors.clear();
+        let n = rounded(VISITS * noise.near(0.01));
+        let steps = SCRIPT.iter().map(|step| step_record(step, approximate(n), &mut noise)).collect();
+        let measured = Visits { n_begun: n, n_finished: n * 54 / 100, n_gave_up: n * 4 / 100 };
+        record.users = Some(UsersRecord {
+            n_started: n + 600,
+            n_finished: n * 6 / 10,
+            n_gave_up: n * 5 / 100,
+            n_most: 412,
+            measured: Some(measured),
+            promises: vec!["users/s > 1000".to_owned(), "requests/s > 500k".to_owned()],
+            steps,
+        });
+    }
+    let from = Derivation::Rate { side: Side::Initiator, counter: count::REQUESTS.into() };
+    let kept = metric("requests_per_sec", "requests", Unit::RequestsPerSec, from);
+    let median = test.summaries[1].metric.clone();
+    let context = fathom_analyze::Context {
+        metrics: BTreeMap::from([("app_scenario".to_owned(), vec![kept, median])]),
+        ..fathom_analyze::Context::default()
+    };
+    run.plan.tests.clear();
+    fathom_analyze::analyze(&mut run, &context);
+    run
+}
+
+/// The evaluation with the users of a script as its top row.
+pub(crate) fn with_script() -> Run {
+    let (mut run, scripted) = (run(), scripted());
+    run.tests.insert(0, scripted.tests.into_iter().next().expect("the sample has its test"));
+    run.findings.extend(scripted.findings);
+    run.verdict = scripted.verdict;
     run
 }

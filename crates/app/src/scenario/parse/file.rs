@@ -433,7 +433,7 @@ fn promise(cursor: &mut Cursor<'_>, node: &Node) -> Result<Promise, Fault> {
         let (value, before) = (value.trim(), term[..at].trim());
         let (of, metric) = before.rsplit_once(' ').map_or((None, before), |(of, metric)| (Some(of), metric));
         let is_metric =
-            !metric.is_empty() && metric.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+            !metric.is_empty() && metric.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-/".contains(&byte));
         let is_value = value.starts_with(|c: char| c.is_ascii_digit());
         if !is_value || !is_metric || !["<", "<=", ">", ">=", "≤", "≥"].contains(&relation) {
             return Err(wrong(term));

@@ -3,6 +3,9 @@
 mod check;
 mod format;
 mod import;
+mod run;
+mod scenario;
+mod r#try;
 
 use std::{
     fs::File,
@@ -25,6 +28,13 @@ struct Command {
 
 /// In the order in which one comes to need them.
 const COMMANDS: &[Command] = &[
+    Command { name: "run", about: "Run a scenario or a script against a target", shape: run::shape, run: run::run },
+    Command {
+        name: "try",
+        about: "Send one user through a scenario, and show every request and answer",
+        shape: r#try::shape,
+        run: r#try::run,
+    },
     Command {
         name: "check",
         about: "Say what is wrong with scenarios, and how to mend it",

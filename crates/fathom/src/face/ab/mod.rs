@@ -18,8 +18,9 @@ use std::{
 };
 
 use fathom_engine::Live;
-use fathom_http::names::{
-    BODY_BYTES, CLOSED_BY_SERVER, FIRST_BODY_BYTES, LENGTH_MISMATCHES, STATUS, TOTAL_TIME, facts,
+use fathom_http::{
+    failures::Failures,
+    names::{BODY_BYTES, CLOSED_BY_SERVER, FIRST_BODY_BYTES, LENGTH_MISMATCHES, STATUS, TOTAL_TIME, facts},
 };
 use fathom_model::{
     Histogram, Record,
@@ -31,7 +32,7 @@ use table::Times;
 use tempfile::TempDir;
 use text::{Failed, Outcome};
 
-use super::load::{self, Failures, Load, Refusal, Target};
+use super::load::{self, Load, Refusal, Target};
 use crate::exit::Exit;
 
 /// ab has no bound of its own for a number of requests; everything here has one.
@@ -75,7 +76,7 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
     let measured = load.measure(heartbeat.as_ref().map(Heartbeat::watcher))?;
     let record = measured.record()?;
     load::say(&request::shown(&options, record))?;
-    let failures = Failures::of(record);
+    let failures = Failures::of(&record.errors);
     if failures.total() > 0 && !options.goes_on {
         return Ok(given_up(record, failures));
     }
@@ -201,6 +202,7 @@ fn given_up(record: &Record, failures: Failures) -> Exit {
 fn load(options: &Options, spill: Option<&Path>) -> anyhow::Result<Load> {
     let seconds = options.time.filter(|seconds| *seconds > 0);
     Ok(Load {
+        kind: load::CLOSED,
         title: format!("ab {}", options.address.url()),
         settings: request::settings(options, spill)?,
         duration: seconds.map_or(DURATION_MAX, Nanos::from_secs).min(DURATION_MAX),
@@ -250,7 +252,7 @@ fn files(options: &Options, outcome: &Outcome, spill: Option<&Path>) -> anyhow::
 fn outcome(options: &Options, record: &Record) -> Outcome {
     let total = |name: &str| record.totals.get(name).copied().unwrap_or(0);
     let fact = |name: &str| record.facts.get(name).map(String::as_str);
-    let failures = Failures::of(record);
+    let failures = Failures::of(&record.errors);
     let failed = Failed {
         connect: failures.connect,
         receive: failures.receive,

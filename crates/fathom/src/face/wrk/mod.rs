@@ -1,9 +1,10 @@
-//! The face of wrk: closed loop over keep-alive connections, without its scripts.
+//! The face of wrk: closed loop over keep-alive connections, with its scripts.
 //!
 //! Latency is the service time as it was measured. wrk adds samples that never were (its answer to coordinated omission), which
 //! this face does not.
 
 mod options;
+mod script;
 mod text;
 mod units;
 
@@ -11,7 +12,7 @@ use fathom_model::{Settings, units::Nanos};
 use options::Options;
 
 use super::load::{self, Load, Refusal, Target};
-use crate::exit::{Exit, Screen};
+use crate::exit::Exit;
 
 /// wrk's exit code for whatever is wrong before the run.
 const FAILED: Exit = Exit::Of(1);
@@ -27,10 +28,6 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
         Ok(options) => options,
         Err(said) => return refuse(said.as_deref()),
     };
-    if options.script.is_some() {
-        let screen = Screen::new(FAILED, "this face of wrk runs no scripts: scripts come with `fathom app`");
-        return Err(screen.line("use", "wrk without -s for one fixed request").into());
-    }
     let Some(target) = Target::of(&options.url) else {
         return refuse(Some(&format!("invalid URL: {}", options.url)));
     };
@@ -46,9 +43,16 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
             return Ok(FAILED);
         }
     }
-    load::say(&text::head(&options))?;
-    let measured = load(&options).measure(None)?;
-    load::say(&text::body(&text::Outcome::of(measured.record()?), &options))?;
+    let load = load(&options);
+    let measured = match &options.script {
+        Some(path) => script::measure(script::with(load, path, &options.args)?, &options)?,
+        None => {
+            load::say(&text::head(&options))?;
+            let measured = load.measure(None)?;
+            load::say(&text::body(&text::Outcome::of(measured.record()?), &options))?;
+            measured
+        }
+    };
     extras.add(&measured)?;
     // wrk ends well on ctrl-C, with what it has measured so far.
     Ok(Exit::Pass)
@@ -73,5 +77,10 @@ fn load(options: &Options) -> Load {
     if !options.headers.is_empty() {
         settings.set("header", options.headers.join("\n"));
     }
-    Load { title: format!("wrk {}", options.url), settings, duration: Nanos::from_secs(options.duration) }
+    Load {
+        title: format!("wrk {}", options.url),
+        kind: load::CLOSED,
+        settings,
+        duration: Nanos::from_secs(options.duration),
+    }
 }

@@ -57,6 +57,8 @@ pub(super) struct Options {
     pub(super) latency: bool,
     pub(super) script: Option<String>,
     pub(super) url: String,
+    /// The words behind the URL, for the script.
+    pub(super) args: Vec<String>,
 }
 
 /// What a command line amounts to.
@@ -85,24 +87,25 @@ fn read_all(words: &[String], version: &mut bool) -> Result<Options, Option<Stri
         latency: false,
         script: None,
         url: String::new(),
+        args: Vec::new(),
     };
     let mut urls = Vec::new();
     for item in SYNTAX.parse(words) {
         match item {
             Item::Option(letter, value) => option(&mut options, letter, value.unwrap_or_default(), version)?,
-            // Further operands are a script's arguments.
             Item::Operand(word) => urls.push(word),
             Item::Fault(text) => return Err(Some(format!("wrk: {text}"))),
         }
     }
-    let Some(url) = urls.into_iter().next() else { return Err(None) };
+    let mut urls = urls.into_iter();
+    let Some(url) = urls.next() else { return Err(None) };
     if options.threads == 0 || options.duration == 0 {
         return Err(None);
     }
     if options.connections == 0 || options.connections < options.threads {
         return Err(Some("number of connections must be >= threads".to_owned()));
     }
-    Ok(Options { url, ..options })
+    Ok(Options { url, args: urls.collect(), ..options })
 }
 
 fn option(options: &mut Options, letter: char, value: String, version: &mut bool) -> Result<(), Option<String>> {
@@ -142,14 +145,16 @@ mod tests {
             latency: true,
             script: None,
             url: "http://a/".to_owned(),
+            args: Vec::new(),
         };
         let lines = [
             "-t4 -c1k -d2m -T3 -L -H A:_b -H C:_d:e -H x:y http://a/",
             "http://a/ --threads=4 --connections 1K --duration 2m --timeout 3s --latency --header A:_b --header=C:_d:e other",
             "-Lt 4 -c 1000 -d 120 --timeo 3 -HA:_b -H C:_d:e -- http://a/ argument",
         ];
-        for line in lines {
-            assert_eq!(reading(line), Reading { version: false, asked: Ok(expected.clone()) }, "{line}");
+        for (line, argument) in lines.into_iter().zip([None, Some("other"), Some("argument")]) {
+            let expected = Options { args: argument.into_iter().map(str::to_owned).collect(), ..expected.clone() };
+            assert_eq!(reading(line), Reading { version: false, asked: Ok(expected) }, "{line}");
         }
         let defaults = reading("u").asked.unwrap();
         let shown = (defaults.connections, defaults.threads, defaults.duration, defaults.timeout);

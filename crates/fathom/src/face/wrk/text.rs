@@ -2,7 +2,11 @@
 
 use std::fmt::Write as _;
 
-use fathom_http::names::{STATUS, WORKER_RATE};
+use fathom_app::lua::BATCH_TIME;
+use fathom_http::{
+    failures::Failures,
+    names::{STATUS, WORKER_RATE},
+};
 use fathom_model::{
     Histogram, Record,
     names::{count, distribution},
@@ -13,7 +17,7 @@ use super::{
     options::Options,
     units::{binary, column, metric, time_s, time_us},
 };
-use crate::face::load::{self, Failures};
+use crate::face::load;
 
 /// A row of the table of threads.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -72,7 +76,8 @@ impl Outcome {
     pub(super) fn of(record: &Record) -> Self {
         let none = Histogram::new();
         let named = |name: &str| record.distributions.get(name).unwrap_or(&none);
-        let latency = named(distribution::SERVICE_TIME);
+        // wrk takes one time for all that was sent together.
+        let latency = record.distributions.get(BATCH_TIME).unwrap_or_else(|| named(distribution::SERVICE_TIME));
         let percentile = |percent: f64| {
             let rank = rounded((percent / 100.0 * approximate(latency.count()) + 0.5).round());
             let ns = latency.value_at_rank(rank.min(latency.count())).unwrap_or(0);
@@ -87,7 +92,7 @@ impl Outcome {
             n_requests,
             n_bytes: within(count::BYTES_RECEIVED).0,
             span,
-            failures: Failures::of(record),
+            failures: Failures::of(&record.errors),
             n_refused: STATUS[2..].iter().map(|name| within(name).0).sum(),
         }
     }
@@ -146,6 +151,7 @@ mod tests {
             latency,
             script: None,
             url: "http://127.0.0.1:18480/".to_owned(),
+            args: Vec::new(),
         }
     }
 

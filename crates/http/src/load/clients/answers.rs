@@ -6,27 +6,26 @@ use fathom_model::units::Nanos;
 use fathom_sys::reactor::{Piece, Reactor};
 
 use super::{
-    Agenda, Answer, Cause, Clients, Counter, DISCARD_MIN, End, Entry, Error, Fault, HeadReader, Malformed,
-    PAUSE_DOUBLINGS, PAUSE_MIN, Persistence, Progress, SWEEP, Stage, State, token,
+    Agenda, Cause, Clients, Counter, DISCARD_MIN, End, Entry, Error, Fault, HeadReader, Malformed, Outcome,
+    Persistence, Progress, Stage, pause, token,
 };
-use crate::{dial, load::outcome::Outcome};
 
 impl<R: Reactor> Clients<'_, R> {
     /// What has arrived, plain or not.
     pub(super) fn received(&mut self, idx: usize, piece: Piece, at: Nanos) {
-        if !self.connections[idx].channel.is_plain() {
+        self.accounts.add(Counter::BytesReceived, self.board.reactor.bytes(&piece).len() as u64);
+        if !self.connections[idx].line.channel.is_plain() {
             return self.take(idx, piece, at);
         }
-        self.worker.add(Counter::BytesReceived as usize, self.reactor.bytes(&piece).len() as u64);
         let outcome = self.follow(idx, Some(&piece), at);
-        self.reactor.release(piece);
+        self.board.reactor.release(piece);
         self.followed(idx, outcome, at);
         self.discard_rest(idx);
     }
 
     /// What a channel has decrypted.
     pub(super) fn decrypted(&mut self, idx: usize, at: Nanos) {
-        if !self.desk.plain().is_empty() && self.connections[idx].state == State::Open {
+        if !self.board.desk.plain().is_empty() && self.connections[idx].line.is_open() {
             let outcome = self.follow(idx, None, at);
             self.followed(idx, outcome, at);
         }
@@ -45,14 +44,14 @@ impl<R: Reactor> Clients<'_, R> {
     fn follow(&mut self, idx: usize, piece: Option<&Piece>, at: Nanos) -> Result<Followed, Malformed> {
         let (mut used, mut followed) = (0, Followed::Within);
         loop {
-            let bytes = piece.map_or(self.desk.plain(), |piece| self.reactor.bytes(piece));
+            let bytes = piece.map_or(self.board.desk.plain(), |piece| self.board.reactor.bytes(piece));
             let connection = &mut self.connections[idx];
             if used == bytes.len() {
                 return Ok(followed);
             }
             let Some(ask) = self.asked.front(idx, connection) else { return Err(Malformed::Surplus) };
             connection.first_byte.get_or_insert(at);
-            let heads = &mut self.lanes[usize::from(connection.lane)].heads[usize::from(ask.number)];
+            let heads = &mut self.lanes[usize::from(connection.line.route)].heads[usize::from(ask.number)];
             match connection.reader.take(&bytes[used..], heads)? {
                 Progress::Partial => return Ok(followed),
                 Progress::Complete { used: length, answer } => {
@@ -71,15 +70,15 @@ impl<R: Reactor> Clients<'_, R> {
     fn discard_rest(&mut self, idx: usize) {
         let connection = &self.connections[idx];
         let left = connection.reader.left();
-        if left >= DISCARD_MIN && connection.state == State::Open {
-            self.reactor.discard(token(idx), left);
-            self.outcome.has_discarded = true;
+        if left >= DISCARD_MIN && connection.line.is_open() {
+            self.board.reactor.discard(token(idx), left);
+            self.accounts.outcome.has_discarded = true;
         }
     }
 
     /// Goes on where a part of a body was thrown away.
     pub(super) fn discarded(&mut self, idx: usize, count: u64, at: Nanos) {
-        self.worker.add(Counter::BytesReceived as usize, count);
+        self.accounts.add(Counter::BytesReceived, count);
         if let Some(answer) = self.connections[idx].reader.skip(count) {
             match self.answered(idx, End { answer, at }) {
                 Followed::Closes => self.closed_by_server(idx),
@@ -94,29 +93,25 @@ impl<R: Reactor> Clients<'_, R> {
         let first_byte = connection.first_byte.unwrap_or(end.at);
         let Some(ask) = self.asked.pop(idx, connection) else { return Followed::Within };
         // The kernel knows better when the request left, if it was asked.
-        let sent_at = self.reactor.departed(token(idx)).unwrap_or(ask.sent_at);
+        let sent_at = self.board.reactor.departed(token(idx)).unwrap_or(ask.sent_at);
         connection.n_failures = 0;
         self.n_asking -= 1;
-        let Answer { status, persistence, body_bytes } = end.answer;
-        let connect = std::mem::take(&mut connection.took);
-        self.worker.add(Counter::Requests as usize, 1);
-        self.worker.add(Counter::Attempts as usize, 1);
-        self.worker.add(Counter::Status2xx as usize + usize::from((status / 100).clamp(2, 6) - 2), 1);
         let (service, response) = (end.at - sent_at, end.at - ask.intended);
-        let (first_byte, download) = (first_byte - sent_at, end.at - first_byte);
+        let entry = Entry {
+            sent_at,
+            connect: std::mem::take(&mut connection.line.took),
+            service,
+            first_byte: first_byte - sent_at,
+            body_bytes: end.answer.body_bytes,
+            counts: self.counts(ask.intended),
+        };
         self.batching.observe(service);
-        self.worker.show(if self.agenda == Agenda::Open { response } else { service });
-        let counts = self.counts(ask.intended);
-        self.ledger.answered(&Entry { sent_at, connect, service, first_byte, body_bytes, counts });
-        if counts {
-            self.outcome.service.record(service.0);
-            self.outcome.first_byte.record(first_byte.0);
-            self.outcome.download.record(download.0);
-            if self.agenda == Agenda::Open {
-                self.outcome.response.record(response.0);
-            }
+        self.accounts.worker.show(if self.agenda == Agenda::Open { response } else { service });
+        self.accounts.answered(&end.answer, &entry);
+        if entry.counts && self.agenda == Agenda::Open {
+            self.accounts.outcome.response.record(response.0);
         }
-        match persistence {
+        match end.answer.persistence {
             Persistence::Stays => Followed::Answered,
             Persistence::Closes => Followed::Closes,
         }
@@ -135,7 +130,7 @@ impl<R: Reactor> Clients<'_, R> {
     /// The server has ended the connection, which may be the end of its answer.
     pub(super) fn ended(&mut self, idx: usize, at: Nanos) {
         let connection = &self.connections[idx];
-        if let Some(fault) = connection.channel.cut() {
+        if let Some(fault) = connection.line.channel.cut() {
             return self.fail(idx, Fault::dial(fault), at);
         }
         if connection.n_asked == 0 {
@@ -152,9 +147,8 @@ impl<R: Reactor> Clients<'_, R> {
     /// The socket does not work any more.
     pub(super) fn broken(&mut self, idx: usize, error: &fathom_sys::Error, at: Nanos) {
         let connection = &self.connections[idx];
-        let stage = match connection.state {
-            State::Connecting(_) => Stage::Connect,
-            State::Opening(_) => connection.channel.cut().map_or(Stage::Connect, dial::Fault::stage),
+        let stage = match connection.line.stage() {
+            Some(stage) => stage,
             // Nobody asked for anything: it is closed, if not politely.
             _ if connection.n_asked == 0 => return self.closed_by_server(idx),
             _ if error.call == "send" => Stage::Send,
@@ -165,7 +159,7 @@ impl<R: Reactor> Clients<'_, R> {
 
     /// The server takes no further request on a connection, as it may say after any answer.
     pub(super) fn closed_by_server(&mut self, idx: usize) {
-        self.worker.add(Counter::ClosedByServer as usize, 1);
+        self.accounts.add(Counter::ClosedByServer, 1);
         self.ask_again(idx);
         self.reopen(idx);
     }
@@ -181,72 +175,55 @@ impl<R: Reactor> Clients<'_, R> {
         if n > 0 {
             self.n_asking -= n;
             self.left = self.left.map(|left| left + n);
-            self.worker.add(Counter::AskedAgain as usize, n);
+            self.accounts.add(Counter::AskedAgain, n);
         }
     }
 
     /// Counts a failure and gives the connection up; one that had worked is opened anew at once, others after a pause.
     pub(super) fn fail(&mut self, idx: usize, fault: Fault, at: Nanos) {
         let connection = &mut self.connections[idx];
-        let is_opening = !matches!(connection.state, State::Open | State::Shut);
+        let is_opening = connection.line.is_opening();
         if is_opening {
-            self.n_connecting -= 1;
-            self.n_failed_connects += 1;
+            self.board.missed();
             // It was for a request, which is over with it.
             self.left = self.left.map(|left| left.saturating_sub(1));
-            self.lanes[usize::from(connection.lane)].n_connecting -= 1;
+            self.lanes[usize::from(connection.line.route)].n_connecting -= 1;
         }
         if self.asked.pop(idx, connection).is_some() {
             self.n_asking -= 1;
         }
         connection.n_failures += 1;
-        let doublings = (connection.n_failures - 1).min(PAUSE_DOUBLINGS);
+        let n_failures = connection.n_failures;
         self.ask_again(idx);
-        *self.outcome.faults.entry(fault).or_default() += 1;
-        self.worker.add(Counter::Attempts as usize, 1);
-        self.worker.add(Counter::Errors as usize, 1);
-        if self.ledger.failed() {
+        if self.accounts.failed(fault) {
             self.left = Some(0);
         }
-        if doublings == 0 && !is_opening {
+        if n_failures == 1 && !is_opening {
             return self.reopen(idx);
         }
         self.shut(idx);
-        self.pauses.push(Reverse((at + PAUSE_MIN * (1 << doublings), token(idx).0)));
+        self.pauses.push(Reverse((at + pause(n_failures), token(idx).0)));
     }
 
-    /// Ends what has taken too long; each connection has its turn once per [`SWEEP`].
+    /// Ends what has taken too long; as far as it is its turn to be looked at.
     pub(super) fn sweep(&mut self, now: Nanos) {
-        let (swept_at, next) = self.swept;
-        let n = self.connections.len();
-        let share = (now - swept_at).0.saturating_mul(n as u64) / SWEEP.0;
-        if share == 0 {
-            return;
+        for idx in self.sweep.due(now, self.connections.len()) {
+            self.end_late(idx, now);
         }
-        let share = usize::try_from(share).unwrap_or(n).min(n);
-        for step in 0..share {
-            self.end_late((next + step) % n, now);
-        }
-        self.swept = (now, (next + share) % n);
     }
 
     fn end_late(&mut self, idx: usize, now: Nanos) {
         let connection = &self.connections[idx];
-        let is_late = |since: Nanos| now.since(since) > self.target.timeout;
-        let stage = match connection.state {
-            State::Resolving(since) if is_late(since) => Stage::Resolve,
-            State::Connecting(since) if is_late(since) => Stage::Connect,
-            State::Opening(since) if is_late(since) => {
-                connection.channel.cut().map_or(Stage::Connect, dial::Fault::stage)
-            }
-            State::Open => match self.asked.front(idx, connection) {
-                Some(ask) if is_late(ask.sent_at) => {
+        let timeout = self.target.timeout;
+        let stage = match connection.line.overdue(now, timeout) {
+            Some(stage) => stage,
+            None => match self.asked.front(idx, connection) {
+                Some(ask) if now.since(ask.sent_at) > timeout => {
                     self.waited_in_vain(ask.sent_at, (ask.intended, now));
                     Stage::Read
                 }
                 _ => return,
             },
-            _ => return,
         };
         self.fail(idx, Fault { stage, cause: Cause::Timeout }, now);
     }
@@ -254,17 +231,16 @@ impl<R: Reactor> Clients<'_, R> {
     /// A request that nobody waits for any longer took at least as long as it was waited for.
     fn waited_in_vain(&mut self, sent_at: Nanos, (intended, now): (Nanos, Nanos)) {
         if self.counts(intended) {
-            self.outcome.n_bounds += 1;
-            self.outcome.service.record((now - sent_at).0);
+            self.accounts.waited_in_vain(now - sent_at);
             if self.agenda == Agenda::Open {
-                self.outcome.response.record((now - intended).0);
+                self.accounts.outcome.response.record((now - intended).0);
             }
         }
     }
 
     /// What is to be told at the end, of requests without an answer too.
     pub(super) fn conclude(mut self, now: Nanos) -> Result<Outcome, Error> {
-        self.outcome.n_unfinished = self.n_asking;
+        self.accounts.outcome.n_unfinished = self.n_asking;
         if self.agenda == Agenda::Open {
             for idx in 0..self.connections.len() {
                 if let Some(ask) = self.asked.front(idx, &self.connections[idx]) {
@@ -274,17 +250,16 @@ impl<R: Reactor> Clients<'_, R> {
         }
         let (from, start) = (self.measured_from.unwrap_or(Nanos::MAX), self.start);
         for queue in self.lanes.iter_mut().filter_map(|lane| lane.queue.take()) {
-            self.outcome.n_not_started += queue.waiting();
+            self.accounts.outcome.n_not_started += queue.waiting();
             for intended in queue.rest().map(|intended| start + intended).filter(|intended| *intended >= from) {
-                self.outcome.n_bounds += 1;
-                self.outcome.response.record((now - intended).0);
-                self.outcome.lag.record((now - intended).0);
+                self.accounts.outcome.n_bounds += 1;
+                self.accounts.outcome.response.record((now - intended).0);
+                self.accounts.outcome.lag.record((now - intended).0);
             }
         }
         let heads = self.lanes.iter().flat_map(|lane| &lane.heads);
         let head = heads.map(HeadReader::last).find(|head| !head.is_empty());
-        self.outcome.books = self.ledger.close(head.unwrap_or_default())?;
-        Ok(self.outcome)
+        self.accounts.close(self.board.times, head.unwrap_or_default())
     }
 }
 

@@ -3,7 +3,7 @@
 use fathom_model::units::Nanos;
 use fathom_sys::{clock, reactor::Reactor};
 
-use super::{Agenda, Ask, Clients, Counter, Fault, Free, Late, State, token};
+use super::{Agenda, Ask, Clients, Counter, Fault, Free, Late, token};
 
 /// When a request is sent, and when it was to be.
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +23,7 @@ impl<R: Reactor> Clients<'_, R> {
             let Some(queue) = &mut self.lanes[lane].queue else { return };
             let n_due = queue.notice(now - self.start, free);
             if n_due > 0 {
-                self.worker.add(Counter::Intended as usize, n_due);
+                self.accounts.add(Counter::Intended, n_due);
             }
             while self.has_waiting(lane) && self.has_free(lane) {
                 let Some(idx) = self.lanes[lane].free.pop() else { break };
@@ -42,7 +42,7 @@ impl<R: Reactor> Clients<'_, R> {
         let free = &mut self.lanes[lane].free;
         while let Some(idx) = free.last() {
             let connection = &mut self.connections[*idx as usize];
-            if connection.state == State::Open && connection.n_asked == 0 {
+            if connection.line.is_open() && connection.n_asked == 0 {
                 return true;
             }
             connection.is_listed = false;
@@ -56,15 +56,15 @@ impl<R: Reactor> Clients<'_, R> {
         let now = clock::now();
         let elapsed = now - self.start;
         let Some(start) = self.lane(idx).queue.as_mut().and_then(|queue| queue.start(elapsed)) else { return };
-        self.worker.add(Counter::Sent as usize, 1);
+        self.accounts.add(Counter::Sent, 1);
         match start.late {
             None => {}
-            Some(Late::NoConnection) => self.worker.add(Counter::LateNoConnection as usize, 1),
-            Some(Late::OwnProcessor) => self.worker.add(Counter::LateOwnCpu as usize, 1),
+            Some(Late::NoConnection) => self.accounts.add(Counter::LateNoConnection, 1),
+            Some(Late::OwnProcessor) => self.accounts.add(Counter::LateOwnCpu, 1),
         }
         let intended = self.start + start.intended;
         if self.counts(intended) {
-            self.outcome.lag.record(start.lag.0);
+            self.accounts.outcome.lag.record(start.lag.0);
         }
         self.ask(idx, 1, Stamps { sent_at: now, intended });
     }
@@ -87,7 +87,7 @@ impl<R: Reactor> Clients<'_, R> {
                 self.ask(idx, n, Stamps { sent_at: at, intended: at });
             }
             _ if is_busy => {}
-            Agenda::Open if n > 0 && self.has_waiting(usize::from(connection.lane)) => self.start_one(idx),
+            Agenda::Open if n > 0 && self.has_waiting(usize::from(connection.line.route)) => self.start_one(idx),
             Agenda::Open if n > 0 => self.set_free(idx),
             // The next request needs another connection, or there is none.
             _ if self.may_ask && self.left != Some(0) => self.reopen(idx),
@@ -105,31 +105,31 @@ impl<R: Reactor> Clients<'_, R> {
     /// Sends a number of requests at once.
     fn ask(&mut self, idx: usize, n: u16, stamps: Stamps) {
         let connection = &mut self.connections[idx];
-        let lane = &mut self.lanes[usize::from(connection.lane)];
+        let lane = &mut self.lanes[usize::from(connection.line.route)];
         connection.n_sent += u64::from(n);
         self.n_asking += u64::from(n);
         let Stamps { sent_at, intended } = stamps;
-        let is_plain = connection.channel.is_plain();
+        let is_plain = connection.line.channel.is_plain();
         for _ in 0..n {
             let number = lane.rota.turn();
             let ask = Ask { sent_at, intended, number: u16::try_from(number).unwrap_or(u16::MAX) };
             self.asked.push(idx, connection, ask);
-            self.ledger.sent(lane.n_bytes[number]);
+            self.accounts.sent(lane.n_bytes[number]);
             if !is_plain {
-                let route = &self.target.dialing.routes[usize::from(connection.lane)];
-                if let Err(fault) = connection.channel.seal(&route.asks[number].request, &mut self.desk) {
+                let route = &self.target.dialing.routes[usize::from(connection.line.route)];
+                if let Err(fault) = connection.line.channel.seal(&route.asks[number].request, &mut self.board.desk) {
                     return self.fail(idx, Fault::dial(fault), sent_at);
                 }
             } else if !lane.rota.is_single() {
-                self.reactor.send_fixed(token(idx), lane.fixed[number][0]);
+                self.board.reactor.send_fixed(token(idx), lane.fixed[number][0]);
             }
         }
         if !is_plain {
-            self.say(idx);
+            self.board.say(idx);
         } else if lane.rota.is_single() {
             // As few sends as there are ones in the binary form of the number.
             for power in (0..u16::BITS).rev().filter(|power| n >> power & 1 == 1) {
-                self.reactor.send_fixed(token(idx), lane.fixed[0][power as usize]);
+                self.board.reactor.send_fixed(token(idx), lane.fixed[0][power as usize]);
             }
         }
     }

@@ -11,50 +11,32 @@ mod opening;
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, VecDeque},
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
 };
 
 use fathom_engine::{Error, Phase, Stop, StopFlag, Worker, pace::Arrivals};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    reactor::{Completion, Event, Fixed, Patience, Reactor, Token},
+    reactor::{Completion, Event, Fixed, Patience, Reactor},
 };
 
 use super::{
-    connection::{Ask, Asked, Connection, State},
-    fault::{Cause, Fault, Stage},
-    ledger::{Entry, Ledger},
-    outcome::{Counter, Outcome},
+    connection::{Ask, Asked, Connection},
     queue::{Free, Late, Queue, Share},
-    target::Target,
-    waking::Waking,
-    way::Batching,
 };
 use crate::{
-    dial::{Desk, Dialer, Rota, Route},
+    books::{Accounts, Counter, Entry, Ledger, Outcome},
+    dial::{Rota, Route},
     h1::{Answer, HeadReader, Malformed, Persistence, Progress},
+    lines::{
+        Batching, COMPLETIONS_MAX, Cause, DISCARD_MIN, DRAIN, Fault, Heard, Stage, Sweep, Switchboard, TICK, Target,
+        Waking, pause, token,
+    },
 };
 
-/// More connects at once would overflow the accept queue of a server with the usual backlog.
-const CONNECTING_MAX: usize = 128;
-/// How soon the end of the trial and of pauses is noticed.
-const TICK: Nanos = Nanos::from_millis(10);
-/// Each connection is looked at once in this time for what takes too long: time-outs are seconds.
-const SWEEP: Nanos = Nanos::from_millis(100);
-/// After so many completions the clock and the phase are looked at: a body may be longer than the trial.
-const COMPLETIONS_MAX: u32 = 1024;
-/// How long the answers of a closed load are waited for when the trial is over: they are a small part of its requests.
-const DRAIN_CLOSED: Nanos = Nanos::from_millis(100);
-/// The same for an open load: an answer that is not waited for makes its response time a lower bound.
+/// How long the answers of an open load are waited for when the trial is over: one that is not waited for makes its response time a lower bound.
 const DRAIN_OPEN: Nanos = Nanos::from_secs(1);
-/// The pause before a connect that follows a failure; it doubles with each …
-const PAUSE_MIN: Nanos = Nanos::from_millis(10);
-/// … this many times.
-const PAUSE_DOUBLINGS: u32 = 6;
-/// So much of a body left is worth a receive of its own that discards it; less comes with the next receive anyway.
-const DISCARD_MIN: u64 = 32 * 1024;
-
 /// What sets the pace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Agenda {
@@ -109,11 +91,9 @@ struct End {
 
 /// The connections of one worker.
 pub(super) struct Clients<'a, R> {
-    worker: &'a Worker<'a>,
+    accounts: Accounts<'a>,
     target: Arc<Target>,
-    dialer: Dialer,
-    desk: Desk,
-    reactor: R,
+    board: Switchboard<R>,
     lanes: Vec<Lane>,
     connections: Vec<Connection>,
     asked: Asked,
@@ -125,25 +105,20 @@ pub(super) struct Clients<'a, R> {
     stop: StopFlag,
     start: Nanos,
     left: Option<u64>,
-    n_connecting: usize,
     n_asking: u64,
-    n_failed_connects: usize,
     may_ask: bool,
     measuring: bool,
     /// When this worker saw the measured part begin; intended starts from then on count.
     measured_from: Option<Nanos>,
     /// When this worker saw the end.
     over_at: Option<Nanos>,
-    swept: (Nanos, usize),
-    outcome: Outcome,
-    ledger: Ledger,
+    sweep: Sweep,
 }
 
 /// What a worker needs, made before the start on the worker's own thread.
 pub(super) struct Equipment<R> {
     duty: Duty,
-    dialer: Dialer,
-    reactor: R,
+    board: Switchboard<R>,
     lanes: Vec<Lane>,
     connections: Vec<Connection>,
     asked: Asked,
@@ -154,14 +129,12 @@ pub(super) struct Equipment<R> {
 impl<'a, R: Reactor> Clients<'a, R> {
     /// The connections of a worker, none of them open.
     pub(super) fn new(equipment: Equipment<R>, worker: &'a Worker<'a>) -> Self {
-        let Equipment { duty, dialer, reactor, lanes, connections, asked, pauses, ledger } = equipment;
+        let Equipment { duty, board, lanes, connections, asked, pauses, ledger } = equipment;
         let is_measured = duty.target.is_counted || worker.phase() == Phase::Measure;
         Self {
-            worker,
+            accounts: Accounts::new(worker, ledger),
+            board,
             lanes,
-            dialer,
-            desk: Desk::default(),
-            reactor,
             connections,
             asked,
             pauses,
@@ -171,17 +144,13 @@ impl<'a, R: Reactor> Clients<'a, R> {
             stop: duty.stop,
             start: worker.start,
             left: duty.left,
-            n_connecting: 0,
             n_asking: 0,
-            n_failed_connects: 0,
             may_ask: true,
             measuring: false,
             // Without a warm-up the first request counts too.
             measured_from: is_measured.then_some(worker.start),
             over_at: None,
-            swept: (Nanos::ZERO, 0),
-            outcome: Outcome::default(),
-            ledger,
+            sweep: Sweep::default(),
             target: duty.target,
         }
     }
@@ -196,16 +165,17 @@ impl<'a, R: Reactor> Clients<'a, R> {
             self.sweep(now);
             self.start_due(now);
             self.connect_shut(now);
-            self.check_reached()?;
+            self.board.check_reached(self.connections.len(), &self.accounts.outcome.faults)?;
             let patience = self.patience(now);
-            self.reactor
+            self.board
+                .reactor
                 .wait(patience)
                 .map_err(|cause| Error::System { what: "wait for answers".to_owned(), cause })?;
             if self.agenda == Agenda::Open && patience.until > now {
                 self.waking.learn(patience.until, clock::now());
             }
             for _ in 0..COMPLETIONS_MAX {
-                let Some(completion) = self.reactor.next() else { break };
+                let Some(completion) = self.board.reactor.next() else { break };
                 self.attend(completion);
             }
         }
@@ -213,7 +183,7 @@ impl<'a, R: Reactor> Clients<'a, R> {
 
     /// Follows the phases of the trial; whether nothing is left to do.
     fn is_done(&mut self, now: Nanos) -> bool {
-        let phase = self.worker.phase();
+        let phase = self.accounts.worker.phase();
         self.measuring = self.target.is_counted || phase == Phase::Measure;
         if self.measuring && self.measured_from.is_none() {
             self.measured_from = Some(now);
@@ -231,7 +201,7 @@ impl<'a, R: Reactor> Clients<'a, R> {
         self.may_ask = self.over_at.is_none() && has_more;
         let drain = match self.agenda {
             _ if self.stop.told() == Stop::Abort => Nanos::ZERO,
-            Agenda::Closed => DRAIN_CLOSED,
+            Agenda::Closed => DRAIN,
             Agenda::Open => DRAIN_OPEN,
         };
         (!self.may_ask && self.n_asking == 0) || self.over_at.is_some_and(|at| now >= at + drain)
@@ -250,26 +220,6 @@ impl<'a, R: Reactor> Clients<'a, R> {
         }
         let batch = if self.may_ask { self.batching.batch(self.n_asking) } else { None };
         Patience { until, batch }
-    }
-
-    /// Ends the trial when nothing of the target has ever been reached: there would be nothing to record.
-    fn check_reached(&self) -> Result<(), Error> {
-        let many = self.connections.len().min(CONNECTING_MAX);
-        if self.n_failed_connects < many || self.target.reached.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let what = format!("connect to {}: {} attempts, none taken", self.target.name, self.n_failed_connects);
-        let fault = self.outcome.faults.keys().next();
-        let cause = match fault.map(|fault| fault.cause) {
-            Some(Cause::Errno(errno)) => std::io::Error::from_raw_os_error(errno),
-            Some(Cause::Dial(_)) => {
-                let fault = fault.expect("there is one");
-                let hint = fault.hint().map(str::to_owned);
-                return Err(Error::Unsupported { what: format!("cannot {what}: {fault}"), hint });
-            }
-            _ => std::io::ErrorKind::TimedOut.into(),
-        };
-        Err(Error::System { what, cause: fathom_sys::Error::new("connect", cause) })
     }
 
     fn attend(&mut self, completion: Completion) {
@@ -295,7 +245,7 @@ impl<'a, R: Reactor> Clients<'a, R> {
 
     /// The lane of a connection.
     fn lane(&mut self, idx: usize) -> &mut Lane {
-        &mut self.lanes[usize::from(self.connections[idx].lane)]
+        &mut self.lanes[usize::from(self.connections[idx].line.route)]
     }
 
     /// Closes a connection that is of no more use; its turn to be opened again comes.
@@ -306,15 +256,7 @@ impl<'a, R: Reactor> Clients<'a, R> {
 
     /// Closes a connection.
     fn shut(&mut self, idx: usize) {
-        let connection = &mut self.connections[idx];
-        if connection.state == State::Open && !connection.channel.is_plain() {
-            connection.channel.farewell(&mut self.desk);
-            self.say(idx);
-        }
-        self.reactor.close(token(idx));
-        let connection = &mut self.connections[idx];
-        connection.state = State::Shut;
-        connection.channel = crate::dial::Channel::default();
+        self.board.hang_up(idx, &mut self.connections[idx].line);
     }
 }
 
@@ -322,22 +264,15 @@ impl Duty {
     /// Makes the reactor and all that there is one of for each connection.
     pub(super) fn equip<R: Reactor>(self) -> Result<Equipment<R>, Error> {
         let n = self.connections.len();
-        let system = |cause| Error::System { what: format!("prepare connections over {}", R::NAME), cause };
-        // One more than there are connections: the bell of the dialer.
-        let mut reactor = R::new(token(n + 1).0).map_err(system)?;
-        let mut dialer = self.target.dialing.dialer(self.idx, self.n_workers)?;
-        if let Some(bell) = dialer.bell() {
-            reactor.adopt(token(n), bell);
-        }
+        let mut board = Switchboard::new(&self.target, (self.idx, self.n_workers), n)?;
         let routes = self.target.dialing.routes.iter().enumerate();
         Ok(Equipment {
             ledger: Ledger::open(&self.target.keeping, self.idx)?,
-            lanes: routes.map(|(idx, route)| self.lane(idx, route, &mut reactor)).collect(),
+            lanes: routes.map(|(idx, route)| self.lane(idx, route, &mut board.reactor)).collect(),
             connections: self.connections.iter().map(|lane| Connection::new(*lane)).collect(),
             asked: Asked::new(n, self.target.pipeline),
             pauses: BinaryHeap::with_capacity(n),
-            dialer,
-            reactor,
+            board,
             duty: self,
         })
     }
@@ -364,9 +299,4 @@ impl Duty {
             n_connecting: 0,
         }
     }
-}
-
-/// The place of a connection in the reactor is its place here.
-fn token(idx: usize) -> Token {
-    Token(u32::try_from(idx).expect("there are fewer than 2^32 connections"))
 }

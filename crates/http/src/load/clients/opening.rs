@@ -1,6 +1,6 @@
-//! How connections come about: addresses, sockets, and what lies between a socket and HTTP.
+//! How connections come about: when, and what their engine does with each step.
 
-use std::{cmp::Reverse, sync::atomic::Ordering};
+use std::cmp::Reverse;
 
 use fathom_model::units::Nanos;
 use fathom_sys::{
@@ -8,8 +8,8 @@ use fathom_sys::{
     reactor::{Event, Piece, Reactor},
 };
 
-use super::{Agenda, CONNECTING_MAX, Clients, Counter, Fault, Stage, State, token};
-use crate::dial::{self, Ends, LookedUp, Next, Opened, Place, Step};
+use super::{Agenda, Clients, Fault, Heard};
+use crate::dial::LookedUp;
 
 impl<R: Reactor> Clients<'_, R> {
     /// Begins to connect what is shut, as far as it is wanted and there may be connects under way.
@@ -29,7 +29,7 @@ impl<R: Reactor> Clients<'_, R> {
                 _ => self.left.unwrap_or(u64::MAX),
             };
             let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
-            while self.n_connecting < CONNECTING_MAX && self.lanes[lane].n_connecting < wanted {
+            while self.board.has_room() && self.lanes[lane].n_connecting < wanted {
                 let Some(idx) = self.lanes[lane].shut.pop_front() else { break };
                 self.connect(idx as usize);
             }
@@ -38,97 +38,54 @@ impl<R: Reactor> Clients<'_, R> {
 
     fn connect(&mut self, idx: usize) {
         let now = clock::now();
-        let lane = usize::from(self.connections[idx].lane);
-        self.n_connecting += 1;
-        self.lanes[lane].n_connecting += 1;
-        match self.dialer.next(lane, token(idx).0, now) {
-            Next::Asked => self.connections[idx].state = State::Resolving(now),
-            Next::Ready(place) => self.connect_to(idx, &place, now),
-        }
-    }
-
-    fn connect_to(&mut self, idx: usize, place: &Place, now: Nanos) {
-        self.connections[idx].state = State::Connecting(now);
-        match place.open() {
-            Ok(socket) => self.reactor.connect(token(idx), socket, &place.address),
-            Err(error) => self.fail(idx, Fault::system(Stage::Connect, &error), now),
+        self.lane(idx).n_connecting += 1;
+        if let Err(fault) = self.board.call(idx, &mut self.connections[idx].line, now) {
+            self.fail(idx, fault, now);
         }
     }
 
     /// Answers of the resolver are there.
     pub(super) fn heard_bell(&mut self, event: Event, at: Nanos) {
-        if let Event::Received(piece) = event {
-            self.reactor.release(piece);
-        }
-        while let Some(looked_up) = self.dialer.looked_up(at) {
-            let (took, outcome) = match looked_up {
-                LookedUp::Renewed { took, outcome } => (took, outcome),
-                LookedUp::Place { token, took, place } => {
+        self.board.heard_bell(event);
+        while let Some(looked_up) = self.board.looked_up(at) {
+            match looked_up {
+                LookedUp::Renewed { outcome: Ok(()), .. } => {}
+                LookedUp::Renewed { outcome: Err(fault), .. } => self.accounts.count_fault(Fault::dial(fault)),
+                LookedUp::Place { token, place, .. } => {
                     let idx = token as usize;
-                    // A connection that has been given up meanwhile has no use for it.
-                    if matches!(self.connections[idx].state, State::Resolving(_)) {
-                        match place {
-                            Ok(place) => self.connect_to(idx, &place, at),
-                            Err(fault) => self.fail(idx, Fault::dial(fault), at),
-                        }
+                    if let Err(fault) = self.board.found(idx, &mut self.connections[idx].line, (place, at)) {
+                        self.fail(idx, fault, at);
                     }
-                    (took, Ok(()))
                 }
-            };
-            self.outcome.resolve.record(took.0);
-            if let Err(fault) = outcome {
-                *self.outcome.faults.entry(Fault::dial(fault)).or_default() += 1;
-                self.worker.add(Counter::Attempts as usize, 1);
-                self.worker.add(Counter::Errors as usize, 1);
             }
         }
     }
 
-    /// The socket is connected; what lies between it and HTTP begins.
+    /// The socket is connected.
     pub(super) fn connected(&mut self, idx: usize, at: Nanos) {
-        let connection = &mut self.connections[idx];
-        let State::Connecting(since) = connection.state else { return };
-        connection.state = State::Opening(at);
-        // Kept from the warm-up too: kept-alive connections are opened then, and seldom again.
-        self.outcome.connect.record((at - since).0);
-        connection.took = at - since;
-        let step = match self.dialer.channel(usize::from(connection.lane)) {
-            Err(fault) => Err(fault),
-            Ok(channel) if channel.is_plain() => return self.ready(idx, Opened::default(), at),
-            Ok(mut channel) => {
-                let ends = if channel.wants_ends() { self.reactor.socket(token(idx)).and_then(ends) } else { None };
-                let step = channel.opened(ends, at, &mut self.desk);
-                connection.channel = channel;
-                self.say(idx);
-                step
-            }
-        };
-        self.step(idx, step, at);
+        let heard = self.board.connected(idx, &mut self.connections[idx].line, at);
+        self.heard(idx, heard, at);
     }
 
     /// What has arrived on a connection that is not plain.
     pub(super) fn take(&mut self, idx: usize, piece: Piece, at: Nanos) {
-        let received = self.reactor.bytes(&piece);
-        self.worker.add(Counter::BytesReceived as usize, received.len() as u64);
-        let step = self.connections[idx].channel.take(received, at, &mut self.desk);
-        self.reactor.release(piece);
-        self.say(idx);
-        self.step(idx, step, at);
+        let heard = self.board.take(idx, &mut self.connections[idx].line, (piece, at));
+        self.heard(idx, heard, at);
     }
 
-    fn step(&mut self, idx: usize, step: Result<Step, dial::Fault>, at: Nanos) {
-        match step {
-            Err(fault) => self.fail(idx, Fault::dial(fault), at),
-            Ok(Step::Opening) => {}
-            Ok(Step::Ready(opened)) => {
-                self.ready(idx, opened, at);
+    fn heard(&mut self, idx: usize, heard: Result<Heard, Fault>, at: Nanos) {
+        match heard {
+            Err(fault) => self.fail(idx, fault, at),
+            Ok(Heard::Nothing) => {}
+            Ok(Heard::Ready) => {
+                self.ready(idx, at);
                 self.decrypted(idx, at);
             }
-            Ok(Step::Data) => self.decrypted(idx, at),
-            Ok(Step::Ended) => {
+            Ok(Heard::Data) => self.decrypted(idx, at),
+            Ok(Heard::Ended) => {
                 self.decrypted(idx, at);
                 // What was decrypted may have been the end of the connection already.
-                if self.connections[idx].state == State::Open {
+                if self.connections[idx].line.is_open() {
                     self.ended(idx, at);
                 }
             }
@@ -136,35 +93,11 @@ impl<R: Reactor> Clients<'_, R> {
     }
 
     /// A connection is there, with all that comes before HTTP.
-    fn ready(&mut self, idx: usize, opened: Opened, at: Nanos) {
+    fn ready(&mut self, idx: usize, at: Nanos) {
         let connection = &mut self.connections[idx];
-        let State::Opening(connected_at) = connection.state else { return };
         connection.begin();
-        connection.took += at - connected_at;
-        self.ledger.secured(connection.channel.security());
-        if let Some(proxied_at) = opened.proxied_at {
-            self.outcome.proxy.record((proxied_at - connected_at).0);
-        }
-        if let Some(secured_at) = opened.secured_at {
-            self.outcome.tls.record((secured_at - opened.proxied_at.unwrap_or(connected_at)).0);
-        }
-        self.n_connecting -= 1;
+        self.accounts.connected(connection.line.channel.security());
         self.lane(idx).n_connecting -= 1;
-        self.target.reached.store(true, Ordering::Relaxed);
-        self.worker.add(Counter::Connections as usize, 1);
         self.go_on(idx, at);
     }
-
-    /// Sends what a channel has to say.
-    pub(super) fn say(&mut self, idx: usize) {
-        if !self.desk.out.is_empty() {
-            self.reactor.send(token(idx), &self.desk.out);
-            self.desk.out.clear();
-        }
-    }
-}
-
-/// Both ends of a TCP connection.
-fn ends(socket: &fathom_sys::socket::Socket) -> Option<Ends> {
-    Some(Ends { local: socket.local_addr().ok()?.as_socket()?, peer: socket.peer_addr().ok()?.as_socket()? })
 }

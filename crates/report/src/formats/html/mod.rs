@@ -2,6 +2,7 @@
 
 mod hosts;
 mod overview;
+mod steps;
 mod test;
 
 use std::io;

@@ -34,6 +34,7 @@ pub(super) fn section(run: &Run, test: &TestRun) -> Markup {
             (headline(run, test))
             @if test.unavailable.is_none() {
                 @if let Some(found) = &test.curve { (curve(test, found)) }
+                (super::steps::section(test))
                 (values(run, test))
                 @if rate_of(test).is_some() { (rate(test)) }
                 (plots(run, test))
@@ -116,12 +117,17 @@ fn headline(run: &Run, test: &TestRun) -> Markup {
 }
 
 /// A plot with its title and its table.
-struct Figure<'a> {
-    class: &'static str,
-    title: &'a str,
-    about: &'a str,
-    plot: Plot,
-    table: Option<Markup>,
+pub(super) struct Figure<'a> {
+    /// How it is laid out: `wide`, or as it comes.
+    pub(super) class: &'static str,
+    /// What is drawn.
+    pub(super) title: &'a str,
+    /// How it is to be read.
+    pub(super) about: &'a str,
+    /// The drawing.
+    pub(super) plot: Plot,
+    /// The same as numbers, if they do not stand elsewhere.
+    pub(super) table: Option<Markup>,
 }
 
 impl Render for Figure<'_> {

@@ -12,6 +12,7 @@ use super::{
         Tone::{self, Bad, Faint, Good, Plain, Strong, Warn},
         fitted,
     },
+    steps,
 };
 use crate::{
     flow,
@@ -34,6 +35,9 @@ pub(super) fn write(screen: &mut Screen, run: &Run, test: &TestRun) {
     screen.gap();
     values(screen, run, test);
     curve(screen, test);
+    if let Some(users) = &test.users {
+        steps::write(screen, test, users);
+    }
     percentiles(screen, test);
     if let Some(conservation) = &test.conservation {
         screen.gap();
@@ -62,7 +66,7 @@ pub(super) fn write(screen: &mut Screen, run: &Run, test: &TestRun) {
 /// Columns aligned to what is in them: the first to the left, numbers to the right.
 ///
 /// A column in which nothing stands takes no room.
-fn grid(screen: &mut Screen, header: &[&str], lines: &[(Vec<String>, Tone)]) {
+pub(super) fn grid(screen: &mut Screen, header: &[&str], lines: &[(Vec<String>, Tone)]) {
     let stands = |column: &usize| *column == 0 || lines.iter().any(|(cells, _)| !cells[*column].is_empty());
     let kept: Vec<usize> = (0..header.len()).filter(stands).collect();
     let header: Vec<&str> = kept.iter().map(|column| header[*column]).collect();

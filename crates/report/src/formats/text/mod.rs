@@ -4,6 +4,7 @@
 
 mod detail;
 mod screen;
+mod steps;
 mod table;
 
 use std::io;

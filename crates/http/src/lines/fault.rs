@@ -16,6 +16,8 @@ pub(crate) enum Cause {
     Closed,
     /// The server closed within the answer.
     Cut,
+    /// The answer is larger than what may be kept of it.
+    TooLarge,
     /// The answer is not HTTP/1.1.
     Malformed(Malformed),
     /// What lies between a socket and HTTP.
@@ -65,6 +67,7 @@ impl fmt::Display for Fault {
             Cause::Timeout => f.write_str("timeout"),
             Cause::Closed => f.write_str("closed before the answer"),
             Cause::Cut => f.write_str("closed within the answer"),
+            Cause::TooLarge => f.write_str("the answer is larger than the 16 MiB that are kept of one"),
             Cause::Malformed(malformed) => write!(f, "{malformed}"),
             Cause::Dial(fault) => write!(f, "{fault}"),
         }

@@ -9,7 +9,7 @@ use fathom_sys::reactor::{
 
 /// The reactors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Which {
+pub(crate) enum Which {
     /// `io_uring`.
     Uring,
     /// `epoll(7)`.
@@ -20,7 +20,7 @@ pub(super) enum Which {
 
 /// How many answers are waited for at once.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Batching {
+pub(crate) enum Batching {
     /// The first one is taken.
     One,
     /// So many, or as many as are under way.
@@ -31,7 +31,7 @@ pub(super) enum Batching {
 
 impl Batching {
     /// What to wait for while so many requests are under way.
-    pub(super) fn batch(&self, n_asking: u64) -> Option<Batch> {
+    pub(crate) fn batch(&self, n_asking: u64) -> Option<Batch> {
         let n_asking = u32::try_from(n_asking).unwrap_or(u32::MAX);
         match self {
             Self::One => None,
@@ -42,7 +42,7 @@ impl Batching {
 
     /// Learns from the time of an answer.
     #[inline]
-    pub(super) fn observe(&mut self, service_time: Nanos) {
+    pub(crate) fn observe(&mut self, service_time: Nanos) {
         if let Self::Adaptive(rule) = self {
             rule.observe(service_time);
         }
@@ -51,16 +51,16 @@ impl Batching {
 
 /// The way a load goes.
 #[derive(Debug, Clone)]
-pub(super) struct Way {
-    pub(super) which: Which,
-    pub(super) batching: Batching,
+pub(crate) struct Way {
+    pub(crate) which: Which,
+    pub(crate) batching: Batching,
     /// Which way it is, for people.
-    pub(super) note: Note,
+    pub(crate) note: Note,
 }
 
 impl Way {
     /// What the settings ask for, as far as the kernel gives it; only a load without a schedule can wait for several answers.
-    pub(super) fn of(settings: &Settings, is_closed: bool) -> Result<Self, Error> {
+    pub(crate) fn of(settings: &Settings, is_closed: bool) -> Result<Self, Error> {
         let asked = settings.text("reactor").unwrap_or_default();
         if settings.text("timestamps").as_deref() == Some("kernel") {
             return Self::stamped(settings, &asked);

@@ -20,7 +20,7 @@ const LOG_BYTES: usize = 64 * 1024;
 
 /// What a load is to keep, the same for all its workers.
 #[derive(Debug)]
-pub(super) struct Bookkeeping {
+pub(crate) struct Bookkeeping {
     /// The length of the first body of the trial.
     first_body: OnceLock<u64>,
     /// Where rows of requests go, with the number of the worker behind it.
@@ -30,7 +30,7 @@ pub(super) struct Bookkeeping {
 }
 
 impl Bookkeeping {
-    pub(super) fn of(settings: &Settings) -> Arc<Self> {
+    pub(crate) fn of(settings: &Settings) -> Arc<Self> {
         Arc::new(Self {
             first_body: OnceLock::new(),
             log: settings.text("request-log").map(PathBuf::from),
@@ -39,40 +39,40 @@ impl Bookkeeping {
     }
 
     /// The length of the first body, once there was one.
-    pub(super) fn first_body(&self) -> u64 {
+    pub(crate) fn first_body(&self) -> u64 {
         self.first_body.get().copied().unwrap_or(0)
     }
 }
 
 /// A request that was answered.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     /// On the monotonic clock.
-    pub(super) sent_at: Nanos,
+    pub(crate) sent_at: Nanos,
     /// How long it took to connect before, for the first request of a connection.
-    pub(super) connect: Nanos,
-    pub(super) service: Nanos,
-    pub(super) first_byte: Nanos,
-    pub(super) body_bytes: u64,
+    pub(crate) connect: Nanos,
+    pub(crate) service: Nanos,
+    pub(crate) first_byte: Nanos,
+    pub(crate) body_bytes: u64,
     /// Whether it is part of the result.
-    pub(super) counts: bool,
+    pub(crate) counts: bool,
 }
 
 /// What a worker brings home.
 #[derive(Debug, Default)]
-pub(super) struct Books {
-    pub(super) total: Histogram,
-    pub(super) n_bytes_sent: u64,
-    pub(super) n_bytes_of_bodies: u64,
-    pub(super) n_mismatches: u64,
+pub(crate) struct Books {
+    pub(crate) total: Histogram,
+    pub(crate) n_bytes_sent: u64,
+    pub(crate) n_bytes_of_bodies: u64,
+    pub(crate) n_mismatches: u64,
     /// The head of an answer.
-    pub(super) head: Option<String>,
+    pub(crate) head: Option<String>,
     /// Of the first connection over TLS.
-    pub(super) security: Option<Security>,
+    pub(crate) security: Option<Security>,
 }
 
 impl Books {
-    pub(super) fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         self.total.merge(&other.total);
         self.n_bytes_sent += other.n_bytes_sent;
         self.n_bytes_of_bodies += other.n_bytes_of_bodies;
@@ -86,7 +86,7 @@ impl Books {
 
 /// The books of one worker while it works.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     keeping: Arc<Bookkeeping>,
     first_body: Option<u64>,
     log: Option<Log>,
@@ -96,7 +96,7 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// Of the worker of this number.
-    pub(super) fn open(keeping: &Arc<Bookkeeping>, worker_idx: usize) -> Result<Self, Error> {
+    pub(crate) fn open(keeping: &Arc<Bookkeeping>, worker_idx: usize) -> Result<Self, Error> {
         let log = keeping.log.as_ref().map(|path| Log::create(path.with_added_extension(worker_idx.to_string())));
         Ok(Self {
             keeping: Arc::clone(keeping),
@@ -108,16 +108,16 @@ impl Ledger {
     }
 
     /// A connection is there, over TLS or not.
-    pub(super) fn secured(&mut self, security: Option<Security>) {
+    pub(crate) fn secured(&mut self, security: Option<Security>) {
         self.books.security = self.books.security.or(security);
     }
 
     /// A request of so many bytes was sent.
-    pub(super) fn sent(&mut self, bytes: usize) {
+    pub(crate) fn sent(&mut self, bytes: usize) {
         self.books.n_bytes_sent += bytes as u64;
     }
 
-    pub(super) fn answered(&mut self, entry: &Entry) {
+    pub(crate) fn answered(&mut self, entry: &Entry) {
         let Entry { connect, service, body_bytes, counts, .. } = *entry;
         let first = *self.first_body.get_or_insert_with(|| *self.keeping.first_body.get_or_init(|| body_bytes));
         self.books.n_bytes_of_bodies += body_bytes;
@@ -131,7 +131,7 @@ impl Ledger {
     }
 
     /// Counts a failure; whether the worker is to give up.
-    pub(super) fn failed(&mut self) -> bool {
+    pub(crate) fn failed(&mut self) -> bool {
         self.n_failures += 1;
         self.keeping.give_up.is_some_and(|most| self.n_failures >= most)
     }
@@ -140,7 +140,7 @@ impl Ledger {
     ///
     /// # Errors
     /// When the log could not be written.
-    pub(super) fn close(mut self, head: &[u8]) -> Result<Books, Error> {
+    pub(crate) fn close(mut self, head: &[u8]) -> Result<Books, Error> {
         if let Some(log) = self.log {
             log.end()?;
         }

@@ -2,12 +2,15 @@
 
 use fathom_model::{Histogram, names::count};
 
-use super::{fault::Faults, ledger::Books};
-use crate::names;
+use super::ledger::Books;
+use crate::{
+    lines::{Faults, OpeningTimes},
+    names,
+};
 
 /// The places of the counters.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Counter {
+pub(crate) enum Counter {
     Requests,
     BytesReceived,
     Connections,
@@ -24,7 +27,7 @@ pub(super) enum Counter {
 }
 
 /// The names of the counters, in the order of [`Counter`]; a closed load has the first [`CLOSED_COUNTERS`] of them.
-pub(super) const COUNTERS: &[&str] = &[
+pub(crate) const COUNTERS: &[&str] = &[
     count::REQUESTS,
     count::BYTES_RECEIVED,
     count::CONNECTIONS,
@@ -44,41 +47,42 @@ pub(super) const COUNTERS: &[&str] = &[
 ];
 
 /// How many counters a load without a schedule has.
-pub(super) const CLOSED_COUNTERS: usize = Counter::Intended as usize;
+pub(crate) const CLOSED_COUNTERS: usize = Counter::Intended as usize;
 
 /// What a worker brings home beside its counters.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
-    pub(super) service: Histogram,
-    pub(super) response: Histogram,
-    pub(super) lag: Histogram,
-    pub(super) resolve: Histogram,
-    pub(super) connect: Histogram,
-    pub(super) proxy: Histogram,
-    pub(super) tls: Histogram,
-    pub(super) first_byte: Histogram,
-    pub(super) download: Histogram,
-    pub(super) faults: Faults,
+pub(crate) struct Outcome {
+    pub(crate) service: Histogram,
+    pub(crate) response: Histogram,
+    pub(crate) lag: Histogram,
+    pub(crate) opening: OpeningTimes,
+    pub(crate) first_byte: Histogram,
+    pub(crate) download: Histogram,
+    pub(crate) faults: Faults,
     /// Requests whose answer was still on its way at the end.
-    pub(super) n_unfinished: u64,
+    pub(crate) n_unfinished: u64,
     /// Requests that were due and never sent.
-    pub(super) n_not_started: u64,
+    pub(crate) n_not_started: u64,
     /// Values among the times of requests that are lower bounds: the wait was given up.
-    pub(super) n_bounds: u64,
+    pub(crate) n_bounds: u64,
     /// Whether bodies were discarded without being copied.
-    pub(super) has_discarded: bool,
-    pub(super) books: Books,
+    pub(crate) has_discarded: bool,
+    pub(crate) books: Books,
 }
 
 impl Outcome {
-    pub(super) fn merge(&mut self, other: &Self) {
+    /// All workers' together.
+    pub(crate) fn merged<'a>(outcomes: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut all = Self::default();
+        outcomes.into_iter().for_each(|outcome| all.merge(outcome));
+        all
+    }
+
+    fn merge(&mut self, other: &Self) {
         self.service.merge(&other.service);
         self.response.merge(&other.response);
         self.lag.merge(&other.lag);
-        self.resolve.merge(&other.resolve);
-        self.connect.merge(&other.connect);
-        self.proxy.merge(&other.proxy);
-        self.tls.merge(&other.tls);
+        self.opening.merge(&other.opening);
         self.first_byte.merge(&other.first_byte);
         self.download.merge(&other.download);
         for (fault, n) in &other.faults {

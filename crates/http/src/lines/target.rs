@@ -8,7 +8,7 @@ use std::{
 use fathom_engine::Error;
 use fathom_model::{Role, units::Nanos};
 
-use super::ledger::Bookkeeping;
+use crate::books::Bookkeeping;
 use crate::dial::{Dialing, Rota};
 
 /// The key under which a responder tells where it listens.
@@ -16,23 +16,23 @@ pub(crate) const ADDRESS: &str = "address";
 
 /// What all workers share; nothing of it changes but the flag.
 #[derive(Debug)]
-pub(super) struct Target {
-    pub(super) dialing: Arc<Dialing>,
+pub(crate) struct Target {
+    pub(crate) dialing: Arc<Dialing>,
     /// The servers, for people.
-    pub(super) name: String,
-    pub(super) timeout: Nanos,
+    pub(crate) name: String,
+    pub(crate) timeout: Nanos,
     /// The most requests under way on a connection.
-    pub(super) pipeline: u16,
+    pub(crate) pipeline: u16,
     /// Whether everything counts from the start on.
-    pub(super) is_counted: bool,
+    pub(crate) is_counted: bool,
     /// Whether any worker has had a connection.
-    pub(super) reached: AtomicBool,
-    pub(super) keeping: Arc<Bookkeeping>,
+    pub(crate) reached: AtomicBool,
+    pub(crate) keeping: Arc<Bookkeeping>,
 }
 
 impl Target {
     /// What a role asks for.
-    pub(super) fn of(role: &Role, kind: &'static str) -> Result<Self, Error> {
+    pub(crate) fn of(role: &Role, kind: &'static str) -> Result<Self, Error> {
         let settings = &role.settings;
         let ours = role.peer.get(ADDRESS).and_then(|address| address.parse::<SocketAddr>().ok());
         if settings.text("url").is_none() && ours.is_none() {
@@ -53,7 +53,7 @@ impl Target {
     }
 
     /// The servers' connections dealt out to the workers in turn: for each worker, the server of each of its connections.
-    pub(super) fn deal(&self, n_connections: u64, n_workers: u64) -> Vec<Vec<u16>> {
+    pub(crate) fn deal(&self, n_connections: u64, n_workers: u64) -> Vec<Vec<u16>> {
         let mut rota: Rota = self.dialing.rota.clone();
         let mut lane = || u16::try_from(rota.turn()).expect("there are fewer servers than turns of a rota");
         let share = |idx: u64| n_connections / n_workers + u64::from(idx < n_connections % n_workers);

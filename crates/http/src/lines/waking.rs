@@ -15,7 +15,7 @@ const STEP: Nanos = Nanos(250);
 
 /// The lateness that three sleeps of four do not exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Waking(Nanos);
+pub(crate) struct Waking(Nanos);
 
 impl Default for Waking {
     fn default() -> Self {
@@ -25,12 +25,12 @@ impl Default for Waking {
 
 impl Waking {
     /// How long before it must be awake a worker has its sleep end; what is left it spends on looking.
-    pub(super) fn early(self) -> Nanos {
+    pub(crate) fn early(self) -> Nanos {
         self.0.since(ALLOWED)
     }
 
     /// Learns from a sleep that was to end at `until`; one that something else has ended tells nothing.
-    pub(super) fn learn(&mut self, until: Nanos, woke: Nanos) {
+    pub(crate) fn learn(&mut self, until: Nanos, woke: Nanos) {
         if woke < until {
             return;
         }

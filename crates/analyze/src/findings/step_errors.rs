@@ -1,0 +1,133 @@
+//! Steps of the script fail: one more often than all others together, or several.
+
+use std::cmp::Reverse;
+
+use fathom_model::{
+    Evidence, Finding, NextStep, Severity, StepKind, StepSummary,
+    units::{grouped, percent, ratio},
+};
+
+use super::{Cause, Evidenced};
+
+/// From one failure in a hundred on, a step does not do what it is for.
+const HOLDS_BACK: f64 = 0.01;
+/// The causes that are told as evidence; all of them stand with the steps.
+const CAUSES_MAX: usize = 3;
+
+/// Compares how often the steps failed.
+pub(crate) struct StepErrors;
+
+impl Cause for StepErrors {
+    fn id(&self) -> &'static str {
+        "step-errors"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        let finding = match dominating(seen) {
+            Some((step, n_failed, n_all)) => of_one(seen, step, (n_failed, n_all)),
+            None => of_several(seen),
+        };
+        finding.into_iter().collect()
+    }
+}
+
+/// What is said of a step that has most of the errors.
+fn of_one(seen: &Evidenced<'_>, step: &StepSummary, (n_failed, n_all): (u64, u64)) -> Option<Finding> {
+    let share = ratio(n_failed, n_failed + step.n_passed).filter(|share| *share >= HOLDS_BACK)?;
+    let causes = by_frequency(step.errors.iter().map(|(cause, n)| (step, cause, *n)));
+    let (_, most, _) = causes.first()?;
+    let of = if n_all > n_failed { format!(", {} of all errors", percent_of(n_failed, n_all)) } else { String::new() };
+    let title = format!("step `{}` fails {} of the time{of}, most often with `{most}`", step.name, percent(share));
+    Some(finding(seen, (format!("{} fails", step.name), title), &causes))
+}
+
+/// What is said when steps fail of which none stands out.
+fn of_several(seen: &Evidenced<'_>) -> Option<Finding> {
+    let steps = || seen.test.users.iter().flat_map(|users| &users.steps).filter(|step| step.kind == StepKind::Step);
+    let all = steps().flat_map(|step| step.errors.iter().map(move |(cause, n)| (step, cause, *n)));
+    let causes = by_frequency(all);
+    let n_failed: u64 = causes.iter().map(|(.., n)| n).sum();
+    let n_passed: u64 = steps().map(|step| step.n_passed).sum();
+    let share = ratio(n_failed, n_failed + n_passed).filter(|share| *share >= HOLDS_BACK)?;
+    let (step, most, _) = causes.first()?;
+    let title = format!("steps fail {} of the time, most often `{}` with `{most}`", percent(share), step.name);
+    Some(finding(seen, ("steps fail".to_owned(), title), &causes))
+}
+
+/// A cause at a step, with how often.
+type Failed<'a> = (&'a StepSummary, &'a String, u64);
+
+fn by_frequency<'a>(causes: impl Iterator<Item = Failed<'a>>) -> Vec<Failed<'a>> {
+    let mut causes: Vec<_> = causes.collect();
+    causes.sort_by_key(|(.., n)| Reverse(*n));
+    causes
+}
+
+fn finding(seen: &Evidenced<'_>, (short, title): (String, String), causes: &[Failed<'_>]) -> Finding {
+    Finding {
+        id: StepErrors.id().to_owned(),
+        short,
+        title,
+        severity: Severity::HoldsBack,
+        tests: vec![seen.test.name.clone()],
+        evidence: causes.iter().take(CAUSES_MAX).map(|(step, cause, n)| evidence(seen, step, (cause, *n))).collect(),
+        explains: None,
+        next: seen.test.options.text("file").map(|script| NextStep {
+            command: format!("fathom app try {script}"),
+            on: None,
+            expected: Some("show one user's requests and the answers to them".to_owned()),
+        }),
+    }
+}
+
+fn percent_of(n: u64, whole: u64) -> String {
+    ratio(n, whole).map(percent).unwrap_or_default()
+}
+
+fn evidence(seen: &Evidenced<'_>, step: &StepSummary, (cause, n): (&String, u64)) -> Evidence {
+    Evidence { host: seen.test.from.clone(), counter: format!("{}: {cause}", step.name), value: grouped(n) }
+}
+
+/// The step with more than half of the errors of all steps, if there is one, with its errors and those of all.
+pub(super) fn dominating<'a>(seen: &Evidenced<'a>) -> Option<(&'a StepSummary, u64, u64)> {
+    let steps = seen.test.users.as_ref()?.steps.iter().filter(|step| step.kind == StepKind::Step);
+    let failed = |step: &StepSummary| step.errors.values().sum::<u64>();
+    let n_all: u64 = steps.clone().map(failed).sum();
+    let worst = steps.max_by_key(|step| failed(step))?;
+    let n_failed = failed(worst);
+    (2 * n_failed > n_all).then_some((worst, n_failed, n_all))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::story::{Story, step, visits};
+
+    fn shop(failed: [u64; 3]) -> Story {
+        let mut story = Story::new();
+        let steps = ["home", "login", "buy"].into_iter().zip(failed);
+        story.users(&[visits((1_000, 0), steps.map(|(name, n)| step(name, (1_000, n), 1_000)).collect())]);
+        story
+    }
+
+    #[test]
+    fn a_step_with_most_of_the_errors_is_named_with_its_cause() {
+        let mut story = shop([1, 120, 2]);
+        let finding = story.finding("step-errors").unwrap();
+        assert_eq!(
+            finding.title,
+            "step `login` fails 12 % of the time, 98 % of all errors, most often with `status 500, expected 200`"
+        );
+        assert_eq!((finding.short.as_str(), finding.evidence[0].value.as_str()), ("login fails", "120"));
+        assert_eq!(finding.next, None, "without a file there is nothing to try");
+        story.run.tests[0].options.set("file", "shop.scenario");
+        assert_eq!(story.finding("step-errors").unwrap().next.unwrap().command, "fathom app try shop.scenario");
+    }
+
+    #[test]
+    fn errors_everywhere_are_no_steps_own_and_few_do_not_matter() {
+        let everywhere = shop([100, 110, 100]).finding("step-errors").unwrap();
+        assert_eq!(everywhere.title, "steps fail 10 % of the time, most often `login` with `status 500, expected 200`");
+        assert_eq!(shop([0, 5, 0]).finding("step-errors"), None);
+        assert_eq!(shop([0, 0, 0]).finding("step-errors"), None);
+    }
+}

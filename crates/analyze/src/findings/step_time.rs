@@ -1,0 +1,106 @@
+//! One step takes most of the time that users wait for answers.
+
+use fathom_model::{
+    Evidence, Finding, Severity, Side, StepKind, StepRecord,
+    units::{Nanos, approximate, percent, rounded},
+};
+
+use super::{Cause, Evidenced, measured};
+
+/// A step with less of the time than this is one among others.
+const MOST: f64 = 0.6;
+/// Of fewer steps one always has much of the time.
+const STEPS_MIN: usize = 3;
+/// A step with fewer samples than this has no mean to speak of.
+const SAMPLES_MIN: u64 = 100;
+/// A mean below this is that of the path, not of what a step does.
+const MATTERS: Nanos = Nanos::from_millis(1);
+
+/// Adds up the times of the steps; those of transactions are in them.
+pub(crate) struct StepTime;
+
+impl Cause for StepTime {
+    fn id(&self) -> &'static str {
+        "step-time"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        let Some(users) = &seen.test.users else { return Vec::new() };
+        let names: Vec<&str> =
+            users.steps.iter().filter(|step| step.kind == StepKind::Step).map(|s| &*s.name).collect();
+        let spent: Vec<Spent> = names.iter().map(|name| Spent::at(seen, name)).collect();
+        let all: f64 = spent.iter().map(|step| step.nanos).sum();
+        let Some((name, step)) = names.iter().zip(&spent).max_by(|a, b| a.1.nanos.total_cmp(&b.1.nanos)) else {
+            return Vec::new();
+        };
+        let mean = Nanos(rounded(step.nanos / approximate(step.n.max(1))));
+        let share = if all > 0.0 { step.nanos / all } else { 0.0 };
+        if names.len() < STEPS_MIN || share < MOST || step.n < SAMPLES_MIN || mean < MATTERS {
+            return Vec::new();
+        }
+        let host = &seen.test.from;
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: format!("{name} is slow"),
+            title: format!(
+                "users wait for step `{name}` {} of the time that they wait for answers, {mean} on average",
+                percent(share)
+            ),
+            severity: Severity::Remark,
+            tests: vec![seen.test.name.clone()],
+            evidence: vec![
+                measured(host, &format!("{name} of the time of all steps"), share),
+                Evidence { host: host.clone(), counter: format!("{name} mean"), value: mean.to_string() },
+            ],
+            explains: None,
+            next: None,
+        }]
+    }
+}
+
+/// How long users waited for a step in all, and how often.
+struct Spent {
+    nanos: f64,
+    n: u64,
+}
+
+impl Spent {
+    fn at(seen: &Evidenced<'_>, name: &str) -> Self {
+        let users = seen.records(Side::Initiator).filter_map(|record| record.users.as_ref());
+        let steps = users.flat_map(|users| users.steps.iter().filter(|step| step.name == name));
+        let add = |sum: Self, step: &StepRecord| {
+            let n = step.times.count();
+            Self { nanos: sum.nanos + step.times.mean().unwrap_or(0.0) * approximate(n), n: sum.n + n }
+        };
+        steps.fold(Self { nanos: 0.0, n: 0 }, add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::story::{Story, step, visits};
+
+    fn shop(nanos: [u64; 3]) -> Story {
+        let mut story = Story::new();
+        let steps = ["home", "login", "buy"].into_iter().zip(nanos);
+        story.users(&[visits((1_000, 0), steps.map(|(name, nanos)| step(name, (1_000, 0), nanos)).collect())]);
+        story
+    }
+
+    #[test]
+    fn the_step_that_users_wait_for_most_is_named() {
+        let finding = shop([1_000, 8_000, 1_000]).finding("step-time").unwrap();
+        assert_eq!(
+            finding.title,
+            "users wait for step `login` 80 % of the time that they wait for answers, 4.00 ms on average"
+        );
+        assert_eq!(finding.severity, Severity::Remark);
+    }
+
+    #[test]
+    fn steps_that_are_alike_or_fast_are_not_told_of() {
+        assert_eq!(shop([1_000, 2_000, 1_000]).finding("step-time"), None);
+        assert_eq!(shop([1, 100, 1]).finding("step-time"), None, "50 µs are the path's");
+    }
+}

@@ -1,0 +1,70 @@
+//! Users came later than the schedule said because every seat was taken.
+
+use fathom_model::{
+    Finding, NextStep, Severity, Side,
+    names::count,
+    units::{percent, ratio},
+};
+
+use super::{Cause, Evidenced, counted};
+
+/// From one user in a hundred on, fewer came than the schedule asked for at times.
+const HOLDS_BACK: f64 = 0.01;
+
+/// Compares those who had to wait for a seat with those who came.
+pub(crate) struct UsersLate;
+
+impl Cause for UsersLate {
+    fn id(&self) -> &'static str {
+        "users-late"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        // Of requests in an open loop the same counters tell of connections, and have a row of their own.
+        let Some(users) = &seen.test.users else { return Vec::new() };
+        let total = |counter| seen.total(Side::Initiator, counter);
+        let (late, intended) = (total(count::LATE_NO_CONNECTION), total(count::INTENDED));
+        let Some(share) = ratio(late, intended).filter(|share| *share >= HOLDS_BACK) else { return Vec::new() };
+        let host = &seen.test.from;
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "no free seat".to_owned(),
+            title: format!(
+                "{} of the users came late because no seat was free: visits last longer than the seats allow for at this rate",
+                percent(share)
+            ),
+            severity: Severity::HoldsBack,
+            tests: vec![seen.test.name.clone()],
+            evidence: vec![
+                counted(host, count::LATE_NO_CONNECTION, late),
+                counted(host, count::INTENDED, intended),
+                counted(host, "users at once, at most", users.n_most),
+            ],
+            explains: None,
+            next: Some(NextStep {
+                command: format!("{} --seats {}", seen.run.command, users.n_most.saturating_mul(2)),
+                on: None,
+                expected: Some("show whether users come in time when more of them may be there at once".to_owned()),
+            }),
+        }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::story::{Story, step, visits};
+
+    #[test]
+    fn users_who_wait_for_a_seat_are_told_with_the_most_that_were_there() {
+        let mut story = Story::new();
+        story.users(&[visits((1_000, 0), vec![step("home", (1_000, 0), 10)])]);
+        story.total("client", count::INTENDED, 1_000);
+        story.total("client", count::LATE_NO_CONNECTION, 5);
+        assert_eq!(story.finding("users-late"), None);
+        story.total("client", count::LATE_NO_CONNECTION, 300);
+        let finding = story.finding("users-late").unwrap();
+        assert!(finding.title.starts_with("30 % of the users came late"), "{}", finding.title);
+        assert_eq!(finding.evidence[2].value, "30");
+    }
+}

@@ -1,0 +1,206 @@
+//! The kind `app_lua`.
+
+use std::sync::{Mutex, PoisonError};
+
+use fathom_engine::{Error, Session, Test, TestKind};
+use fathom_http::users::{Coming, Crowd, OPTIONS, Row, joined};
+use fathom_model::{
+    Endpoints, Histogram, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, ValueKind, units::Nanos,
+};
+
+use super::{
+    BATCH_TIME, facts,
+    fault::Faults,
+    metrics,
+    output::Part,
+    script,
+    users::{Outcome, Scripted, Thread},
+    world::World,
+};
+
+/// Users who follow a script of wrk.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Script;
+
+const NAME: &str = "app_lua";
+/// As that of the other kinds of requests.
+const TIMEOUT: Nanos = Nanos::from_secs(5);
+
+const OWN: [OptionDoc; 8] = [
+    OptionDoc { name: "script", value: ValueKind::File, default: None, help: "the script, in Lua as for wrk" },
+    OptionDoc {
+        name: "args",
+        value: ValueKind::Text,
+        default: None,
+        help: "words for the script's init, as a shell reads them",
+    },
+    OptionDoc {
+        name: "connections",
+        value: ValueKind::Count(1, 100_000),
+        default: Some("10"),
+        help: "connections that are kept busy, dealt out to the threads",
+    },
+    OptionDoc {
+        name: "header",
+        value: ValueKind::Text,
+        default: None,
+        help: "header fields of the form Name: value, a line each, with which the script begins",
+    },
+    OptionDoc {
+        name: "script-allow",
+        value: ValueKind::Text,
+        default: None,
+        help: "addresses and networks that the script may choose beside those of the URL",
+    },
+    OptionDoc {
+        name: "script-memory",
+        value: ValueKind::Size,
+        // Scripts that hold their data are well below it, and as many states as there are cores fit into memory.
+        default: Some("1GiB"),
+        help: "the most memory of each Lua state",
+    },
+    OptionDoc {
+        name: "script-patience",
+        value: ValueKind::Span,
+        default: Some("10s"),
+        help: "the longest that a function of the script may run before its process is ended",
+    },
+    OptionDoc {
+        name: "lenient",
+        value: ValueKind::Flag,
+        default: None,
+        help: "go on without a script that does not load, as wrk does",
+    },
+];
+
+const ALL: [OptionDoc; OWN.len() + OPTIONS.len()] = joined(&[&OWN, &OPTIONS]);
+
+impl TestKind for Script {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "HTTP/1.1 requests of a script for wrk, in a closed loop"
+    }
+
+    fn layer(&self) -> Layer {
+        Layer::Http
+    }
+
+    fn is_two_sided(&self, _settings: &Settings) -> bool {
+        false
+    }
+
+    fn title(&self, settings: &Settings) -> String {
+        let connections = settings.count("connections").unwrap_or(1);
+        let plural = if connections == 1 { "" } else { "s" };
+        let path = settings.text("script").unwrap_or_default();
+        let file = path.rsplit('/').next().unwrap_or_default();
+        format!("{file}, {connections} connection{plural}")
+    }
+
+    fn options(&self) -> &'static [OptionDoc] {
+        &ALL
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        metrics::ALL
+    }
+
+    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+        if role.side == Side::Responder {
+            return Err(Error::Unsupported { what: format!("{NAME} has no side that answers"), hint: None });
+        }
+        for name in ["url", "script"] {
+            if role.settings.text(name).is_none() {
+                let what = format!("{NAME} needs the option `{name}`");
+                return Err(Error::Unsupported { what, hint: None });
+            }
+        }
+        Ok(Box::new(Scripting::prepare(role)?))
+    }
+}
+
+/// A script that is set up, and its connections.
+#[derive(Debug)]
+struct Scripting {
+    world: World,
+    threads: Mutex<Vec<Option<Thread>>>,
+    crowd: Crowd,
+    timeout: Nanos,
+}
+
+impl Scripting {
+    fn prepare(role: &Role) -> Result<Self, Error> {
+        let settings = &role.settings;
+        let n_connections = settings.count("connections").unwrap_or(10);
+        let n_cores = u64::try_from(role.cores.len().max(1)).unwrap_or(1);
+        let n_threads = settings.count("threads").unwrap_or(n_cores).min(n_connections);
+        let script = script::Script::of(settings)?;
+        let (world, threads) = World::make(script, usize::try_from(n_threads).unwrap_or(1))?;
+        let mut role = role.clone();
+        role.settings.set("threads", n_threads.to_string());
+        world.direct(&mut role.settings);
+        let crowd = Crowd::prepare(NAME, &role, Coming::Population { n: n_connections, over: Nanos::ZERO })?;
+        assert_eq!(crowd.n_workers(), threads.len(), "each thread of a script is a worker");
+        let threads = Mutex::new(threads.into_iter().map(Some).collect());
+        Ok(Self { world, threads, crowd, timeout: settings.span("timeout").unwrap_or(TIMEOUT) })
+    }
+
+    /// The users of a worker, who take its thread with them.
+    fn users(&self, row: &Row) -> Scripted {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let thread = threads[row.idx].take().expect("each worker makes its users once");
+        Scripted::new(thread, self.world.findings, (self.timeout, row.n_seats))
+    }
+}
+
+impl Test for Scripting {
+    fn endpoints(&self) -> Endpoints {
+        Endpoints::new()
+    }
+
+    fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
+        let (mut record, outcomes) = self.crowd.run(session, |row| Ok(self.users(row)))?;
+        let mut batches = Histogram::new();
+        // The states of the threads live until `done` has asked them.
+        let (mut faults, mut states) = (Faults::default(), Vec::new());
+        for Outcome { state, faults: of_thread, batches: sent_together } in outcomes {
+            batches.merge(&sent_together);
+            faults.merge(of_thread);
+            states.push(state);
+        }
+        faults.extend(self.world.done(&record, &batches));
+        drop(states);
+        self.tell(&mut record, &faults, batches);
+        Ok(record)
+    }
+}
+
+impl Scripting {
+    /// Brings home what the script has said and got wrong.
+    fn tell(&self, record: &mut Record, faults: &Faults, batches: Histogram) {
+        let parts = [
+            (facts::BEFORE, Part::Before),
+            (facts::DURING, Part::During),
+            (facts::AFTER, Part::After),
+            (facts::ERRORS, Part::Errors),
+        ];
+        let said = parts.map(|(name, part)| (name, self.world.output.text(part)));
+        let complaints = (facts::COMPLAINTS, self.world.complaints.join("\n"));
+        for (name, text) in said.into_iter().chain([complaints]).filter(|(_, text)| !text.is_empty()) {
+            record.facts.insert(name.to_owned(), text);
+        }
+        if self.world.findings.depth > 1 {
+            record.distributions.insert(BATCH_TIME.to_owned(), batches);
+        }
+        let errors: Vec<(String, u64)> = faults.errors().collect();
+        let n_errors: u64 = errors.iter().map(|(_, n)| n).sum();
+        if let Some((first, _)) = errors.iter().max_by_key(|(_, n)| n) {
+            let text = format!("the script failed {n_errors} times and went on; most often: {first}");
+            record.notes.push(Note { id: "script-errors".to_owned(), text });
+        }
+        record.errors.extend(errors);
+    }
+}

@@ -1,0 +1,88 @@
+//! What scripts print, kept for the result.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// As much is kept of each part; a script that prints each answer would fill any memory.
+const KEPT_MAX: usize = 256 * 1024;
+
+/// When something was printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Before,
+    During,
+    After,
+    /// What was meant for standard error, at any time.
+    Errors,
+}
+
+#[derive(Debug, Default)]
+struct Pages {
+    part: usize,
+    texts: [Vec<u8>; 4],
+    n_left_out: [usize; 4],
+}
+
+impl Pages {
+    fn add(&mut self, part: usize, text: &[u8]) {
+        let room = KEPT_MAX - self.texts[part].len();
+        let (kept, rest) = text.split_at(text.len().min(room));
+        self.texts[part].extend_from_slice(kept);
+        self.n_left_out[part] += rest.len();
+    }
+}
+
+/// What all states of a trial have printed; clones are the same.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Output(Arc<Mutex<Pages>>);
+
+impl Output {
+    fn with<T>(&self, work: impl FnOnce(&mut Pages) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What is printed from now on belongs to this part.
+    pub(super) fn turn_to(&self, part: Part) {
+        self.with(|pages| pages.part = part as usize);
+    }
+
+    pub(super) fn collect(&self, text: &[u8]) {
+        self.with(|pages| pages.add(pages.part, text));
+    }
+
+    /// Keeps what was meant for standard error.
+    pub(super) fn collect_error(&self, text: &[u8]) {
+        self.with(|pages| pages.add(Part::Errors as usize, text));
+    }
+
+    /// All of a part, and how much was left out, if anything.
+    pub(super) fn text(&self, part: Part) -> String {
+        self.with(|pages| {
+            let part = part as usize;
+            let text = String::from_utf8_lossy(&pages.texts[part]).into_owned();
+            match pages.n_left_out[part] {
+                0 => text,
+                n => format!("{text}\n[{n} more bytes were printed and not kept]\n"),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_is_kept_by_its_part_up_to_a_bound() {
+        let output = Output::default();
+        output.collect(b"first\n");
+        output.turn_to(Part::After);
+        output.collect(b"last \xff");
+        for _ in 0..=KEPT_MAX / 1000 {
+            output.collect(&[b'x'; 1000]);
+        }
+        assert_eq!((output.text(Part::Before).as_str(), output.text(Part::During).as_str()), ("first\n", ""));
+        let after = output.text(Part::After);
+        assert!(after.starts_with("last \u{fffd}xxx"), "{}", &after[..20]);
+        assert!(after.ends_with("more bytes were printed and not kept]\n") && after.len() < KEPT_MAX + 100);
+    }
+}

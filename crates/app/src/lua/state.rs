@@ -1,0 +1,208 @@
+//! One Lua state: the world of a script on one thread, and the ways into it.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use fathom_engine::Error;
+use mlua::{Function, Lua, LuaString, Table, Value, WeakLua};
+
+use super::{
+    fault::{self, Fault},
+    output::Output,
+    script::Script,
+    transfer,
+    vital::{Callback, Owner, Vital},
+};
+
+/// What a script finds in its state before it is run.
+const PRELUDE: &str = include_str!("prelude.lua");
+
+/// What states say of a thread.
+#[derive(Debug, Default)]
+pub(super) struct ThreadFacts {
+    /// Whether `thread:stop()` was called.
+    pub(super) stop: AtomicBool,
+    /// Where its connections go; nothing when that is not known here.
+    pub(super) address: Mutex<Option<SocketAddr>>,
+}
+
+impl ThreadFacts {
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        *self.address.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A state and the functions of the prelude that lead into its script.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) lua: Lua,
+    pub(super) ways: Table,
+    pub(super) vital: Arc<Vital>,
+    pub(super) script: Arc<Script>,
+}
+
+impl State {
+    /// A state in which the script has not been run yet.
+    pub(super) fn new(script: &Arc<Script>, owner: Owner, output: &Output) -> Result<Self, Error> {
+        let lua = fathom_sys::lua::state();
+        let made = Self::furnish(&lua, script, output);
+        let ways = made.map_err(|error| Error::Unsupported {
+            what: format!("cannot make a Lua state for the {owner}: {error}"),
+            hint: None,
+        })?;
+        Ok(Self { lua, ways, vital: Vital::new(owner), script: Arc::clone(script) })
+    }
+
+    fn furnish(lua: &Lua, script: &Arc<Script>, output: &Output) -> mlua::Result<Table> {
+        let reach = Arc::clone(script);
+        let look_up = lua.create_function(move |lua, (host, service): (String, String)| {
+            Ok(match reach.reach.look_up(&host, &service) {
+                Ok(found) => {
+                    let found = found.iter().map(SocketAddr::to_string);
+                    (Some(lua.create_sequence_from(found)?), None)
+                }
+                Err(why) => (None, Some(why)),
+            })
+        })?;
+        let reach = Arc::clone(script);
+        let connect =
+            lua.create_function(move |_, address: String| Ok(answer(on(&address, |at| reach.reach.connects(at)))))?;
+        let output = output.clone();
+        let collect = lua.create_function(move |_, (text, to): (LuaString, Option<LuaString>)| {
+            if to.is_some() {
+                output.collect_error(&text.as_bytes());
+            } else {
+                output.collect(&text.as_bytes());
+            }
+            Ok(())
+        })?;
+        let ways: Table = lua.load(PRELUDE).set_name("=wrk").call((look_up, connect, collect))?;
+        let wrk: Table = lua.globals().get("wrk")?;
+        wrk.set("scheme", script.target.scheme.name())?;
+        wrk.set("host", script.target.host.as_str())?;
+        wrk.set("port", script.port.as_deref())?;
+        wrk.set("path", script.whole_path.as_str())?;
+        let headers: Table = wrk.get("headers")?;
+        for (name, value) in &script.headers {
+            headers.set(name.as_str(), value.as_str())?;
+        }
+        lua.set_memory_limit(script.memory_max)?;
+        Ok(ways)
+    }
+
+    /// Runs the file.
+    pub(super) fn load(&self) -> Result<(), Fault> {
+        let name = format!("@{}", self.script.path);
+        let run = || self.lua.load(&self.script.text[..]).set_name(name).exec();
+        self.vital.within(Callback::Load, run).map_err(|error| self.fault(Callback::Load, &error))
+    }
+
+    pub(super) fn fault(&self, callback: Callback, error: &mlua::Error) -> Fault {
+        let owner = self.vital.owner;
+        if fault::is_memory(error) {
+            // What the callback held is garbage now, and the next one needs room.
+            let _ = self.lua.gc_collect();
+            let (path, most) = (&self.script.path, self.script.memory_max);
+            let message = format!("{path}: not enough memory: a state may have {most} bytes (option script-memory)");
+            return Fault::new(message, callback, owner);
+        }
+        Fault::of(error, callback, owner)
+    }
+
+    /// Calls a function of the table `wrk`, which a script may have replaced.
+    pub(super) fn call(&self, callback: Callback, name: &str, argument: Value) -> Result<(), Fault> {
+        let call = || {
+            let wrk: Table = self.lua.globals().get("wrk")?;
+            wrk.get::<Function>(name)?.call::<()>(argument)
+        };
+        self.vital.within(callback, call).map_err(|error| self.fault(callback, &error))
+    }
+
+    /// Looks the target up and keeps the addresses that take a connection; how many there are.
+    pub(super) fn resolve(&self) -> Result<usize, Fault> {
+        let (host, service) = (self.script.target.host.as_str(), self.script.service());
+        let resolve = || {
+            let wrk: Table = self.lua.globals().get("wrk")?;
+            wrk.get::<Function>("resolve")?.call::<()>((host, service))?;
+            wrk.get::<Table>("addrs")?.len()
+        };
+        let count = self.vital.within(Callback::Load, resolve);
+        count.map(|n| usize::try_from(n).unwrap_or(0)).map_err(|error| self.fault(Callback::Load, &error))
+    }
+
+    /// The address that threads have unless they choose another.
+    pub(super) fn first_address(&self) -> Option<SocketAddr> {
+        let first = || {
+            let wrk: Table = self.lua.globals().get("wrk")?;
+            let object: Value = wrk.get::<Table>("addrs")?.get(1)?;
+            self.way("text").call::<Option<String>>(object)
+        };
+        first().ok().flatten()?.parse().ok()
+    }
+
+    pub(super) fn way(&self, name: &str) -> Function {
+        self.ways.raw_get(name).expect("the prelude has these functions")
+    }
+
+    /// Whether the script has a global function of this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.way("has").call(name).unwrap_or(false)
+    }
+
+    /// The object that stands in this state for a thread and its state.
+    pub(super) fn thread_object(&self, of: &Lua, facts: &Arc<ThreadFacts>) -> mlua::Result<Value> {
+        let target = of.weak();
+        let get = self.lua.create_function(move |lua, name: String| {
+            let Some(of) = target.try_upgrade() else { return Ok(gone()) };
+            let value: Value = of.globals().get(&*name)?;
+            Ok(answer(transfer::copy(&value, lua)))
+        })?;
+        let target: WeakLua = of.weak();
+        let set = self.lua.create_function(move |_, (name, value): (String, Value)| {
+            let Some(of) = target.try_upgrade() else { return Ok(gone()) };
+            let copied = transfer::copy(&value, &of);
+            let set = |value| of.globals().set(&*name, value).map_err(|error| error.to_string());
+            Ok(answer(copied.and_then(set).map(|()| Value::Nil)))
+        })?;
+        let own = Arc::clone(facts);
+        let stop = self.lua.create_function(move |_, ()| {
+            own.stop.store(true, Ordering::Relaxed);
+            Ok(())
+        })?;
+        let (own, script) = (Arc::clone(facts), Arc::clone(&self.script));
+        let place = self.lua.create_function(move |_, address: Option<String>| {
+            let Some(address) = address else {
+                return Ok((own.address().map(|address| address.to_string()), None));
+            };
+            let set = on(&address, |at| {
+                script.reach.check(at)?;
+                *own.address.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
+                Ok(None)
+            });
+            Ok(set.map_or_else(|why| (None, Some(why)), |value| (value, None)))
+        })?;
+        self.way("thread").call((get, set, stop, place))
+    }
+}
+
+/// Nothing, and why.
+fn gone() -> (Option<Value>, Option<String>) {
+    (None, Some("the thread has ended".to_owned()))
+}
+
+/// A value, or nothing and what was wrong, as the prelude takes it.
+fn answer<T>(outcome: Result<T, String>) -> (Option<T>, Option<String>) {
+    match outcome {
+        Ok(value) => (Some(value), None),
+        Err(why) => (None, Some(why)),
+    }
+}
+
+fn on<T>(address: &str, work: impl FnOnce(SocketAddr) -> Result<T, String>) -> Result<T, String> {
+    address.parse().map_err(|_| format!("`{address}` is not an address")).and_then(work)
+}

@@ -1,0 +1,249 @@
+//! The connections of one thread of a script: what they send, and what the script is told.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use fathom_http::users::{Answered, Ask, Failed, Framing, Place, Seat, Turn, Users, Wants, Window};
+use fathom_model::{Histogram, units::Nanos};
+use mlua::{Function, LuaString, Value};
+
+use super::{
+    answer::{Apart, Looks},
+    fault::{Fault, Faults},
+    state::{State, ThreadFacts},
+    vital::Callback,
+};
+
+/// How long a connection rests after its script had no request for it: a script that fails always is to cost little.
+const PAUSE: Nanos = Nanos::from_millis(10);
+/// The longest delay that is believed, in milliseconds: a day, as the longest trial.
+const DELAY_MS_MAX: f64 = 86_400_000.0;
+const NANOS_PER_MICRO: u64 = 1000;
+
+/// What was found out about a script on its first thread, for all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Findings {
+    /// Whether each request is made by the script.
+    pub(super) is_dynamic: bool,
+    pub(super) has_delay: bool,
+    pub(super) wants_answers: bool,
+    /// Requests in what `request` returns.
+    pub(super) depth: u16,
+}
+
+/// A thread that is ready to start.
+#[derive(Debug)]
+pub(super) struct Thread {
+    pub(super) state: State,
+    pub(super) facts: Arc<ThreadFacts>,
+    /// What is sent when the script makes no requests.
+    pub(super) fixed: Vec<u8>,
+    /// The place of its server among those of the trial.
+    pub(super) server: u16,
+}
+
+/// What a thread brings home.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    /// The state, which `done` may ask.
+    pub(super) state: State,
+    pub(super) faults: Faults,
+    /// From the first byte of what was sent together to the last byte of the last answer to it.
+    pub(super) batches: Histogram,
+}
+
+/// The connections of one thread.
+#[derive(Debug)]
+pub(super) struct Scripted {
+    thread: Thread,
+    findings: Findings,
+    timeout: Nanos,
+    request: Function,
+    delay: Function,
+    response: Function,
+    bytes: Vec<u8>,
+    framing: Framing,
+    /// Of each seat, whether the script is asked for a delay before the next request.
+    is_delayed: Vec<bool>,
+    looks: Looks,
+    apart: Apart,
+    faults: Faults,
+    batches: Histogram,
+}
+
+fn framing(bytes: &[u8]) -> Framing {
+    if bytes.starts_with(b"HEAD ") { Framing::NoBody } else { Framing::Body }
+}
+
+impl Scripted {
+    pub(super) fn new(thread: Thread, findings: Findings, (timeout, n_seats): (Nanos, u32)) -> Self {
+        let way = |name| thread.state.way(name);
+        // Decided once for all threads, as wrk does.
+        let looks = if findings.wants_answers { way("looks").call(()).unwrap_or(0) } else { 0 };
+        Self {
+            timeout,
+            request: way("request"),
+            delay: way("delay"),
+            response: way("response"),
+            framing: framing(&thread.fixed),
+            bytes: thread.fixed.clone(),
+            is_delayed: vec![findings.has_delay; n_seats as usize],
+            looks: Looks(looks),
+            apart: Apart::default(),
+            faults: Faults::default(),
+            batches: Histogram::new(),
+            thread,
+            findings,
+        }
+    }
+
+    fn fault(&self, callback: Callback, message: String) -> Fault {
+        Fault::new(message, callback, self.thread.state.vital.owner)
+    }
+
+    /// Asks the script how long to wait, in milliseconds.
+    fn delay(&mut self) -> Result<Nanos, Fault> {
+        let state = &self.thread.state;
+        let value: mlua::Result<Value> = state.vital.within(Callback::Delay, || self.delay.call(()));
+        let value = value.map_err(|error| state.fault(Callback::Delay, &error))?;
+        let number = match &value {
+            Value::Integer(whole) => f64::from(i32::try_from(*whole).unwrap_or(i32::MAX)),
+            Value::Number(number) => *number,
+            Value::String(text) => text.to_str().ok().and_then(|text| text.trim().parse().ok()).unwrap_or(f64::NAN),
+            _ => f64::NAN,
+        };
+        if number.is_nan() || number < 0.0 {
+            let message = format!("returned {}, not a number of milliseconds", shown(&value));
+            return Err(self.fault(Callback::Delay, message));
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and a day")]
+        let millis = number.min(DELAY_MS_MAX) as u64;
+        Ok(Nanos::from_millis(millis))
+    }
+
+    /// Has the script write the next request into the buffer.
+    fn ask_script(&mut self, seat: Seat) -> Result<(), Fault> {
+        let state = &self.thread.state;
+        let value: mlua::Result<Value> = state.vital.within(Callback::Request, || self.request.call(seat.0));
+        match value.map_err(|error| state.fault(Callback::Request, &error))? {
+            Value::String(text) => {
+                self.bytes.clear();
+                self.bytes.extend_from_slice(&text.as_bytes());
+            }
+            value => return Err(self.fault(Callback::Request, format!("returned {}, not a request", shown(&value)))),
+        }
+        if self.bytes.is_empty() {
+            return Err(self.fault(Callback::Request, "returned an empty string, not a request".to_owned()));
+        }
+        self.framing = framing(&self.bytes);
+        Ok(())
+    }
+
+    /// Tells the script of an answer; again, with more of it, when it has begun to look at more.
+    fn tell_script(&mut self, seat: Seat, answer: &Answered<'_>) -> mlua::Result<()> {
+        loop {
+            let (head, body) = self.apart.take(answer, self.looks);
+            let lua = &self.thread.state.lua;
+            let string = |bytes: Option<&[u8]>| bytes.map(|bytes| lua.create_string(bytes)).transpose();
+            let (head, body): (Option<LuaString>, Option<LuaString>) = (string(head)?, string(body)?);
+            let looks = self.looks.0;
+            let more: Option<u8> = if self.looks.at_context() {
+                let n_seats = u32::try_from(self.is_delayed.len()).unwrap_or(u32::MAX);
+                let connection = u64::from(seat.0) + 1 + u64::from(n_seats) * u64::from(answer.nth_connection);
+                let since = |at: Nanos| at.since(answer.sent_at).0 / NANOS_PER_MICRO;
+                let times = (answer.sent_at.0 / NANOS_PER_MICRO, since(answer.first_byte_at), since(answer.ended_at));
+                let context = (seat.0, connection, times.0, times.1, times.2);
+                self.response.call((
+                    answer.status,
+                    head,
+                    body,
+                    looks,
+                    context.0,
+                    context.1,
+                    context.2,
+                    context.3,
+                    context.4,
+                ))?
+            } else {
+                self.response.call((answer.status, head, body, looks))?
+            };
+            let Some(more) = more.filter(|more| *more > looks) else { return Ok(()) };
+            self.looks = Looks(more);
+        }
+    }
+}
+
+/// A value in an error message.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => format!("`{}`", text.to_string_lossy()),
+        other => format!("a {} value", other.type_name()),
+    }
+}
+
+impl Users for Scripted {
+    type Outcome = Outcome;
+
+    fn arrive(&mut self, seat: Seat, _now: Nanos, _late: Nanos) {
+        self.is_delayed[seat.0 as usize] = self.findings.has_delay;
+    }
+
+    fn turn(&mut self, seat: Seat, now: Nanos) -> Turn<'_> {
+        let is_delayed = &mut self.is_delayed[seat.0 as usize];
+        if std::mem::take(is_delayed) {
+            match self.delay() {
+                Ok(Nanos::ZERO) => {}
+                Ok(span) => return Turn::Rest { until: now + span },
+                Err(fault) => self.faults.count(fault),
+            }
+        }
+        if self.findings.is_dynamic
+            && let Err(fault) = self.ask_script(seat)
+        {
+            self.faults.count(fault);
+            return Turn::Rest { until: now + PAUSE };
+        }
+        Turn::Ask(Ask {
+            bytes: &self.bytes,
+            n_requests: self.findings.depth,
+            server: self.thread.server,
+            framing: self.framing,
+            wants: if self.looks.at_message() { Wants::Message } else { Wants::Status },
+            timeout: self.timeout,
+        })
+    }
+
+    fn answered(&mut self, seat: Seat, answer: &Answered<'_>) {
+        if answer.place == Place::Last {
+            self.is_delayed[seat.0 as usize] = self.findings.has_delay;
+            if self.findings.depth > 1 {
+                self.batches.record(answer.ended_at.since(answer.sent_at).0);
+            }
+        }
+        if self.findings.wants_answers {
+            let vital = Arc::clone(&self.thread.state.vital);
+            if let Err(error) = vital.within(Callback::Response, || self.tell_script(seat, answer)) {
+                let fault = self.thread.state.fault(Callback::Response, &error);
+                self.faults.count(fault);
+            }
+        }
+    }
+
+    fn failed(&mut self, _seat: Seat, _failed: &Failed<'_>) {
+        // Scripts of wrk hear nothing of failures; they are counted.
+    }
+
+    fn is_over(&self) -> bool {
+        self.thread.facts.stop.load(Ordering::Relaxed)
+    }
+
+    fn window(&mut self, window: Window, _now: Nanos) {
+        if window == Window::Measured {
+            self.batches.clear();
+        }
+    }
+
+    fn conclude(self, _now: Nanos) -> Outcome {
+        Outcome { state: self.thread.state, faults: self.faults, batches: self.batches }
+    }
+}

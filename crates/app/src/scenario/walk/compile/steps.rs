@@ -1,0 +1,210 @@
+//! Steps: requests, what is expected of answers and what is taken from them.
+
+use fathom_http::{
+    url::Url,
+    users::{Framing, Wants},
+};
+use fathom_model::steps::StepKind;
+use regex::bytes::Regex;
+
+use super::{CompileError, Compiler, small, span_of};
+use crate::scenario::{
+    tree::{self, Expected, Pick, Statuses, TakeSource, Template},
+    walk::{
+        json::Pointer,
+        look::{self, Claim, Expectation, Finder, Subject, Take, Test},
+        program::Step,
+        request::{Draft, Request},
+        text::{Place, Text, make_fit},
+    },
+};
+
+/// What holds when a step says nothing of the status.
+const USUAL: [Statuses; 2] = [Statuses::Class(2), Statuses::Class(3)];
+
+impl Compiler<'_> {
+    /// Compiles a step; gives its place.
+    pub(super) fn step(&mut self, step: &tree::Step) -> Result<u16, CompileError> {
+        let (server, target) = self.target(&step.url)?;
+        let draft = self.draft(step, server, target)?;
+        let expectations = self.expectations(step)?;
+        let takes = step.takes.iter().map(|take| self.take(take)).collect::<Result<Vec<_>, _>>()?;
+        let redirects = step.redirects.as_ref().or(self.scenario.redirects.as_ref());
+        let redirects = redirects.and_then(|redirects| redirects.max).unwrap_or(0);
+        let is_looked_at = self.has_cookies
+            || redirects > 0
+            || !takes.is_empty()
+            || expectations.iter().any(|expectation| matches!(expectation, Expectation::Test(_)));
+        let record = self.record(&step.name.text, StepKind::Step)?;
+        let begins_with_hole = matches!(step.url.pieces.first(), Some(tree::Piece::Hole(_)));
+        self.steps.push(Step {
+            opening: begins_with_hole.then(|| draft.target.clone()),
+            request: Request::compile(&draft),
+            server,
+            framing: if step.method.text == "HEAD" { Framing::NoBody } else { Framing::Body },
+            wants: if is_looked_at { Wants::Message } else { Wants::Status },
+            timeout: span_of(step.timeout.as_ref().map(|timeout| &timeout.after)),
+            redirects,
+            expectations,
+            takes,
+            on_failure: step.on_failure.as_ref().map(|on_failure| on_failure.way),
+            record,
+            failed: format!("step {} failed", step.name.text),
+        });
+        small(self.steps.len() - 1, "65,535 steps")
+    }
+
+    /// The server of a URL, and its path and query.
+    fn target(&mut self, url: &Template) -> Result<(u16, Text), CompileError> {
+        let first = match url.pieces.first() {
+            Some(tree::Piece::Text(text)) => text.as_str(),
+            _ => "",
+        };
+        let Some(authority) = first.find("://").map(|at| at + 3) else {
+            // What an answer named is a path of its server, not one below that of the base.
+            let is_taken = first.is_empty() && !url.pieces.is_empty();
+            let base = self.servers.first().filter(|_| !is_taken).map(|server| server.url.target.clone());
+            let base = base.unwrap_or_default();
+            let mut target = Text::from(base.split('?').next().unwrap_or_default().trim_end_matches('/'));
+            target.append(self.plain(url)?);
+            return Ok((0, fit(target)));
+        };
+        let end = first[authority..].find(['/', '?', '#']).map_or(first.len(), |at| authority + at);
+        let server: Url = first[..end].parse().map_err(|error: fathom_http::url::UrlError| CompileError::Text {
+            what: error.to_string(),
+            span: url.span,
+        })?;
+        let place = self.servers.iter().position(|known| known.is_of(&server));
+        let place = place.ok_or_else(|| CompileError::Stranger(first[..end].to_owned()))?;
+        let mut rest = url.clone();
+        if let Some(tree::Piece::Text(text)) = rest.pieces.first_mut() {
+            *text = text[end..].to_owned();
+        }
+        let mut target = Text::default();
+        if !first[end..].starts_with('/') {
+            target.push_filtered(b"/", &[]);
+        }
+        target.append(self.plain(&rest)?);
+        Ok((small(place, "65,535 servers")?, fit(target)))
+    }
+
+    /// The head: ours first, then what all steps say, then what this one says; an empty value leaves a field out.
+    fn draft(&mut self, step: &tree::Step, server: u16, target: Text) -> Result<Draft, CompileError> {
+        let body = step.body.as_ref().map(|body| self.body(body)).transpose()?;
+        let url = &self.servers[usize::from(server)].url;
+        let mut fields: Vec<(String, Text)> = vec![("Host".to_owned(), Text::from(url.host_field().as_str()))];
+        fields.push(("User-Agent".to_owned(), Text::from("fathom")));
+        if let Some(user) = &url.user {
+            let basic = format!("Basic {}", data_encoding::BASE64.encode(user.as_bytes()));
+            fields.push(("Authorization".to_owned(), Text::from(basic.as_str())));
+        }
+        if let Some(media_type) = body.as_ref().and_then(|body| body.media_type.as_deref()) {
+            fields.push(("Content-Type".to_owned(), Text::from(media_type)));
+        }
+        for headers in [&self.scenario.headers, &step.headers] {
+            // A field may stand several times in one place; together they replace those of the place before.
+            let is_given = |name: &str| headers.iter().any(|header| header.name.text.eq_ignore_ascii_case(name));
+            let host = fields.iter().position(|(name, _)| name.eq_ignore_ascii_case("host") && is_given(name));
+            fields.retain(|(name, _)| !is_given(name));
+            for header in headers {
+                let value = self.plain(&header.value)?;
+                let is_host = header.name.text.eq_ignore_ascii_case("host");
+                match host {
+                    _ if value.0.is_empty() => {}
+                    // The first field of a request (RFC 9110 section 7.2).
+                    Some(_) if is_host => fields.insert(0, (header.name.text.clone(), value)),
+                    _ => fields.push((header.name.text.clone(), value)),
+                }
+            }
+        }
+        // The length is ours to say, and is right.
+        fields.retain(|(name, _)| !name.eq_ignore_ascii_case("content-length"));
+        Ok(Draft { method: step.method.text.clone(), target, fields, body: body.map(|body| body.text) })
+    }
+
+    fn expectations(&mut self, step: &tree::Step) -> Result<Vec<Expectation>, CompileError> {
+        let says_status = |expect: &tree::Expect| matches!(expect.what, Some(Expected::Status(_)));
+        let mut all = Vec::new();
+        if !step.expects.iter().any(says_status) {
+            all.push(Expectation::Status(USUAL.to_vec()));
+        }
+        for expect in &step.expects {
+            match &expect.what {
+                Some(Expected::Status(wanted)) => all.push(Expectation::Status(wanted.clone())),
+                Some(Expected::Test(test)) => all.push(Expectation::Test(self.test(test)?)),
+                None => {}
+            }
+            if let Some(within) = &expect.within {
+                let cause = format!("longer than {}", within.text);
+                all.push(Expectation::Within { most: within.value, cause });
+            }
+        }
+        Ok(all)
+    }
+
+    pub(super) fn test(&mut self, test: &tree::Test) -> Result<Test, CompileError> {
+        let subject = match &test.subject {
+            tree::Subject::Header(name) => Subject::Header(name.text.clone()),
+            tree::Subject::Body => Subject::Finder(Finder::Body),
+            tree::Subject::Json(path) => Subject::Finder(Finder::Json(pointer(path, Pick::First)?)),
+            tree::Subject::Cookie(name) => Subject::Finder(Finder::Cookie(name.text.clone())),
+            tree::Subject::Text(text) => Subject::Text(self.plain(text)?),
+        };
+        let claim = match &test.claim {
+            tree::Claim::Compare(comparison, text) => Claim::Compare(*comparison, self.plain(text)?),
+            tree::Claim::Contains(text) => Claim::Contains(self.plain(text)?),
+            tree::Claim::Matches(pattern) => Claim::Matches(regex(pattern)?),
+            tree::Claim::Exists => Claim::Exists,
+        };
+        Ok(Test { subject, is_negated: test.negated, claim, cause: look::cause_of(test) })
+    }
+
+    fn take(&mut self, take: &tree::Take) -> Result<Take, CompileError> {
+        let (finder, what) = match &take.source {
+            TakeSource::Json(path) => (Finder::Json(pointer(path, take.pick)?), format!("json {}", path.text)),
+            TakeSource::Header(name) => (Finder::Header(name.text.clone()), format!("header {}", name.text)),
+            TakeSource::Regex(pattern, place) => {
+                let regex = regex(pattern)?;
+                let groups = regex.capture_locations();
+                let is_in_head = *place == tree::Place::Headers;
+                (Finder::Regex { regex, groups, is_in_head }, format!("regex /{}/", pattern.text))
+            }
+            TakeSource::Between(between) => {
+                let finder = Finder::Between {
+                    before: between.before.as_bytes().into(),
+                    after: between.after.as_bytes().into(),
+                    is_in_head: between.place == tree::Place::Headers,
+                };
+                (finder, format!("between \"{}\" \"{}\"", between.before, between.after))
+            }
+            TakeSource::Cookie(name) => (Finder::Cookie(name.text.clone()), format!("cookie {}", name.text)),
+            TakeSource::Status => (Finder::Status, "status".to_owned()),
+            TakeSource::Body => (Finder::Body, "body".to_owned()),
+        };
+        let default = take.default.as_ref().map(|default| self.plain(default)).transpose()?;
+        let cause = format!("take {}: {what} finds nothing", take.name.text);
+        Ok(Take { slot: self.slot(&take.name.text)?, finder, pick: take.pick, default, cause })
+    }
+}
+
+fn pointer(path: &tree::Name, pick: Pick) -> Result<Pointer, CompileError> {
+    let read = if pick == Pick::First { Pointer::parse } else { Pointer::parse_query };
+    read(&path.text).map_err(|what| CompileError::Text { what, span: path.span })
+}
+
+fn regex(pattern: &tree::Name) -> Result<Regex, CompileError> {
+    Regex::new(&pattern.text).map_err(|error| CompileError::Text { what: error.to_string(), span: pattern.span })
+}
+
+/// What is known before the run is made fit for a request line before the run.
+fn fit(mut target: Text) -> Text {
+    use crate::scenario::walk::text::Piece;
+    for piece in &mut target.0 {
+        if let Piece::Literal(literal) = piece {
+            let mut bytes = literal.to_vec();
+            make_fit(&mut bytes, 0, Place::Target);
+            *literal = bytes.into();
+        }
+    }
+    target
+}

@@ -1,0 +1,388 @@
+//! Values in JSON bodies: a path of names and places is walked without building the document.
+//!
+//! Any other JSONPath (RFC 9535) goes through the document as a whole.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+use serde_json_path::JsonPath;
+
+/// Where a value is.
+#[derive(Debug, Clone)]
+pub(crate) enum Pointer {
+    /// Names and places, one below the other.
+    Plain(Vec<Step>),
+    /// All that a JSONPath can say; the first node that it selects is the value.
+    Query(Box<JsonPath>),
+}
+
+/// One level of a plain path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    Name(String),
+    Place(usize),
+}
+
+impl Pointer {
+    /// Reads `.a.b[0]`, `a.b`, `$.a['b']` and every JSONPath.
+    ///
+    /// # Errors
+    /// What the grammar of JSONPath says.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let rest = text.trim();
+        let query = match rest.chars().next() {
+            Some('$') => rest.to_owned(),
+            Some('.' | '[') => format!("${rest}"),
+            _ => format!("$.{rest}"),
+        };
+        if let Some(steps) = plain(&query[1..]) {
+            return Ok(Self::Plain(steps));
+        }
+        JsonPath::parse(&query).map(|path| Self::Query(Box::new(path))).map_err(|error| error.to_string())
+    }
+
+    /// Writes the value to `text`: a string as it is, everything else as JSON; whether there was one.
+    ///
+    /// What lies behind the value is not looked at.
+    ///
+    /// # Errors
+    /// When the body up to there is no JSON.
+    pub(crate) fn find(&self, body: &[u8], text: &mut Vec<u8>) -> Result<bool, NotJson> {
+        text.clear();
+        match self {
+            Self::Plain(steps) => {
+                let mut found = false;
+                let mut deserializer = serde_json::Deserializer::from_slice(body);
+                match (Walk { steps, text, found: &mut found }).deserialize(&mut deserializer) {
+                    Err(_) if !found => Err(NotJson),
+                    _ => Ok(found),
+                }
+            }
+            Self::Query(path) => {
+                let document: Value = serde_json::from_slice(body).map_err(|_| NotJson)?;
+                let Some(value) = path.query(&document).first() else { return Ok(false) };
+                write(value, text);
+                Ok(true)
+            }
+        }
+    }
+}
+
+impl Pointer {
+    /// The same for all that a path can select.
+    pub(crate) fn parse_query(text: &str) -> Result<Self, String> {
+        let query = match Self::parse(text)? {
+            Self::Plain(steps) => steps.iter().fold("$".to_owned(), |query, step| match step {
+                Step::Name(name) => format!("{query}['{name}']"),
+                Step::Place(place) => format!("{query}[{place}]"),
+            }),
+            Self::Query(path) => return Ok(Self::Query(path)),
+        };
+        JsonPath::parse(&query).map(|path| Self::Query(Box::new(path))).map_err(|error| error.to_string())
+    }
+
+    /// All values, each as it is written.
+    ///
+    /// # Errors
+    /// When the body is no JSON.
+    pub(crate) fn find_all(&self, body: &[u8]) -> Result<Vec<Vec<u8>>, NotJson> {
+        let mut one = Vec::new();
+        let Self::Query(path) = self else {
+            return Ok(if self.find(body, &mut one)? { vec![one] } else { Vec::new() });
+        };
+        let document: Value = serde_json::from_slice(body).map_err(|_| NotJson)?;
+        let written = |value: &Value| {
+            let mut text = Vec::new();
+            write(value, &mut text);
+            text
+        };
+        Ok(path.query(&document).iter().map(|value| written(value)).collect())
+    }
+}
+
+/// The body is not JSON, up to where the value would be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NotJson;
+
+/// The levels of a path without wildcards, slices and filters.
+fn plain(mut rest: &str) -> Option<Vec<Step>> {
+    let mut steps = Vec::new();
+    while !rest.is_empty() {
+        if let Some(inner) = rest.strip_prefix('[') {
+            let (inside, after) = inner.split_once(']')?;
+            let quoted = |quote: char| inside.strip_prefix(quote).and_then(|inside| inside.strip_suffix(quote));
+            steps.push(match quoted('\'').or_else(|| quoted('"')) {
+                Some(name) if !name.contains(['\\', '\'', '"']) => Step::Name(name.to_owned()),
+                Some(_) => return None,
+                None => Step::Place(inside.parse().ok()?),
+            });
+            rest = after;
+        } else {
+            let name = rest.strip_prefix('.')?;
+            let end = name.find(['.', '[']).unwrap_or(name.len());
+            let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+            if end == 0 || !name[..end].chars().all(is_name) {
+                return None;
+            }
+            steps.push(Step::Name(name[..end].to_owned()));
+            rest = &name[end..];
+        }
+    }
+    Some(steps)
+}
+
+fn write(value: &Value, text: &mut Vec<u8>) {
+    match value {
+        Value::String(string) => text.extend_from_slice(string.as_bytes()),
+        // Writing JSON to memory cannot fail.
+        other => drop(serde_json::to_writer(text, other)),
+    }
+}
+
+/// Goes down a path while the body is read.
+struct Walk<'a> {
+    steps: &'a [Step],
+    text: &'a mut Vec<u8>,
+    found: &'a mut bool,
+}
+
+impl<'de> DeserializeSeed<'de> for Walk<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        match self.steps.first() {
+            None => deserializer.deserialize_any(Target { text: self.text, found: self.found }),
+            Some(_) => deserializer.deserialize_any(self),
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Some(Step::Name(wanted)) = self.steps.first() else {
+            while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+            return Ok(());
+        };
+        while let Some(is_wanted) = map.next_key_seed(Is(wanted))? {
+            if is_wanted {
+                let walk = Walk { steps: &self.steps[1..], text: &mut *self.text, found: &mut *self.found };
+                map.next_value_seed(walk)?;
+                if *self.found {
+                    return Ok(());
+                }
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        let wanted = match self.steps.first() {
+            Some(Step::Place(place)) => *place,
+            _ => usize::MAX,
+        };
+        for _ in 0..wanted {
+            if seq.next_element::<IgnoredAny>()?.is_none() {
+                return Ok(());
+            }
+        }
+        let walk = Walk { steps: &self.steps[1..], text: self.text, found: self.found };
+        seq.next_element_seed(walk).map(|_| ())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+/// Whether a key is the wanted one, without a copy of it.
+struct Is<'a>(&'a str);
+
+impl<'de> DeserializeSeed<'de> for Is<'_> {
+    type Value = bool;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Is<'_> {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_str<E>(self, key: &str) -> Result<bool, E> {
+        Ok(key == self.0)
+    }
+}
+
+/// Writes the value at the end of a path.
+struct Target<'a> {
+    text: &'a mut Vec<u8>,
+    found: &'a mut bool,
+}
+
+impl Target<'_> {
+    fn take(self, value: impl fmt::Display) {
+        use std::io::Write as _;
+        // Writing to memory cannot fail.
+        drop(write!(self.text, "{value}"));
+        *self.found = true;
+    }
+}
+
+impl<'de> Visitor<'de> for Target<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<(), E> {
+        self.text.extend_from_slice(text.as_bytes());
+        *self.found = true;
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<(), E> {
+        self.take(value);
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<(), E> {
+        self.take(value);
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<(), E> {
+        self.take(value);
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<(), E> {
+        write(&Value::from(value), self.text);
+        *self.found = true;
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        self.take("null");
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
+        let object: serde_json::Map<String, Value> =
+            serde::Deserialize::deserialize(serde::de::value::MapAccessDeserializer::new(map))?;
+        write(&Value::Object(object), self.text);
+        *self.found = true;
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<(), A::Error> {
+        let array: Vec<Value> = serde::Deserialize::deserialize(serde::de::value::SeqAccessDeserializer::new(seq))?;
+        write(&Value::Array(array), self.text);
+        *self.found = true;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BODY: &str = r#"{"skip":[{"token":1}, {"a":{}}], "token":"a\"b", "n":-3, "f":1.5, "ok":true, "none":null,
+        "list":[{"id":7},{"id":"x"}], "with space":{"deep":[[1,[2,{"k":"v"}]]]}}"#;
+
+    fn find(path: &str, body: &str) -> Result<Option<String>, NotJson> {
+        let mut text = b"of before".to_vec();
+        let found = Pointer::parse(path).unwrap().find(body.as_bytes(), &mut text)?;
+        Ok(found.then(|| String::from_utf8(text).unwrap()))
+    }
+
+    fn is_plain(path: &str) -> bool {
+        matches!(Pointer::parse(path), Ok(Pointer::Plain(_)))
+    }
+
+    #[test]
+    fn plain_paths_are_walked_and_others_are_queried_with_the_same_result() {
+        let cases = [
+            (".token", Some("a\"b")),
+            ("token", Some("a\"b")),
+            ("$.n", Some("-3")),
+            ("$['f']", Some("1.5")),
+            (".ok", Some("true")),
+            (".none", Some("null")),
+            (".list[1].id", Some("x")),
+            (".list[0]", Some(r#"{"id":7}"#)),
+            (".skip[1]", Some(r#"{"a":{}}"#)),
+            ("$[\"with space\"].deep[0][1]", Some(r#"[2,{"k":"v"}]"#)),
+            (".list[2].id", None),
+            (".nothing", None),
+            (".token.deeper", None),
+            (".n[0]", None),
+            (".list.id", None),
+        ];
+        for (path, expected) in cases {
+            assert!(is_plain(path), "{path}");
+            assert_eq!(find(path, BODY), Ok(expected.map(str::to_owned)), "{path}");
+            let text = path.trim_start_matches('$');
+            let text = if text.starts_with(['.', '[']) { text.to_owned() } else { format!(".{text}") };
+            let query = Pointer::Query(Box::new(JsonPath::parse(&format!("${text}")).unwrap()));
+            let mut queried = Vec::new();
+            let found = query.find(BODY.as_bytes(), &mut queried).unwrap();
+            assert_eq!(found.then(|| String::from_utf8(queried).unwrap()).as_deref(), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn filters_and_wildcards_are_json_path() {
+        for (path, expected) in
+            [("$.list[?@.id == 'x'].id", Some("x")), ("$..k", Some("v")), ("$.list[-1].id", Some("x"))]
+        {
+            assert!(!is_plain(path), "{path}");
+            assert_eq!(find(path, BODY), Ok(expected.map(str::to_owned)), "{path}");
+        }
+        assert!(Pointer::parse("$.list[").is_err());
+        assert!(Pointer::parse(".a b").is_err());
+    }
+
+    #[test]
+    fn what_is_no_json_is_told_and_what_lies_behind_the_value_does_not_matter() {
+        assert_eq!(find(".a", "<html>"), Err(NotJson));
+        assert_eq!(find("$..a", "<html>"), Err(NotJson));
+        assert_eq!(find(".a", ""), Err(NotJson));
+        assert_eq!(find(".a", r#"{"a":1, "b" broken"#), Ok(Some("1".to_owned())));
+        assert_eq!(find(".b", r#"{"a":1, "b" broken"#), Err(NotJson));
+        assert_eq!(find("$", "[1, 2]"), Ok(Some("[1,2]".to_owned())));
+    }
+}

@@ -1,0 +1,467 @@
+//! What is looked for in an answer: values that are taken, and what is expected.
+
+use std::{fmt::Write as _, time::Duration};
+
+use fathom_model::units::Nanos;
+use memchr::memmem;
+use regex::bytes::{CaptureLocations, Regex};
+
+use super::{
+    jar,
+    json::{NotJson, Pointer},
+    message::Message,
+    text::{Place, Scope, Text},
+};
+use crate::scenario::tree::{self, Comparison, Pick, Statuses};
+
+/// An answer with all that is known of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Looked<'m> {
+    pub(crate) status: u16,
+    pub(crate) message: Message<'m>,
+    /// From the first byte of the request to the last one of the answer.
+    pub(crate) took: Nanos,
+}
+
+/// Where a value is found.
+#[derive(Debug, Clone)]
+pub(crate) enum Finder {
+    Json(Pointer),
+    Header(String),
+    Regex { regex: Regex, groups: CaptureLocations, is_in_head: bool },
+    Between { before: Box<[u8]>, after: Box<[u8]>, is_in_head: bool },
+    Cookie(String),
+    Status,
+    Body,
+}
+
+/// A value that is kept.
+#[derive(Debug, Clone)]
+pub(crate) struct Take {
+    pub(crate) slot: u16,
+    pub(crate) finder: Finder,
+    pub(crate) pick: Pick,
+    pub(crate) default: Option<Text>,
+    /// What is said when nothing is found.
+    pub(crate) cause: String,
+}
+
+/// What a test looks at.
+#[derive(Debug, Clone)]
+pub(crate) enum Subject {
+    /// All fields of that name, joined.
+    Header(String),
+    Finder(Finder),
+    Text(Text),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Claim {
+    Compare(Comparison, Text),
+    Contains(Text),
+    Matches(Regex),
+    Exists,
+}
+
+/// What holds or not.
+#[derive(Debug, Clone)]
+pub(crate) struct Test {
+    pub(crate) subject: Subject,
+    pub(crate) is_negated: bool,
+    pub(crate) claim: Claim,
+    /// What is said when it does not hold.
+    pub(crate) cause: String,
+}
+
+/// Tests that hold together.
+#[derive(Debug, Clone)]
+pub(crate) struct Condition {
+    pub(crate) is_any: bool,
+    pub(crate) tests: Vec<Test>,
+}
+
+/// What is expected of an answer.
+#[derive(Debug, Clone)]
+pub(crate) enum Expectation {
+    Status(Vec<Statuses>),
+    Test(Test),
+    Within { most: Nanos, cause: String },
+}
+
+/// Memory for values on their way, kept from one answer to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Desk {
+    found: Vec<u8>,
+    other: Vec<u8>,
+}
+
+fn picked<'h>(mut all: impl Iterator<Item = &'h [u8]>, pick: Pick, chance: &mut fastrand::Rng) -> Option<&'h [u8]> {
+    match pick {
+        Pick::First => all.next(),
+        Pick::Last => all.last(),
+        Pick::Nth(n) => all.nth((n as usize).saturating_sub(1)),
+        // The n-th one takes the place of those before with the chance 1/n, so each is as likely in the end.
+        Pick::Any => {
+            let take = |(n, kept), next| (n + 1, if chance.u32(..=n) == 0 { Some(next) } else { kept });
+            all.fold((0, None), take).1
+        }
+    }
+}
+
+impl Finder {
+    /// Whether it needs the body as it was meant.
+    fn reads_body(&self) -> bool {
+        match self {
+            Self::Json(_) | Self::Body => true,
+            Self::Regex { is_in_head, .. } | Self::Between { is_in_head, .. } => !is_in_head,
+            Self::Header(_) | Self::Cookie(_) | Self::Status => false,
+        }
+    }
+
+    /// Writes what is found to `text`; whether there was something.
+    fn find(&mut self, looked: &Looked<'_>, pick: Pick, (chance, text): (&mut fastrand::Rng, &mut Vec<u8>)) -> bool {
+        let message = &looked.message;
+        text.clear();
+        let found = match self {
+            Self::Json(pointer) if pick == Pick::First => return pointer.find(message.body(), text) == Ok(true),
+            Self::Json(pointer) => return pointer.find_one(message.body(), pick, (chance, text)) == Ok(true),
+            Self::Status => {
+                // Writing to memory cannot fail.
+                drop(std::io::Write::write_fmt(text, format_args!("{}", looked.status)));
+                return true;
+            }
+            Self::Body => Some(message.body()),
+            Self::Header(name) => picked(message.fields(name), pick, chance),
+            Self::Cookie(name) => {
+                let fields = message.fields("set-cookie");
+                picked(fields.filter_map(|field| jar::value_in(field, name.as_bytes())), pick, chance)
+            }
+            Self::Regex { regex, groups, is_in_head } => {
+                let text = if *is_in_head { message.head() } else { message.body() };
+                picked(Matches { regex, groups, text, at: 0 }, pick, chance)
+            }
+            Self::Between { before, after, is_in_head } => {
+                let text = if *is_in_head { message.head() } else { message.body() };
+                picked(Inner { before, after, rest: text }, pick, chance)
+            }
+        };
+        if let Some(found) = found {
+            text.extend_from_slice(found);
+        }
+        found.is_some()
+    }
+}
+
+/// What a regular expression finds: its first group, or all that it matches.
+struct Matches<'r, 't> {
+    regex: &'r Regex,
+    groups: &'r mut CaptureLocations,
+    text: &'t [u8],
+    at: usize,
+}
+
+impl<'t> Iterator for Matches<'_, 't> {
+    type Item = &'t [u8];
+
+    fn next(&mut self) -> Option<&'t [u8]> {
+        if self.at > self.text.len() {
+            return None;
+        }
+        let whole = self.regex.captures_read_at(self.groups, self.text, self.at)?;
+        // An empty match is followed by one that begins later.
+        self.at = whole.end() + usize::from(whole.is_empty());
+        let group = if self.groups.len() > 1 { self.groups.get(1) } else { Some((whole.start(), whole.end())) };
+        let (begin, end) = group.unwrap_or((whole.start(), whole.start()));
+        Some(&self.text[begin..end])
+    }
+}
+
+/// What stands between two texts.
+struct Inner<'r, 't> {
+    before: &'r [u8],
+    after: &'r [u8],
+    rest: &'t [u8],
+}
+
+impl<'t> Iterator for Inner<'_, 't> {
+    type Item = &'t [u8];
+
+    fn next(&mut self) -> Option<&'t [u8]> {
+        let begin = memmem::find(self.rest, self.before)? + self.before.len();
+        let inner = &self.rest[begin..];
+        let end = memmem::find(inner, self.after)?;
+        self.rest = &inner[end..];
+        Some(&inner[..end])
+    }
+}
+
+impl Take {
+    /// Writes the value to `value`.
+    ///
+    /// # Errors
+    /// What is to be said when nothing is found.
+    pub(crate) fn take(&mut self, looked: &Looked<'_>, scope: &mut Scope<'_>, value: &mut Vec<u8>) -> Result<(), Why> {
+        let is_packed = self.finder.reads_body() && looked.message.packing().is_some();
+        if !is_packed && self.finder.find(looked, self.pick, (&mut scope.chance, value)) {
+            return Ok(());
+        }
+        match &self.default {
+            Some(default) => {
+                value.clear();
+                default.put(scope, Place::Free, value);
+                Ok(())
+            }
+            None if is_packed => Err(Why::Packed),
+            None => Err(Why::Said),
+        }
+    }
+}
+
+/// Why something does not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// What its cause says.
+    Said,
+    /// The body is packed, and is not unpacked here.
+    Packed,
+}
+
+/// What is said of a body that is packed.
+pub(crate) const PACKED: &str =
+    "the body is packed (content-encoding), so nothing can be looked up in it: leave Accept-Encoding out";
+
+impl Test {
+    /// Whether it holds; outside of answers there is none to look at.
+    pub(crate) fn holds(
+        &mut self,
+        looked: Option<&Looked<'_>>,
+        scope: &mut Scope<'_>,
+        desk: &mut Desk,
+    ) -> Result<(), Why> {
+        let Desk { found, other } = desk;
+        found.clear();
+        let is_there = match (&mut self.subject, looked) {
+            (Subject::Text(text), _) => {
+                text.put(scope, Place::Free, found);
+                text.is_set(scope)
+            }
+            (_, None) => false,
+            (Subject::Header(name), Some(looked)) => joined(looked.message.fields(name), found),
+            (Subject::Finder(finder), Some(looked)) => {
+                if finder.reads_body() && looked.message.packing().is_some() {
+                    return Err(Why::Packed);
+                }
+                finder.find(looked, Pick::First, (&mut scope.chance, found))
+            }
+        };
+        let mut put = |text: &Text| {
+            other.clear();
+            text.put(scope, Place::Free, other);
+        };
+        let holds = is_there
+            && match &self.claim {
+                Claim::Exists => true,
+                Claim::Matches(regex) => regex.is_match(found),
+                Claim::Contains(text) => {
+                    put(text);
+                    memmem::find(found, other).is_some()
+                }
+                Claim::Compare(comparison, text) => {
+                    put(text);
+                    compare(found, *comparison, other)
+                }
+            };
+        if holds == self.is_negated { Err(Why::Said) } else { Ok(()) }
+    }
+}
+
+impl Condition {
+    pub(crate) fn holds(&mut self, scope: &mut Scope<'_>, desk: &mut Desk) -> bool {
+        let mut holds = |test: &mut Test| test.holds(None, scope, desk).is_ok();
+        if self.is_any { self.tests.iter_mut().any(&mut holds) } else { self.tests.iter_mut().all(holds) }
+    }
+}
+
+impl Text {
+    /// Whether every variable in it has a value.
+    fn is_set(&self, scope: &Scope<'_>) -> bool {
+        self.values().all(|value| match value.source {
+            super::text::Source::Slot(slot) => scope.slots[usize::from(slot)].is_set,
+            _ => true,
+        })
+    }
+}
+
+fn joined<'m>(fields: impl Iterator<Item = &'m [u8]>, all: &mut Vec<u8>) -> bool {
+    let mut is_there = false;
+    for field in fields {
+        if is_there {
+            all.extend_from_slice(b", ");
+        }
+        all.extend_from_slice(field);
+        is_there = true;
+    }
+    is_there
+}
+
+fn number(text: &[u8]) -> Option<f64> {
+    let text = text.trim_ascii();
+    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'.' | b'-' | b'+' | b'e' | b'E');
+    if !text.iter().all(is_digit) {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// As numbers when both are numbers, else as texts, of which none is more than another.
+fn compare(one: &[u8], comparison: Comparison, other: &[u8]) -> bool {
+    let order = match (number(one), number(other)) {
+        _ if one == other => Some(std::cmp::Ordering::Equal),
+        (Some(one), Some(other)) => one.partial_cmp(&other),
+        _ => None,
+    };
+    match comparison {
+        Comparison::Equal => order.is_some_and(std::cmp::Ordering::is_eq),
+        Comparison::Unequal => !order.is_some_and(std::cmp::Ordering::is_eq),
+        Comparison::Less => order.is_some_and(std::cmp::Ordering::is_lt),
+        Comparison::AtMost => order.is_some_and(std::cmp::Ordering::is_le),
+        Comparison::More => order.is_some_and(std::cmp::Ordering::is_gt),
+        Comparison::AtLeast => order.is_some_and(std::cmp::Ordering::is_ge),
+    }
+}
+
+impl Expectation {
+    /// Whether it is met; otherwise `cause` says why not.
+    pub(crate) fn is_met(
+        &mut self,
+        looked: &Looked<'_>,
+        (scope, desk): (&mut Scope<'_>, &mut Desk),
+        cause: &mut String,
+    ) -> bool {
+        let why = match self {
+            Self::Status(wanted) if wanted.iter().any(|status| status.contains(looked.status)) => return true,
+            Self::Status(wanted) => {
+                cause.clear();
+                // Writing to memory cannot fail.
+                let _ = write!(cause, "status {}, expected {}", looked.status, Listed(wanted));
+                return false;
+            }
+            Self::Within { most, .. } if looked.took <= *most => return true,
+            Self::Within { cause, .. } => &*cause,
+            Self::Test(test) => match test.holds(Some(looked), scope, desk) {
+                Ok(()) => return true,
+                Err(Why::Said) => &test.cause,
+                Err(Why::Packed) => PACKED,
+            },
+        };
+        cause.clear();
+        cause.push_str(why);
+        false
+    }
+
+    /// What is expected, for people.
+    pub(crate) fn shown(&self) -> String {
+        match self {
+            Self::Status(wanted) => format!("status {}", Listed(wanted)),
+            Self::Within { most, .. } => format!("within {:?}", Duration::from_nanos(most.0)),
+            Self::Test(test) => test.cause.strip_suffix(NOT_SO).unwrap_or(&test.cause).to_owned(),
+        }
+    }
+}
+
+/// How a test that does not hold ends.
+const NOT_SO: &str = " does not hold";
+
+struct Listed<'a>(&'a [Statuses]);
+
+impl std::fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (idx, status) in self.0.iter().enumerate() {
+            f.write_str(match idx {
+                0 => "",
+                _ if idx + 1 == self.0.len() => " or ",
+                _ => ", ",
+            })?;
+            match status {
+                Statuses::One(status) => write!(f, "{status}")?,
+                Statuses::Class(digit) => write!(f, "{digit}xx")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A test in the words of the scenario, as a cause of failure.
+pub(crate) fn cause_of(test: &tree::Test) -> String {
+    use tree::{Claim, Subject};
+    let subject = match &test.subject {
+        Subject::Header(name) => format!("header {}", name.text),
+        Subject::Body => "body".to_owned(),
+        Subject::Json(path) => format!("json {}", path.text),
+        Subject::Cookie(name) => format!("cookie {}", name.text),
+        Subject::Text(text) => quoted(text),
+    };
+    let not = if test.negated { "not " } else { "" };
+    let claim = match &test.claim {
+        Claim::Compare(comparison, text) => format!("{} {}", sign(*comparison), quoted(text)),
+        Claim::Contains(text) => format!("{not}contains {}", quoted(text)),
+        Claim::Matches(regex) => format!("{not}matches /{}/", regex.text),
+        Claim::Exists => format!("{not}exists"),
+    };
+    format!("{subject} {claim}{NOT_SO}")
+}
+
+const fn sign(comparison: Comparison) -> &'static str {
+    match comparison {
+        Comparison::Equal => "==",
+        Comparison::Unequal => "!=",
+        Comparison::Less => "<",
+        Comparison::AtMost => "<=",
+        Comparison::More => ">",
+        Comparison::AtLeast => ">=",
+    }
+}
+
+/// A template as it stands in the text, near enough for a message; holes keep their names.
+pub(crate) fn quoted(template: &tree::Template) -> String {
+    use tree::Source;
+    let mut text = String::from("\"");
+    for piece in &template.pieces {
+        match piece {
+            tree::Piece::Text(literal) => text.push_str(literal),
+            tree::Piece::Hole(hole) => {
+                let name = match &hole.source {
+                    Source::Variable(name) => name.text.clone(),
+                    Source::Column(set, column) => format!("{}.{}", set.text, column.text),
+                    Source::Text(text) => text.clone(),
+                    Source::Env(name) => format!("env {}", name.text),
+                    _ => "…".to_owned(),
+                };
+                let _ = write!(text, "${{{name}}}");
+            }
+        }
+    }
+    text.push('"');
+    text
+}
+
+impl Pointer {
+    /// One of several values, written to `text`.
+    fn find_one(
+        &self,
+        body: &[u8],
+        pick: Pick,
+        (chance, text): (&mut fastrand::Rng, &mut Vec<u8>),
+    ) -> Result<bool, NotJson> {
+        let all = self.find_all(body)?;
+        let place = match pick {
+            Pick::First => 0,
+            Pick::Last => all.len().wrapping_sub(1),
+            Pick::Nth(n) => (n as usize).wrapping_sub(1),
+            Pick::Any => chance.usize(..all.len().max(1)),
+        };
+        let Some(value) = all.get(place) else { return Ok(false) };
+        text.extend_from_slice(value);
+        Ok(true)
+    }
+}

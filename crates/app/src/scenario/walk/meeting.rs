@@ -1,0 +1,130 @@
+//! Meeting points: users of all workers wait for each other, and go on together.
+//!
+//! Joining takes a lock, which happens once per user and meeting; whether a meeting is over is read without one.
+
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
+
+use fathom_model::units::Nanos;
+
+/// A place where users meet.
+#[derive(Debug)]
+pub(crate) struct Meeting {
+    /// How many go on together.
+    n: u64,
+    /// How long the first of them waits at most.
+    within: Nanos,
+    /// How many meetings there were here.
+    round: AtomicU64,
+    /// When the first of those who wait has waited long enough; the end of time when nobody waits.
+    deadline: AtomicU64,
+    n_waiting: Mutex<u64>,
+    n_unfilled: AtomicU64,
+}
+
+/// What becomes of a user who joins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Joined {
+    /// It was the last one: all go on.
+    Complete,
+    /// It waits for the end of this round.
+    Waits(u64),
+}
+
+impl Meeting {
+    pub(crate) fn new(n: u64, within: Nanos) -> Self {
+        Self {
+            n,
+            within,
+            round: AtomicU64::new(0),
+            deadline: AtomicU64::new(u64::MAX),
+            n_waiting: Mutex::new(0),
+            n_unfilled: AtomicU64::new(0),
+        }
+    }
+
+    /// A user comes.
+    pub(crate) fn join(&self, now: Nanos) -> Joined {
+        let mut n_waiting = self.n_waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        *n_waiting += 1;
+        if *n_waiting >= self.n {
+            self.release(&mut n_waiting);
+            return Joined::Complete;
+        }
+        if *n_waiting == 1 {
+            self.deadline.store((now + self.within).0, Relaxed);
+        }
+        Joined::Waits(self.round.load(Relaxed))
+    }
+
+    fn release(&self, n_waiting: &mut u64) {
+        *n_waiting = 0;
+        self.deadline.store(u64::MAX, Relaxed);
+        self.round.fetch_add(1, Release);
+    }
+
+    /// Whether those who wait for the end of a round go on, because all are there or because the time is over.
+    pub(crate) fn is_over(&self, round: u64, now: Nanos) -> bool {
+        if self.round.load(Acquire) != round {
+            return true;
+        }
+        if now.0 < self.deadline.load(Relaxed) {
+            return false;
+        }
+        let mut n_waiting = self.n_waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another worker may have been first.
+        if self.round.load(Acquire) == round && now.0 >= self.deadline.load(Relaxed) {
+            self.n_unfilled.fetch_add(1, Relaxed);
+            self.release(&mut n_waiting);
+        }
+        self.round.load(Acquire) != round
+    }
+
+    /// How often users went on without the rest.
+    pub(crate) fn n_unfilled(&self) -> u64 {
+        self.n_unfilled.load(Relaxed)
+    }
+
+    /// How many meetings there were, those included.
+    pub(crate) fn n_rounds(&self) -> u64 {
+        self.round.load(Relaxed)
+    }
+
+    /// How many go on together.
+    pub(crate) fn n(&self) -> u64 {
+        self.n
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_one_to_come_lets_all_go_on() {
+        let meeting = Meeting::new(3, Nanos(100));
+        assert_eq!([0, 1].map(|now| meeting.join(Nanos(now))), [Joined::Waits(0); 2]);
+        assert!(!meeting.is_over(0, Nanos(2)));
+        assert_eq!(meeting.join(Nanos(3)), Joined::Complete);
+        assert!(meeting.is_over(0, Nanos(4)));
+        assert_eq!(meeting.join(Nanos(5)), Joined::Waits(1), "the next round begins");
+        assert_eq!((meeting.n_unfilled(), meeting.n_rounds()), (0, 1));
+    }
+
+    #[test]
+    fn one_that_never_fills_goes_on_after_its_time_and_is_counted() {
+        let meeting = Meeting::new(3, Nanos(100));
+        meeting.join(Nanos(50));
+        meeting.join(Nanos(90));
+        assert!(!meeting.is_over(0, Nanos(149)));
+        assert!(meeting.is_over(0, Nanos(150)), "the first has waited long enough");
+        assert!(meeting.is_over(0, Nanos(151)));
+        assert_eq!((meeting.n_unfilled(), meeting.n_rounds()), (1, 1));
+        assert!(!meeting.is_over(1, Nanos(10_000)), "nobody waits");
+    }
+}

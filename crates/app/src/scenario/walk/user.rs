@@ -1,0 +1,214 @@
+//! One user: where in the program it is, and what it keeps in mind.
+
+use fathom_model::units::Nanos;
+
+use super::{
+    jar::Jar,
+    message::Message,
+    program::{Pc, Program, Step},
+    redirect,
+    request::target_of,
+    text::{Moment, Numbers, Scope, Slot},
+    walkers::Next,
+};
+
+/// Which part of its script a user is in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Stage {
+    #[default]
+    Setup,
+    Body,
+    Teardown,
+}
+
+/// What a user is within.
+#[derive(Debug)]
+pub(crate) enum Frame {
+    Loop {
+        round: u32,
+        n_rounds: u64,
+        began: Nanos,
+    },
+    Transaction {
+        record: u16,
+        began: Nanos,
+        thought: Nanos,
+        /// The step that failed first.
+        failed: Option<u16>,
+    },
+    Call(Pc),
+}
+
+/// A request on behalf of an answer that named another place.
+#[derive(Debug)]
+pub(crate) struct Redirect {
+    pub(crate) server: u16,
+    pub(crate) target: Vec<u8>,
+    /// Without cookies, which depend on the place.
+    pub(crate) request: Vec<u8>,
+    /// Whether it is to be sent.
+    pub(crate) is_pending: bool,
+}
+
+/// A user in its seat; the memory stays for the next one who takes it.
+#[derive(Debug, Default)]
+pub(crate) struct User {
+    pub(crate) pc: Pc,
+    pub(crate) kind: u16,
+    pub(crate) stage: Stage,
+    pub(crate) n_redirects: u16,
+    pub(crate) iteration: u32,
+    pub(crate) number: u64,
+    /// When the request of the step was sent, before its redirects.
+    pub(crate) sent_at: Nanos,
+    /// When the iteration began.
+    pub(crate) began: Nanos,
+    /// Since when it has been doing nothing, if it does.
+    pub(crate) rests_since: Option<Nanos>,
+    /// It does nothing before.
+    pub(crate) pause: Option<Nanos>,
+    pub(crate) moment: Moment,
+    pub(crate) has_rows: bool,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) rows: Vec<u32>,
+    pub(crate) frames: Vec<Frame>,
+    /// Numbers of shared counters in its last request.
+    pub(crate) drawn: Vec<u64>,
+    pub(crate) jar: Jar,
+    pub(crate) redirect: Option<Box<Redirect>>,
+}
+
+impl User {
+    /// Somebody else takes the seat.
+    pub(crate) fn arrive(&mut self, program: &Program, (kind, number): (u16, u64)) {
+        self.pc = program.kinds[usize::from(kind)].begin;
+        self.kind = kind;
+        self.number = number;
+        self.stage = Stage::Setup;
+        (self.n_redirects, self.iteration) = (0, 0);
+        (self.rests_since, self.pause) = (None, None);
+        self.has_rows = false;
+        self.slots.resize_with(program.slot_names.len(), Slot::default);
+        self.slots.iter_mut().for_each(Slot::clear);
+        self.rows.clear();
+        self.rows.resize(program.sets.len(), 0);
+        self.frames.clear();
+        self.drawn.clear();
+        self.jar.clear();
+        self.redirect = None;
+    }
+
+    /// Does nothing until then.
+    pub(crate) fn rest(&mut self, now: Nanos, until: Nanos) -> Next {
+        self.rests_since = Some(now);
+        Next::Rest(until)
+    }
+
+    /// What was asked last, and where; nothing but cookies is missing in it.
+    fn last_asked(&self, program: &Program, step: &Step) -> (u16, Vec<u8>) {
+        match &self.redirect {
+            Some(redirect) => (redirect.server, redirect.request.clone()),
+            None => {
+                let mut request = step.request.clone();
+                (step.server, request.bytes(&mut self.scope_again(program), |_, _| ()).to_vec())
+            }
+        }
+    }
+
+    /// Keeps the cookies of an answer to a step.
+    pub(crate) fn keep_cookies(&mut self, program: &Program, step: &Step, (message, wall): (Message<'_>, Nanos)) {
+        let mut fields = message.fields("set-cookie").peekable();
+        if fields.peek().is_none() {
+            return;
+        }
+        let (server, asked) = self.last_asked(program, step);
+        let from = program.servers[usize::from(server)].whereto(target_of(&asked));
+        fields.for_each(|field| self.jar.take(field, &from, wall));
+    }
+
+    /// Makes the request that follows a redirect.
+    ///
+    /// # Errors
+    /// What is to be said when it cannot be followed.
+    pub(crate) fn follow(
+        &mut self,
+        program: &Program,
+        step: &Step,
+        (status, location): (u16, &[u8]),
+    ) -> Result<(), &'static str> {
+        if self.n_redirects >= step.redirects {
+            return Err("more redirects than are followed");
+        }
+        let (server, asked) = self.last_asked(program, step);
+        let place = redirect::resolve(location, &program.servers, (server, target_of(&asked)));
+        let (server, target) = place.ok_or("a redirect to a server that the scenario does not name")?;
+        let request = redirect::request(&asked, status, (&program.servers[usize::from(server)], &target));
+        self.redirect = Some(Box::new(Redirect { server, target, request, is_pending: true }));
+        self.n_redirects += 1;
+        Ok(())
+    }
+
+    /// The innermost loop's round, from 1; before and outside of loops 1.
+    pub(crate) fn round(&self) -> u32 {
+        let rounds = self.frames.iter().rev().find_map(|frame| match frame {
+            Frame::Loop { round, .. } => Some(*round + 1),
+            _ => None,
+        });
+        rounds.unwrap_or(1)
+    }
+
+    /// What has passed in a rest is no part of the time of the transactions around it.
+    pub(crate) fn end_rest(&mut self, now: Nanos) {
+        let Some(since) = self.rests_since.take() else { return };
+        let rested = now.since(since);
+        for frame in &mut self.frames {
+            if let Frame::Transaction { thought, .. } = frame {
+                *thought = *thought + rested;
+            }
+        }
+    }
+
+    /// What values are read from.
+    pub(crate) fn scope<'a>(&'a mut self, program: &'a Program) -> Scope<'a> {
+        Scope {
+            slots: &self.slots,
+            rows: &self.rows,
+            sets: &program.rows,
+            moment: self.moment,
+            numbers: Numbers::Draw(&program.counters, &mut self.drawn),
+            chance: fastrand::Rng::with_seed(self.moment.seed),
+        }
+    }
+
+    /// The same as when the last request was written.
+    pub(crate) fn scope_again<'a>(&'a self, program: &'a Program) -> Scope<'a> {
+        Scope {
+            slots: &self.slots,
+            rows: &self.rows,
+            sets: &program.rows,
+            moment: self.moment,
+            numbers: Numbers::Again(self.drawn.iter()),
+            chance: fastrand::Rng::with_seed(self.moment.seed),
+        }
+    }
+
+    /// The values that nobody else may see.
+    pub(crate) fn secrets<'a>(&'a self, program: &'a Program) -> impl Iterator<Item = &'a [u8]> {
+        let slots = program.secret_slots.iter().map(|slot| self.slots[*slot].text.as_slice());
+        let cells = program.sets.iter().enumerate().flat_map(move |(idx, set)| {
+            set.secrets.iter().map(move |column| program.rows[idx].cell(self.rows[idx], *column))
+        });
+        slots.chain(cells)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_takes_little_memory() {
+        let of_script = 8 * size_of::<Slot>() + 2 * size_of::<u32>() + 4 * size_of::<Frame>();
+        assert!(size_of::<User>() + of_script <= 1024, "{} + {of_script}", size_of::<User>());
+    }
+}

@@ -1,0 +1,3 @@
+-- The third line is wrong.
+
+local x = = 1

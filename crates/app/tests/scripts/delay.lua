@@ -1,0 +1,15 @@
+-- A pause before each request.
+local n = 0
+function delay()
+   n = n + 1
+   return 20
+end
+function request()
+   if n == 0 then
+      print("on trial, before any delay")
+   end
+   return wrk.request()
+end
+function done(summary, latency)
+   print("about fifty a second", summary.requests > 30 and summary.requests < 56, latency.max < 1000000)
+end

@@ -1,0 +1,3 @@
+-- The third line fails.
+local t = nil
+t.x = 1

@@ -1,0 +1,86 @@
+//! `fathom app run`: a script against a target.
+
+use clap::{Arg, ArgMatches, Command};
+use fathom_engine::TestKind;
+use fathom_model::{TestPlan, units::Nanos};
+
+use crate::{
+    command::measuring::{self, Keep},
+    exit::{Exit, Screen},
+    options,
+    target::Allowed,
+    wire_up,
+};
+
+/// The longest warm-up and the measured time of a round.
+const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(10));
+/// A script is begun anew in each round, and says what it has to say each time.
+const ROUNDS: u32 = 1;
+/// Options of the kinds that the command says in another way.
+const SAID_OTHERWISE: &[&str] = &["url", "script", "file", "args", "script-allow", "lenient"];
+
+const EXAMPLES: &str = "\
+Examples:
+  fathom app run shop.scenario                                  (base, users and time as the scenario says)
+  fathom app run shop.scenario http://127.0.0.1:8080/ --users 200 --ramp 10s --duration 1min
+  fathom app run login.lua http://127.0.0.1:8080/ --connections 100 --duration 30s
+  fathom app run pipeline.lua http://127.0.0.1:8080/ -- 16
+  fathom as wrk -t2 -c100 -d30s -s login.lua http://127.0.0.1:8080/      (the same script, wrk's text)";
+
+/// The kinds that run scripts.
+fn kinds() -> Vec<&'static dyn TestKind> {
+    ["app_scenario", "app_lua"].into_iter().filter_map(|kind| wire_up::kind(kind).ok()).collect()
+}
+
+pub(super) fn shape(command: Command) -> Command {
+    let text =
+        |name: &'static str, value: &'static str, help: &'static str| Arg::new(name).value_name(value).help(help);
+    let is_own = |option: &Arg| !SAID_OTHERWISE.contains(&option.get_id().as_str());
+    command
+        .arg(text("script", "SCRIPT", "a scenario, or a script for wrk in Lua (.lua)").required(true))
+        .arg(text("url", "URL", "any http:// or https:// URL; a scenario may have it as its base"))
+        .arg(text("words", "ARGS", "words for the script").num_args(0..).last(true))
+        .args(options::arguments(&kinds()).into_iter().filter(is_own))
+        .args(measuring::arguments())
+        .after_help(EXAMPLES)
+}
+
+pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
+    let given = |name: &str| matches.get_one::<String>(name).cloned();
+    let script = given("script").expect("clap requires the script");
+    if !script.ends_with(".lua") {
+        return super::scenario::run(matches, &script);
+    }
+    let Some(url) = given("url") else {
+        return Err(Screen::new(Exit::Usage, format!("{script} needs a URL"))
+            .line("use", format!("fathom app run {script} http://127.0.0.1:8080/"))
+            .into());
+    };
+    let words = matches.get_many::<String>("words").into_iter().flatten().map(String::as_str);
+    let words =
+        shlex::try_join(words).map_err(|error| Screen::new(Exit::Usage, format!("the words behind --: {error}")))?;
+    let allowed = Allowed::gather(matches.get_many::<String>("allow").into_iter().flatten())?;
+    let kind = wire_up::kind("app_lua")?;
+    let settings = options::settings(matches, &[kind])
+        .with("script", script.clone())
+        .with("url", url.clone())
+        .with("args", words)
+        .with("script-allow", allowed.list())
+        .complete(kind.options())
+        .map_err(|error| Screen::new(Exit::Usage, format!("app run: {error}")))?;
+    let ends = measuring::ends_here();
+    let mut tests = vec![TestPlan {
+        name: "app_lua".to_owned(),
+        kind: "app_lua".to_owned(),
+        from: ends.from().to_owned(),
+        to: None,
+        warmup: measuring::span(matches, "warmup", SPANS.0)?.exact(),
+        duration: measuring::span(matches, "duration", SPANS.1)?.exact(),
+        options: settings,
+        search: None,
+        expect: std::collections::BTreeMap::new(),
+    }];
+    measuring::promise(&mut tests, matches)?;
+    let title = format!("{script} {url}");
+    measuring::carry_out(measuring::plan((title, ROUNDS), ends, tests, matches), matches, Keep::WhenAsked)
+}

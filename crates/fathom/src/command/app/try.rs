@@ -1,0 +1,141 @@
+//! `fathom app try`: one user goes through a scenario once, and everything is shown.
+
+use std::{
+    fmt::Write as _,
+    io::{self, Write as _},
+};
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use fathom_app::scenario::walk::{self, Exchange};
+use fathom_engine::Session;
+use fathom_http::users::OPTIONS;
+use fathom_model::{Phases, Role, Settings, Side, units::Nanos};
+
+use super::scenario::{Prepared, prepare};
+use crate::{
+    exit::{Exit, Screen},
+    options,
+    target::{self, Allowed},
+    wire_up,
+};
+
+const NOTES: &str = "\
+Examples:
+  fathom app try plans/shop.scenario
+  fathom app try plans/shop.scenario http://127.0.0.1:8080/ --secrets
+
+The user does not think, keeps no pace and waits for nobody. The exit code is 1 when a step failed.";
+
+/// A scenario that loops for ever is given up then.
+const PATIENCE: Nanos = Nanos::from_secs(120);
+/// Nothing is measured, so nobody looks at what happened when.
+const INTERVAL: Nanos = Nanos::from_millis(50);
+
+pub(super) fn shape(command: Command) -> Command {
+    let kinds: Vec<_> = wire_up::kind("app_scenario").into_iter().collect();
+    let is_of_connections = |option: &Arg| {
+        let id = option.get_id().as_str();
+        id != "url" && id != "threads" && OPTIONS.iter().any(|known| known.name == id)
+    };
+    command
+        .arg(Arg::new("file").value_name("FILE").required(true).help("a scenario"))
+        .arg(Arg::new("url").value_name("URL").help("where it goes, instead of its base"))
+        .arg(
+            Arg::new("secrets")
+                .long("secrets")
+                .help("show passwords, tokens and cookies too")
+                .action(ArgAction::SetTrue),
+        )
+        .arg(
+            Arg::new("allow")
+                .long("allow")
+                .value_name("CIDR")
+                .help("an address or network that traffic may be sent to")
+                .action(ArgAction::Append),
+        )
+        .args(options::arguments(&kinds).into_iter().filter(is_of_connections))
+        .after_help(NOTES)
+}
+
+pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
+    let file = matches.get_one::<String>("file").expect("clap requires the file");
+    let Prepared { settings, .. } = prepare(matches, file)?;
+    let allowed = Allowed::gather(matches.get_many::<String>("allow").into_iter().flatten())?;
+    check_targets(&settings, &allowed, file)?;
+    let phases = Phases { warmup_max_ns: Nanos::ZERO, measure_ns: PATIENCE, interval_ns: INTERVAL };
+    let role = Role {
+        test: "try".to_owned(),
+        kind: "app_scenario".to_owned(),
+        side: Side::Initiator,
+        settings,
+        phases,
+        address: None,
+        interface: None,
+        peer: fathom_model::Endpoints::new(),
+        cores: Vec::new(),
+        seed: fathom_sys::clock::wall().0 & 0xffff_ffff,
+    };
+    let session = Session::new(fathom_sys::clock::now(), phases);
+    let exchanges = walk::rehearse(&role, &session).map_err(|error| {
+        let screen = Screen::new(Exit::Preflight, error.to_string());
+        error.hint().into_iter().fold(screen, |screen, hint| screen.line("use", hint))
+    })?;
+    let is_secret = !matches.get_flag("secrets");
+    let mut out = io::stdout().lock();
+    for exchange in &exchanges {
+        out.write_all(shown(exchange, is_secret).as_bytes())?;
+    }
+    let n_failed = exchanges.iter().filter(|exchange| exchange.is_failed()).count();
+    let n = exchanges.len();
+    let summary = match (n, n_failed) {
+        (0, _) => "nothing was asked".to_owned(),
+        (_, 0) => format!("{n} requests, everything as expected"),
+        _ => format!("{n} requests, {n_failed} of them failed"),
+    };
+    writeln!(out, "{summary}")?;
+    Ok(if n_failed == 0 && n > 0 { Exit::Pass } else { Exit::Failed })
+}
+
+/// Refuses targets that are neither on this machine nor allowed.
+fn check_targets(settings: &Settings, allowed: &Allowed, file: &str) -> Result<(), Screen> {
+    let names =
+        fathom_http::dial::destinations(settings).map_err(|error| Screen::new(Exit::Usage, error.to_string()))?;
+    for name in names {
+        for address in target::resolve(&name.host)? {
+            allowed.check(address, &name.host, &format!("fathom app try {file}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// An exchange for people: what was sent and what came, line by line, and what became of it.
+fn shown(exchange: &Exchange, is_secret: bool) -> String {
+    let text = |message: &[u8]| {
+        if is_secret { walk::without_secrets(message) } else { String::from_utf8_lossy(message).into_owned() }
+    };
+    let mut all = format!("── {} ", exchange.step);
+    let width = all.chars().count();
+    all.extend(std::iter::repeat_n('─', 72usize.saturating_sub(width)));
+    let _ = writeln!(all, " {}", exchange.took);
+    for (sign, message) in [('>', &exchange.request), ('<', &exchange.answer)] {
+        for line in text(message).lines() {
+            let _ = writeln!(all, "{}", format!("{sign} {line}").trim_end());
+        }
+    }
+    if let Some(failure) = &exchange.failure {
+        let _ = writeln!(all, "FAILED    {failure}");
+    }
+    for (what, why) in &exchange.said {
+        let _ = match why {
+            None => writeln!(all, "as said   {what}"),
+            Some(why) => writeln!(all, "FAILED    {what}: {why}"),
+        };
+    }
+    for (name, value) in &exchange.taken {
+        let value = String::from_utf8_lossy(value);
+        let value = if is_secret && walk::is_secret(name) { "***".into() } else { value };
+        let _ = writeln!(all, "took      {name} = {value}");
+    }
+    all.push('\n');
+    all
+}

@@ -1,0 +1,61 @@
+//! A run of wrk with a script: the same text, with what the script says where wrk has it.
+
+use std::io::{self, IsTerminal as _};
+
+use fathom_app::lua::{ERROR_PREFIX, facts};
+use fathom_model::Record;
+
+use super::{FAILED, options::Options, text};
+use crate::{
+    exit::Screen,
+    face::load::{self, Load, Measured},
+    target::Allowed,
+};
+
+/// The load with a script in place of one fixed request.
+pub(super) fn with(load: Load, path: &str, args: &[String]) -> anyhow::Result<Load> {
+    let words = shlex::try_join(args.iter().map(String::as_str));
+    let words =
+        words.map_err(|error| Screen::new(FAILED, format!("the script's arguments cannot be passed on: {error}")))?;
+    let allowed = Allowed::gather(std::iter::empty())?.list();
+    let settings = load.settings.with("script", path).with("args", words).with("script-allow", allowed);
+    Ok(Load { kind: "app_lua", settings: settings.with("lenient", "true"), ..load })
+}
+
+/// Runs it and prints, in wrk's order: what the script said before, the head, what it said meanwhile, the result, what it said last.
+pub(super) fn measure(load: Load, options: &Options) -> anyhow::Result<Measured> {
+    // Somebody who watches sees at once that it runs; whoever reads the text later finds the order of wrk.
+    let is_watched = io::stdout().is_terminal();
+    if is_watched {
+        load::say(&text::head(options))?;
+    }
+    let measured = load.measure(None).map_err(|error| match error.downcast::<Screen>() {
+        Ok(mut screen) => {
+            screen.exit = FAILED;
+            screen.into()
+        }
+        Err(error) => error,
+    })?;
+    let record = measured.record()?;
+    let said = |name: &str| record.facts.get(name).map_or("", String::as_str);
+    for line in said(facts::COMPLAINTS).lines().chain(said(facts::ERRORS).lines()) {
+        eprintln!("{line}");
+    }
+    load::say(said(facts::BEFORE))?;
+    if !is_watched {
+        load::say(&text::head(options))?;
+    }
+    load::say(said(facts::DURING))?;
+    load::say(&text::body(&text::Outcome::of(record), options))?;
+    load::say(said(facts::AFTER))?;
+    for line in failed(record) {
+        eprintln!("{line}");
+    }
+    Ok(measured)
+}
+
+/// What the script got wrong, a line each.
+fn failed(record: &Record) -> impl Iterator<Item = String> + '_ {
+    let errors = record.errors.iter().filter_map(|(what, n)| Some((what.strip_prefix(ERROR_PREFIX)?, n)));
+    errors.map(|(what, n)| if *n == 1 { what.to_owned() } else { format!("{what}, {n} times") })
+}

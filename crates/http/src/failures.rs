@@ -1,0 +1,63 @@
+//! Failures by what was under way, as the tools that we replace count them.
+
+use std::collections::BTreeMap;
+
+/// How many requests and connects came to nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Failures {
+    /// Of names, connections, proxies and handshakes.
+    pub connect: u64,
+    /// While a request was sent.
+    pub send: u64,
+    /// Of answers, unusable ones included.
+    pub receive: u64,
+    /// Whatever was under way.
+    pub timeout: u64,
+}
+
+impl Failures {
+    /// Those among the errors of a record; what a script got wrong is no failure of a connection.
+    #[must_use]
+    pub fn of(errors: &BTreeMap<String, u64>) -> Self {
+        let mut failures = Self::default();
+        for (what, n) in errors {
+            let place = match what.split_once(':') {
+                Some(("script", _)) => continue,
+                Some((_, " timeout")) => &mut failures.timeout,
+                Some(("read" | "parse", _)) => &mut failures.receive,
+                Some(("send", _)) => &mut failures.send,
+                _ => &mut failures.connect,
+            };
+            *place += n;
+        }
+        failures
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn total(self) -> u64 {
+        self.connect + self.send + self.receive + self.timeout
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_told_apart_by_where_they_happened() {
+        let errors = [
+            ("connect: connection refused", 1),
+            ("tls: bad certificate", 2),
+            ("send: broken pipe", 4),
+            ("read: closed before the answer", 8),
+            ("parse: no status line", 16),
+            ("connect: timeout", 32),
+            ("read: timeout", 64),
+            ("script: x.lua:1: boom (request(), thread 1)", 1000),
+        ];
+        let failures = Failures::of(&errors.map(|(what, n)| (what.to_owned(), n)).into());
+        assert_eq!(failures, Failures { connect: 3, send: 4, receive: 24, timeout: 96 });
+        assert_eq!(failures.total(), 127);
+    }
+}

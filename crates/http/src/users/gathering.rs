@@ -1,0 +1,346 @@
+//! The users of one worker, in its hall.
+//!
+//! Users decide in their turns; what they decided is carried out, and what becomes of it is told them before their next turn.
+//! A turn follows right behind the last answer; after a failure it comes in the next round, so that no failure leads to another
+//! within the same call.
+
+use fathom_engine::{Error, Phase, Stop};
+use fathom_model::units::Nanos;
+use fathom_sys::{
+    clock,
+    reactor::{Completion, Event, Reactor},
+};
+
+use super::{
+    Failed, FailedStage, Seat, Turn, Users, Window,
+    connection::{Connection, Doing},
+    hall::Hall,
+};
+use crate::{
+    books::{Counter, Outcome},
+    dial::LookedUp,
+    h1::HeadReader,
+    lines::{COMPLETIONS_MAX, Cause, DRAIN, Fault, Heard, Stage, pause, token},
+    load::queue::{Free, Late},
+};
+
+/// Behind any time that has come: what happens then happens in the next round.
+const NEXT: Nanos = Nanos(1);
+
+/// Users and the hall in which they are.
+pub(super) struct Gathering<'a, R, U> {
+    pub(super) users: U,
+    pub(super) hall: Hall<'a, R>,
+    /// What users have been told of what counts.
+    told: Option<Window>,
+}
+
+impl<'a, R: Reactor, U: Users> Gathering<'a, R, U> {
+    pub(super) fn new(users: U, hall: Hall<'a, R>) -> Self {
+        Self { users, hall, told: None }
+    }
+
+    /// Lets users come and ask until the trial is over, then waits shortly for the last answers.
+    pub(super) fn run(mut self) -> Result<(Outcome, U::Outcome), Error> {
+        loop {
+            let now = clock::now();
+            if self.is_done(now) {
+                return self.conclude(now);
+            }
+            self.sweep(now);
+            self.wake(now);
+            // Turns take their time.
+            self.seat_due(clock::now());
+            self.connect_shut();
+            let faults = &self.hall.accounts.outcome.faults;
+            self.hall.board.check_reached(self.hall.connections.len(), faults)?;
+            self.hall.wait(now).map_err(|cause| Error::System { what: "wait for answers".to_owned(), cause })?;
+            for _ in 0..COMPLETIONS_MAX {
+                let Some(completion) = self.hall.board.reactor.next() else { break };
+                self.attend(completion);
+            }
+        }
+    }
+
+    /// Follows the phases of the trial; whether nothing is left to do.
+    fn is_done(&mut self, now: Nanos) -> bool {
+        let hall = &mut self.hall;
+        let phase = hall.accounts.worker.phase();
+        hall.measuring = hall.target.is_counted || phase == Phase::Measure;
+        if hall.measuring && hall.measured_from.is_none() {
+            // Without a warm-up, those who come first count too.
+            hall.measured_from = Some(if self.told.is_none() { hall.start } else { now });
+        }
+        let is_empty = hall.n_seated == 0 && hall.queue.waiting() == 0 && hall.queue.next_due().is_none();
+        let is_over = phase == Phase::Over || is_empty || self.users.is_over();
+        if is_over && hall.over_at.is_none() {
+            hall.over_at = Some(now);
+        }
+        let window = match (hall.over_at, hall.measuring) {
+            (Some(_), _) => Window::Over,
+            (None, true) => Window::Measured,
+            (None, false) => Window::WarmUp,
+        };
+        if self.told != Some(window) {
+            self.told = Some(window);
+            self.users.window(window, now);
+        }
+        let drain = if hall.stop.told() == Stop::Abort { Nanos::ZERO } else { DRAIN };
+        hall.over_at.is_some_and(|at| hall.n_asking == 0 || now >= at + drain)
+    }
+
+    fn attend(&mut self, completion: Completion) {
+        let Completion { token, at, event } = completion;
+        let seat = token.0 as usize;
+        if seat == self.hall.connections.len() {
+            self.heard_bell(event, at);
+        } else {
+            match event {
+                Event::Connected => {
+                    let heard = self.hall.board.connected(seat, &mut self.hall.connections[seat].line, at);
+                    self.heard(seat, heard, at);
+                }
+                Event::Received(piece) => self.received(seat, piece, at),
+                Event::Discarded(count) => self.discarded(seat, count, at),
+                Event::Ended => self.ended(seat, at),
+                Event::Failed(error) => self.broken(seat, &error, at),
+                Event::Sent | Event::Accepted(_) => {}
+            }
+        }
+        // A batch of answers may take longer than it is to the next rest's end.
+        if let Some(due) = self.hall.next_due() {
+            let now = clock::now();
+            if due <= now {
+                self.wake(now);
+                self.seat_due(clock::now());
+            }
+        }
+    }
+
+    /// Gives those their turn who have rested, or waited, for long enough.
+    fn wake(&mut self, now: Nanos) {
+        if self.hall.over_at.is_some() {
+            return;
+        }
+        while let Some(seat) = self.hall.rested(now) {
+            self.turn(seat, now);
+        }
+        while let Some(Seat(seat)) = self.users.woken(now) {
+            let seat = seat as usize;
+            if self.hall.connections[seat].doing == Doing::Waiting {
+                self.turn(seat, now);
+            }
+        }
+    }
+
+    /// Gives those a seat who are due, as far as there are free ones.
+    fn seat_due(&mut self, now: Nanos) {
+        let hall = &mut self.hall;
+        if hall.over_at.is_some() {
+            return;
+        }
+        let free = if hall.free.is_empty() { Free::None } else { Free::Some };
+        let n_due = hall.queue.notice(now - hall.start, free);
+        if n_due > 0 {
+            hall.accounts.add(Counter::Intended, n_due);
+        }
+        while self.hall.queue.waiting() > 0 {
+            let Some(seat) = self.hall.free.pop() else { return };
+            self.seat(seat as usize);
+        }
+    }
+
+    /// Gives the one who has been due for longest a seat, and the first turn.
+    fn seat(&mut self, seat: usize) {
+        let hall = &mut self.hall;
+        let now = clock::now();
+        let start = hall.queue.start(now - hall.start).expect("somebody waits");
+        hall.accounts.add(Counter::Sent, 1);
+        match start.late {
+            None => {}
+            Some(Late::NoConnection) => hall.accounts.add(Counter::LateNoConnection, 1),
+            Some(Late::OwnProcessor) => hall.accounts.add(Counter::LateOwnCpu, 1),
+        }
+        let intended = hall.start + start.intended;
+        if hall.measured_from.is_some_and(|from| intended >= from) {
+            hall.accounts.outcome.lag.record(start.lag.0);
+        }
+        hall.occupy(seat);
+        self.users.arrive(Seat(token(seat).0), now, start.lag);
+        self.turn(seat, now);
+    }
+
+    /// Asks the user in a seat what it does next, and does it.
+    pub(super) fn turn(&mut self, seat: usize, now: Nanos) {
+        let Self { users, hall, .. } = self;
+        hall.connections[seat].doing = Doing::Turn;
+        if hall.over_at.is_some() {
+            return;
+        }
+        let name = Seat(token(seat).0);
+        let asked = match users.turn(name, now) {
+            Turn::Ask(ask) => hall.ask(seat, &ask),
+            Turn::Rest { until } => {
+                hall.rest(seat, until.max(now + NEXT));
+                Ok(())
+            }
+            Turn::Wait => {
+                hall.connections[seat].doing = Doing::Waiting;
+                Ok(())
+            }
+            Turn::HangUp => {
+                hall.shut(seat);
+                hall.rest(seat, now + NEXT);
+                Ok(())
+            }
+            Turn::Leave => {
+                hall.leave(seat);
+                Ok(())
+            }
+        };
+        if let Err(fault) = asked {
+            self.fail(seat, fault, now);
+        }
+    }
+
+    /// Begins to connect for those who asked without a connection, as far as there may be connects under way.
+    fn connect_shut(&mut self) {
+        if self.hall.over_at.is_some() {
+            return;
+        }
+        while let Some(seat) = self.hall.next_shut() {
+            let now = clock::now();
+            let connection = &mut self.hall.connections[seat];
+            if let Some(pending) = &mut connection.pending {
+                pending.sent_at = now;
+            }
+            if let Err(fault) = self.hall.board.call(seat, &mut connection.line, now) {
+                self.fail(seat, fault, now);
+            }
+        }
+    }
+
+    /// Answers of the resolver are there.
+    fn heard_bell(&mut self, event: Event, at: Nanos) {
+        self.hall.board.heard_bell(event);
+        while let Some(looked_up) = self.hall.board.looked_up(at) {
+            match looked_up {
+                LookedUp::Renewed { outcome: Ok(()), .. } => {}
+                LookedUp::Renewed { outcome: Err(fault), .. } => self.hall.accounts.count_fault(Fault::dial(fault)),
+                LookedUp::Place { token, place, .. } => {
+                    let seat = token as usize;
+                    let line = &mut self.hall.connections[seat].line;
+                    if let Err(fault) = self.hall.board.found(seat, line, (place, at)) {
+                        self.fail(seat, fault, at);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What became of something that was heard on a line.
+    pub(super) fn heard(&mut self, seat: usize, heard: Result<Heard, Fault>, at: Nanos) {
+        match heard {
+            Err(fault) => self.fail(seat, fault, at),
+            Ok(Heard::Nothing) => {}
+            Ok(Heard::Ready) => {
+                self.ready(seat, at);
+                self.decrypted(seat, at);
+            }
+            Ok(Heard::Data) => self.decrypted(seat, at),
+            Ok(Heard::Ended) => {
+                self.decrypted(seat, at);
+                // What was decrypted may have been the end of the connection already.
+                if self.hall.connections[seat].line.is_open() {
+                    self.ended(seat, at);
+                }
+            }
+        }
+    }
+
+    /// A connection is there, and what waited for it is sent.
+    fn ready(&mut self, seat: usize, at: Nanos) {
+        let hall = &mut self.hall;
+        let connection = &mut hall.connections[seat];
+        connection.begin();
+        if hall.over_at.is_some() {
+            return hall.shut(seat);
+        }
+        hall.accounts.connected(connection.line.channel.security());
+        if let Err(fault) = hall.send_kept(seat) {
+            self.fail(seat, fault, at);
+        }
+    }
+
+    /// Counts a failure, gives the connection up, and tells the user if it was waiting for an answer.
+    pub(super) fn fail(&mut self, seat: usize, fault: Fault, at: Nanos) {
+        let Self { users, hall, .. } = self;
+        let was_opening = hall.connections[seat].line.is_opening();
+        if was_opening {
+            hall.board.missed();
+        }
+        if hall.accounts.failed(fault) {
+            hall.over_at.get_or_insert(at);
+        }
+        hall.shut(seat);
+        let connection = &mut hall.connections[seat];
+        match connection.doing {
+            // Nobody asked for what came.
+            Doing::Vacant | Doing::Resting | Doing::Waiting => return,
+            Doing::Turn => return hall.rest(seat, at + NEXT),
+            Doing::Asking => {}
+        }
+        hall.n_asking -= 1;
+        connection.n_failures += 1;
+        let n_failures = connection.n_failures;
+        let sent_at = connection.pending.take().map_or(at, |pending| pending.sent_at);
+        let stage = stage(fault, was_opening);
+        let failed = Failed { cause: hall.words(fault), stage, sent_at, ended_at: at };
+        users.failed(Seat(token(seat).0), &failed);
+        // A connection that had worked is opened anew at once, others after a pause: a server that is down is not stormed.
+        let pause = if n_failures == 1 && !was_opening { NEXT } else { pause(n_failures) };
+        hall.rest(seat, at + pause);
+    }
+
+    /// Ends what has taken too long.
+    fn sweep(&mut self, now: Nanos) {
+        for seat in self.hall.sweep.due(now, self.hall.connections.len()) {
+            let connection = &self.hall.connections[seat];
+            let stage = match (connection.line.overdue(now, self.hall.target.timeout), connection.sent()) {
+                (Some(stage), _) => stage,
+                (None, Some(pending)) if now.since(pending.sent_at) > pending.timeout => {
+                    if self.hall.measuring {
+                        self.hall.accounts.waited_in_vain(now - pending.sent_at);
+                    }
+                    Stage::Read
+                }
+                _ => continue,
+            };
+            self.fail(seat, Fault { stage, cause: Cause::Timeout }, now);
+        }
+    }
+
+    /// What is to be told at the end.
+    fn conclude(self, now: Nanos) -> Result<(Outcome, U::Outcome), Error> {
+        let Hall { mut accounts, board, connections, heads, queue, start, measured_from, .. } = self.hall;
+        accounts.outcome.n_unfinished = connections.iter().filter_map(Connection::sent).count() as u64;
+        accounts.outcome.n_not_started = queue.waiting();
+        let from = measured_from.unwrap_or(Nanos::MAX);
+        for intended in queue.rest().map(|intended| start + intended).filter(|intended| *intended >= from) {
+            accounts.outcome.lag.record((now - intended).0);
+        }
+        let head = heads.iter().flatten().map(HeadReader::last).find(|head| !head.is_empty());
+        let outcome = accounts.close(board.times, head.unwrap_or_default())?;
+        Ok((outcome, self.users.conclude(now)))
+    }
+}
+
+/// Where a request failed, as far as users tell that apart.
+fn stage(fault: Fault, was_opening: bool) -> FailedStage {
+    match (fault.stage, fault.cause) {
+        _ if was_opening => FailedStage::Connect,
+        (_, Cause::Timeout) => FailedStage::Timeout,
+        (Stage::Send, _) => FailedStage::Send,
+        _ => FailedStage::Read,
+    }
+}

@@ -80,10 +80,10 @@ struct Seen {
 }
 
 impl Seen {
-    fn new(line: String, mut headers: Vec<(String, String)>, body: String) -> Self {
+    fn new(line: &str, mut headers: Vec<(String, String)>, body: &str) -> Self {
         let by_itself = ["host", "content-length", "connection", "expect"];
         headers.retain(|(name, value)| {
-            !by_itself.contains(&name.as_str()) && !(name == "user-agent" && value.starts_with("curl/"))
+            !by_itself.contains(&name.as_str()) && (name != "user-agent" || !value.starts_with("curl/"))
         });
         headers.sort();
         let boundary = headers.iter_mut().find(|(name, _)| name == "content-type").and_then(|(_, value)| {
@@ -92,8 +92,8 @@ impl Seen {
             *value = media.to_owned();
             Some(boundary)
         });
-        let body = boundary.map_or(body.clone(), |boundary| body.replace(&boundary, "BOUNDARY"));
-        Self { line: upper_hex(&line), headers, body: upper_hex(&body) }
+        let body = boundary.map_or_else(|| body.to_owned(), |boundary| body.replace(&boundary, "BOUNDARY"));
+        Self { line: upper_hex(line), headers, body: upper_hex(&body) }
     }
 }
 
@@ -111,11 +111,11 @@ fn upper_hex(text: &str) -> String {
 
 /// Reads requests until the listener is told to end, and answers each.
 fn record(listener: &TcpListener, n: usize) -> Vec<Seen> {
-    (0..n).map(|_| one(listener.accept().unwrap().0)).collect()
+    (0..n).map(|_| one(&listener.accept().unwrap().0)).collect()
 }
 
-fn one(stream: TcpStream) -> Seen {
-    let mut reader = BufReader::new(&stream);
+fn one(stream: &TcpStream) -> Seen {
+    let mut reader = BufReader::new(stream);
     let mut lines = Vec::new();
     loop {
         let mut line = String::new();
@@ -134,12 +134,12 @@ fn one(stream: TcpStream) -> Seen {
     let length =
         headers.iter().find(|(name, _)| name == "content-length").map_or(0, |(_, value)| value.parse().unwrap());
     if headers.iter().any(|(name, _)| name == "expect") {
-        (&stream).write_all(b"HTTP/1.1 100 Continue\r\n\r\n").unwrap();
+        (&*stream).write_all(b"HTTP/1.1 100 Continue\r\n\r\n").unwrap();
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).unwrap();
-    (&stream).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
-    Seen::new(lines[0].clone(), headers, String::from_utf8(body).unwrap())
+    (&*stream).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+    Seen::new(&lines[0], headers, str::from_utf8(&body).unwrap())
 }
 
 /// What a template is when no variable but those of the file are in it.
@@ -199,7 +199,7 @@ fn sent(step: &Step, scenario: &Scenario) -> Seen {
         headers.push(("content-type".to_owned(), media.to_owned()));
     }
     let url = filled(&step.url, scenario);
-    Seen::new(format!("{} {url} HTTP/1.1", step.method.text), headers, body)
+    Seen::new(&format!("{} {url} HTTP/1.1", step.method.text), headers, &body)
 }
 
 fn steps(scenario: &Scenario) -> Vec<&Step> {

@@ -293,7 +293,9 @@ impl Reader {
                 headers.push((name.clone(), Text::literal(value)));
             }
         }
-        left.iter_mut().for_each(|note| note.place = timed.place());
+        for note in &mut left {
+            note.place = timed.place();
+        }
         left.splice(..0, self.left.drain(..));
         // Without the conditions of the cache the whole comes.
         let status = if timed.entry.response.status == 304 { 200 } else { timed.entry.response.status };

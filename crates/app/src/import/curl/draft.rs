@@ -1,5 +1,7 @@
 //! What a command line has said so far, and the requests that it means in the end.
 
+#![expect(clippy::needless_pass_by_value, reason = "the options of a table all take their value")]
+
 use fathom_model::units::Nanos;
 
 use super::super::{
@@ -24,6 +26,7 @@ pub(super) enum Kind {
 
 /// The part of a command line up to its end or to `--next`.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of curl by itself")]
 pub(super) struct Draft {
     pub(super) line: usize,
     pub(super) method: Option<Text>,
@@ -314,7 +317,7 @@ impl Draft {
             let name = self.upload.as_ref().map(base_name).unwrap_or_default();
             url.append(name);
         }
-        let user = self.take_user(&mut url);
+        let user = Self::take_user(&mut url);
         let mut query = std::mem::take(&mut self.query);
         if self.get && self.has_data {
             query.push(self.data.clone());
@@ -331,7 +334,7 @@ impl Draft {
     }
 
     /// Takes `user:password@` out of a URL.
-    fn take_user(&mut self, url: &mut Text) -> Option<Text> {
+    fn take_user(url: &mut Text) -> Option<Text> {
         let Some(Piece::Literal(first)) = url.0.first_mut() else { return None };
         let begin = first.find("://")? + 3;
         let end = first[begin..].find(['/', '?']).map_or(first.len(), |end| begin + end);

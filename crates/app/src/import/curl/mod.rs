@@ -61,7 +61,7 @@ fn one(command: &Command, story: &mut Story) -> Result<(bool, Vec<Request>), Not
         match (first.as_literal(), split_once(first, '=')) {
             (Some("$" | "export" | "time" | "env"), _) => {}
             (_, Some((name, value))) if name.as_literal().is_some_and(is_name) => {
-                values.push((name.to_string(), value))
+                values.push((name.to_string(), value));
             }
             _ => break,
         }
@@ -130,8 +130,8 @@ fn letters<'a>(draft: &mut Draft, argument: &Text, rest: &mut impl Iterator<Item
     }
 }
 
-fn apply<'a>(draft: &mut Draft, opt: &Opt, value: Option<Text>, rest: &mut impl Iterator<Item = &'a Text>) {
-    let mut value = || value.clone().or_else(|| rest.next().cloned()).unwrap_or_default();
+fn apply<'a>(draft: &mut Draft, opt: &Opt, mut value: Option<Text>, rest: &mut impl Iterator<Item = &'a Text>) {
+    let mut value = || value.take().or_else(|| rest.next().cloned()).unwrap_or_default();
     match opt.does {
         Does::Flag(set) => set(draft),
         Does::Value(set) => set(draft, value()),

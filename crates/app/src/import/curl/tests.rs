@@ -12,7 +12,8 @@ fn requests(text: &str) -> Vec<Request> {
 /// Method, URL, headers and body on a line each.
 fn shown(text: &str) -> String {
     let shown = requests(text).into_iter().map(|request| {
-        let headers: String = request.headers.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
+        let headers =
+            request.headers.iter().fold(String::new(), |all, (name, value)| format!("{all}{name}: {value}\n"));
         let body = match request.body {
             Body::None => String::new(),
             Body::Text(text) => format!("\n{text}\n"),

@@ -138,13 +138,12 @@ impl Reader<'_> {
             match self.next() {
                 Some('"') => return Ok(()),
                 Some('\\') => match self.next() {
-                    Some('\n') => {}
+                    Some('\n') | None => {}
                     Some(char @ ('$' | '`' | '"' | '\\')) => self.put(char),
                     Some(char) => {
                         self.put('\\');
                         self.put(char);
                     }
-                    None => {}
                 },
                 Some('$') if self.chars.peek() == Some(&'\'') => self.put('$'),
                 Some('$') => self.dollar()?,

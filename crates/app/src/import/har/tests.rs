@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 
 fn entry(second: f64, method: &str, url: &str) -> Value {
-    let begin = Timestamp::from_millisecond((second * 1000.0) as i64).unwrap();
+    let begin = Timestamp::UNIX_EPOCH + std::time::Duration::from_secs_f64(second);
     json!({
         "startedDateTime": begin.to_string(), "time": 100.0,
         "request": { "method": method, "url": url, "headers": [], "httpVersion": "h2" },

@@ -1,5 +1,7 @@
 //! Elements that do nothing by themselves: defaults, headers, variables, data, timers.
 
+#![expect(clippy::unnecessary_wraps, reason = "the rows of a table have one shape")]
+
 use fathom_model::units::Nanos;
 
 use super::{

@@ -1,5 +1,7 @@
 //! Controllers: in which order and how often requests are sent.
 
+#![expect(clippy::unnecessary_wraps, reason = "the rows of a table have one shape")]
+
 use super::{
     super::story::{Act, Think},
     Reader, condition,

@@ -37,7 +37,7 @@ fn parse(source: &str, remarks: &mut Remarks, depth: usize) -> Text {
             all.append(read);
         } else {
             remarks.0.push(format!("${{{inner}}} is not understood, and stands there as it is"));
-            all.push_str(&from[..2 + len + 1]);
+            all.push_str(&from[..=2 + len]);
         }
         rest = behind;
     }

@@ -237,7 +237,9 @@ impl Reader {
     /// What the children of a controller do, one after the other.
     fn acts(&mut self, children: &[Element], outside: &Scope<'_>) -> Vec<Act> {
         let (scope, mut acts) = self.enter(outside, children);
-        children.iter().for_each(|child| acts.extend(self.act(child, &scope)));
+        for child in children {
+            acts.extend(self.act(child, &scope));
+        }
         acts
     }
 

@@ -130,7 +130,9 @@ fn content(reader: &mut Reader, request: &mut Request, (own, arguments): (&Prope
     if own.is_on("HTTPSampler.postBodyRaw") {
         let mut body = Text::default();
         // JMeter keeps the line ends of the machine on which the plan was written as they are in the file.
-        arguments.into_iter().for_each(|argument| body.append(argument.value));
+        for argument in arguments {
+            body.append(argument.value);
+        }
         request.body = if body.is_empty() { Body::None } else { Body::Text(body) };
         if request.body != Body::None && request.header("Content-Type").is_none() {
             request.headers.push(("Content-Type".to_owned(), "text/plain; charset=UTF-8".into()));

@@ -70,7 +70,7 @@ pub(super) fn read(text: &str) -> Result<Node, Error> {
 
 fn wrong_at(text: &str, reader: &Reader<&[u8]>, what: String) -> Error {
     let at = usize::try_from(reader.buffer_position()).unwrap_or(usize::MAX).min(text.len());
-    Error::Xml { what, line: 1 + text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() }
+    Error::Xml { what, line: 1 + memchr::memchr_iter(b'\n', &text.as_bytes()[..at]).count() }
 }
 
 fn node(start: &BytesStart<'_>) -> Result<Node, String> {

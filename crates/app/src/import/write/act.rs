@@ -1,5 +1,7 @@
 //! What users do, line by line.
 
+use std::fmt::Write as _;
+
 use fathom_model::units::Nanos;
 
 use super::{
@@ -58,7 +60,9 @@ impl Writer<'_> {
     }
 
     pub(super) fn acts(&mut self, acts: &[Act]) {
-        acts.iter().for_each(|act| self.act(act));
+        for act in acts {
+            self.act(act);
+        }
     }
 
     fn act(&mut self, act: &Act) {
@@ -80,7 +84,7 @@ impl Writer<'_> {
                 self.line(&format!("meet {n_users} within {}", meeting.at_most.unwrap_or(MEET_MAX).exact()));
             }
             Act::Repeat { n: Some(0), .. } => self.note("loop", "what is done no times is left out"),
-            Act::Repeat { n: Some(1), acts } => self.acts(acts),
+            Act::Repeat { n: Some(1), acts } | Act::Share { per_myriad: 10_000, acts } => self.acts(acts),
             Act::Repeat { n: Some(n), acts } => self.block(&format!("repeat {n}"), acts),
             // A number is equal to itself for as long as the run goes on.
             Act::Repeat { n: None, acts } => self.block("while ${user} > 0", acts),
@@ -94,7 +98,6 @@ impl Writer<'_> {
             }
             Act::Once(acts) => self.block("if ${iteration} == 1", acts),
             Act::Share { per_myriad: 0, .. } => self.note("share", "what is done in no round is left out"),
-            Act::Share { per_myriad: 10_000, acts } => self.acts(acts),
             Act::Share { per_myriad, acts } => {
                 self.block(&format!("chance {}%", percent(f64::from(*per_myriad) / 100.0)), acts);
             }
@@ -216,16 +219,14 @@ impl Writer<'_> {
                 );
                 (Vec::new(), false)
             }
-            Body::File(file) => match self.story.fixed(file) {
-                Some(file) => (vec![format!("body from {}", plain(&file))], false),
-                None => {
-                    self.note(
-                        name,
-                        format!("the name of the file {file} is not known before the start: it is left out"),
-                    );
-                    (Vec::new(), false)
+            Body::File(file) => {
+                if let Some(file) = self.story.fixed(file) {
+                    return (vec![format!("body from {}", plain(&file))], false);
                 }
-            },
+                let what = format!("the name of the file {file} is not known before the start: it is left out");
+                self.note(name, what);
+                (Vec::new(), false)
+            }
             Body::Form(fields) => {
                 let fields = fields.iter().map(|(name, value)| self.field(name, value));
                 (std::iter::once("form".to_owned()).chain(fields).collect(), true)
@@ -437,7 +438,7 @@ fn for_url(literal: &str) -> String {
         } else {
             let mut bytes = [0; 4];
             for byte in char.encode_utf8(&mut bytes).bytes() {
-                all.push_str(&format!("%{byte:02X}"));
+                let _ = write!(all, "%{byte:02X}");
             }
         }
     }
@@ -482,7 +483,9 @@ fn simple_fields(text: &Text) -> Option<Vec<(Text, Text)>> {
                     if !is_plain(rest) {
                         return None;
                     }
-                    value.as_mut().map(|value| value.push_str(rest));
+                    if let Some(value) = value {
+                        value.push_str(rest);
+                    }
                 }
             }
             // What is not encoded now may need none, and would be encoded by a form.

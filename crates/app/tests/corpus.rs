@@ -3,6 +3,8 @@
 
 use std::{fs, path::Path};
 
+#[path = "../../../fuzz/checks/rows.rs"]
+mod rows;
 #[path = "../../../fuzz/checks/scenario.rs"]
 mod scenario;
 
@@ -30,6 +32,24 @@ fn every_seed_of_scenarios_is_refused_or_says_the_same_when_it_is_formatted() {
                 let mut changed = seed.clone();
                 changed[at] = *byte;
                 scenario::scenario(&changed);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_seed_of_data_sets_is_refused_or_has_all_its_cells() {
+    let seeds = seeds("rows");
+    assert!(seeds.len() >= 15, "only {} seeds", seeds.len());
+    for seed in &seeds {
+        for at in 0..=seed.len() {
+            rows::rows(&seed[..at]);
+        }
+        for at in 0..seed.len() {
+            for byte in b"\n,\"{}[]:\t\xff0" {
+                let mut changed = seed.clone();
+                changed[at] = *byte;
+                rows::rows(&changed);
             }
         }
     }

@@ -356,7 +356,7 @@ user one
   while ${state} != \"done\" max 5
     pace 100ms
     do ask
-  if ${state} == \"done\" and ${n} not exists
+  if ${state} == \"done\" and ${state} exists
     step yes
       GET /yes
   else

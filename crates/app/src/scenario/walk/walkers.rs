@@ -614,13 +614,25 @@ impl Walkers {
         }
     }
 
-    fn tell(&mut self, at: usize, step_idx: u16, (answer, message): (&Answered<'_>, Message<'_>)) {
-        let Self { shared, users, steps, desk, trace, .. } = self;
+    /// Tells all that is to be said of an answer, beyond the first thing that is wrong.
+    fn tell(
+        &mut self,
+        at: usize,
+        (step_idx, verdict): (u16, Verdict),
+        (answer, message): (&Answered<'_>, Message<'_>),
+    ) {
+        let Self { shared, users, steps, desk, trace, cause, .. } = self;
         let Some(trace) = trace else { return };
         let (user, step) = (&users[at], &mut steps[usize::from(step_idx)]);
         let took = answer.ended_at.since(user.sent_at);
         let looked = Looked { status: answer.status, message, took };
         trace.answered(answer.message, took);
+        let is_redirect = step.redirects > 0 && redirect::is_redirect(answer.status);
+        match verdict {
+            Verdict::Elsewhere => return trace.said("a redirect, which is followed", None),
+            Verdict::Failed if is_redirect => return trace.said("a redirect", Some(cause)),
+            Verdict::Failed | Verdict::Passed(_) => {}
+        }
         let mut why = String::new();
         for expectation in &mut step.expectations {
             let mut scope = user.scope_again(&shared.program);
@@ -693,10 +705,11 @@ impl Users for Walkers {
         }
         let mut unchunked = std::mem::take(&mut self.unchunked);
         let message = Message::read(answer.message, &mut unchunked);
+        let verdict = self.look(at, step, (answer, message));
         if self.trace.is_some() {
-            self.tell(at, step, (answer, message));
+            self.tell(at, (step, verdict), (answer, message));
         }
-        match self.look(at, step, (answer, message)) {
+        match verdict {
             Verdict::Passed(took) => self.pass(at, step, took),
             Verdict::Failed => self.fail(at, step, (answer.message, answer.ended_at)),
             Verdict::Elsewhere => {}

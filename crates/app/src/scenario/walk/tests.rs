@@ -97,10 +97,7 @@ impl<'a> Play<'a> {
                 Event::Turn => {}
                 Event::Answer(of, request) => match server(of, &request) {
                     Ok(message) => users.answered(place, &answer(&message, now)),
-                    Err(cause) => {
-                        let stage = if cause.starts_with("connect") { FailedStage::Connect } else { FailedStage::Read };
-                        users.failed(place, &Failed { cause, stage, sent_at: now.since(SERVICE), ended_at: now });
-                    }
+                    Err(cause) => users.failed(place, &failure(cause, now)),
                 },
             }
             match users.turn(place, now) {
@@ -118,6 +115,11 @@ impl<'a> Play<'a> {
         played.walked = Some(users.conclude(now));
         played
     }
+}
+
+fn failure(cause: &str, now: Nanos) -> Failed<'_> {
+    let stage = if cause.starts_with("connect") { FailedStage::Connect } else { FailedStage::Read };
+    Failed { cause, stage, sent_at: now.since(SERVICE), ended_at: now }
 }
 
 fn answer(message: &str, now: Nanos) -> Answered<'_> {

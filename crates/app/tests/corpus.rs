@@ -7,6 +7,8 @@ use fathom_app::import::Format;
 
 #[path = "../../../fuzz/checks/import.rs"]
 mod import;
+#[path = "../../../fuzz/checks/rows.rs"]
+mod rows;
 #[path = "../../../fuzz/checks/scenario.rs"]
 mod scenario;
 
@@ -54,6 +56,23 @@ fn check_import(format: Format) {
                 let mut changed = seed.clone();
                 changed[at] = *byte;
                 import::imported(&changed, format);
+            }
+        }
+    }
+}
+#[test]
+fn every_seed_of_data_sets_is_refused_or_has_all_its_cells() {
+    let seeds = seeds("rows");
+    assert!(seeds.len() >= 15, "only {} seeds", seeds.len());
+    for seed in &seeds {
+        for at in 0..=seed.len() {
+            rows::rows(&seed[..at]);
+        }
+        for at in 0..seed.len() {
+            for byte in b"\n,\"{}[]:\t\xff0" {
+                let mut changed = seed.clone();
+                changed[at] = *byte;
+                rows::rows(&changed);
             }
         }
     }

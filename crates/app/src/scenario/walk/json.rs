@@ -1,6 +1,6 @@
 //! Values in JSON bodies: a path of names and places is walked without building the document.
 //!
-//! Any other JSONPath (RFC 9535) goes through the document as a whole.
+//! Any other path of RFC 9535 goes through the document as a whole.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use serde_json_path::JsonPath;
 pub(crate) enum Pointer {
     /// Names and places, one below the other.
     Plain(Vec<Step>),
-    /// All that a JSONPath can say; the first node that it selects is the value.
+    /// All that a path of RFC 9535 can say; the first node that it selects is the value.
     Query(Box<JsonPath>),
 }
 
@@ -25,10 +25,10 @@ pub(crate) enum Step {
 }
 
 impl Pointer {
-    /// Reads `.a.b[0]`, `a.b`, `$.a['b']` and every JSONPath.
+    /// Reads `.a.b[0]`, `a.b`, `$.a['b']` and every path of RFC 9535.
     ///
     /// # Errors
-    /// What the grammar of JSONPath says.
+    /// What the grammar of paths says.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let rest = text.trim();
         let query = match rest.chars().next() {

@@ -291,8 +291,10 @@ fn notes(shared: &Shared) -> Vec<Note> {
 pub fn rehearse(role: &Role, session: &Session) -> Result<Vec<Exchange>, Error> {
     let settings = role.settings.clone().with("users", "1").with("iterations", "1").with("threads", "1");
     let mut walk = Walk::prepare(&Role { settings, ..role.clone() })?;
-    let shared = Arc::get_mut(&mut walk.shared).expect("nobody shares it before the run");
-    shared.manner.haste = Haste::Yes;
+    // Nobody shares it before the run.
+    if let Some(shared) = Arc::get_mut(&mut walk.shared) {
+        shared.manner.haste = Haste::Yes;
+    }
     let crowd = walk.crowd.counted();
     let (_, walked) = crowd.run(session, |row| Ok(walkers(&walk.shared, (row, walk.seed), Some(Trace::default()))))?;
     Ok(walked.into_iter().filter_map(|worker| worker.trace).flat_map(|trace| trace.0).collect())

@@ -14,7 +14,7 @@ impl<'m> Message<'m> {
     pub(crate) fn read(bytes: &'m [u8], scratch: &'m mut Vec<u8>) -> Self {
         let end = head_end(bytes);
         let mut message = Self { head: &bytes[..end], body: &bytes[end..] };
-        if message.field("transfer-encoding").is_some_and(|coding| ends_with_chunked(coding)) {
+        if message.field("transfer-encoding").is_some_and(ends_with_chunked) {
             scratch.clear();
             join_chunks(message.body, scratch);
             message.body = scratch;

@@ -26,6 +26,6 @@ mod walkers;
 pub use compile::{CompileError, Compiled, Site, compile};
 pub use kind::{AppScenario, rehearse};
 pub use redact::{is_secret, without_secrets};
-pub use rows::RowsError;
+pub use rows::{Layout, Rows, RowsError};
 pub use script::{Script, Unsound};
 pub use trace::Exchange;

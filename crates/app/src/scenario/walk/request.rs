@@ -62,8 +62,7 @@ impl Request {
         let parts = parts(draft);
         let is_fixed = |part: &Part| match part {
             Part::Value(value, _) => value.fixed_width().is_some(),
-            Part::Literal(_) => true,
-            Part::EndOfHead { .. } => true,
+            Part::Literal(_) | Part::EndOfHead { .. } => true,
         };
         if !parts.iter().all(is_fixed) {
             let form = Form::Gathered(parts);
@@ -211,7 +210,7 @@ fn gather(parts: &[Part], scope: &mut Scope<'_>, bytes: &mut Vec<u8>) -> usize {
         let mut at = begin + LENGTH_WIDTH;
         loop {
             at -= 1;
-            bytes[at] = b'0' + (rest % 10) as u8;
+            bytes[at] = b"0123456789"[rest % 10];
             rest /= 10;
             if rest == 0 || at == begin {
                 break;

@@ -71,10 +71,11 @@ impl RowsError {
 
 /// What the file itself does not say of its form.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Layout<'a> {
+pub struct Layout<'a> {
     /// The names of the columns, when the first line does not have them.
-    pub(super) columns: &'a [Name],
-    pub(super) separator: Option<char>,
+    pub columns: &'a [Name],
+    /// What stands between two cells, when it is no comma.
+    pub separator: Option<char>,
 }
 
 impl<'a> Layout<'a> {
@@ -86,7 +87,7 @@ impl<'a> Layout<'a> {
 
 /// All rows of a file: one text, and where each cell of it ends.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rows {
+pub struct Rows {
     columns: Vec<String>,
     text: Vec<u8>,
     ends: Vec<u32>,
@@ -99,23 +100,33 @@ impl Rows {
     /// Says what is wrong, and on which line.
     pub(super) fn read(path: &Path, layout: &Layout<'_>) -> Result<Self, RowsError> {
         let bytes = std::fs::read(path).map_err(|cause| RowsError::File { path: path.to_owned(), cause })?;
+        Self::parse(path, &bytes, layout)
+    }
+
+    /// The same of what the file holds.
+    ///
+    /// # Errors
+    /// Says what is wrong, and on which line.
+    pub fn parse(path: &Path, bytes: &[u8], layout: &Layout<'_>) -> Result<Self, RowsError> {
         let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
         let rows = match extension.to_ascii_lowercase().as_str() {
-            "json" | "jsonl" | "ndjson" => Self::json(&bytes),
-            "tsv" if layout.separator.is_none() => Self::csv(&bytes, &Layout { separator: Some('\t'), ..*layout }),
-            _ => Self::csv(&bytes, layout),
+            "json" | "jsonl" | "ndjson" => Self::json(bytes),
+            "tsv" if layout.separator.is_none() => Self::csv(bytes, &Layout { separator: Some('\t'), ..*layout }),
+            _ => Self::csv(bytes, layout),
         };
         let rows = rows.map_err(|flaw| flaw.of(path))?;
         if rows.n() == 0 { Err(RowsError::Empty(path.to_owned())) } else { Ok(rows) }
     }
 
     /// How many rows there are.
-    pub(crate) fn n(&self) -> u64 {
+    #[must_use]
+    pub fn n(&self) -> u64 {
         (self.ends.len() / self.columns.len().max(1)) as u64
     }
 
     /// The names of the columns.
-    pub(crate) fn columns(&self) -> &[String] {
+    #[must_use]
+    pub fn columns(&self) -> &[String] {
         &self.columns
     }
 
@@ -125,7 +136,8 @@ impl Rows {
     }
 
     /// A cell; empty beyond the last row.
-    pub(crate) fn cell(&self, row: u32, column: usize) -> &[u8] {
+    #[must_use]
+    pub fn cell(&self, row: u32, column: usize) -> &[u8] {
         let at = row as usize * self.columns.len() + column;
         let begin = at.checked_sub(1).map_or(0, |before| self.ends.get(before).copied().unwrap_or(0));
         let end = self.ends.get(at).copied().unwrap_or(begin);

@@ -45,11 +45,15 @@ impl Tally {
         self.times.record(time.0);
     }
 
-    pub(crate) fn failed(&mut self, cause: &str) -> Novelty {
+    /// Counts a failure; whether an example of it is wanted, of which the answer may be empty.
+    pub(crate) fn failed(&mut self, cause: &str, answer: &[u8]) -> Novelty {
         self.n_reached += 1;
         if let Some(n) = self.errors.get_mut(cause) {
             *n += 1;
-            return Novelty::Known;
+            let mut examples = self.examples.iter();
+            // An answer that was not looked at is shown by the next one of its kind.
+            let is_better = !answer.is_empty() && examples.any(|kept| kept.cause == cause && kept.answer.is_empty());
+            return if is_better { Novelty::New } else { Novelty::Known };
         }
         let is_room = self.errors.len() < CAUSES_MAX;
         let cause = if is_room { cause } else { OTHER_CAUSES };
@@ -57,7 +61,9 @@ impl Tally {
         if is_room { Novelty::New } else { Novelty::Known }
     }
 
+    /// Keeps an example in the place of another one of its cause.
     pub(crate) fn keep(&mut self, example: Example) {
+        self.examples.retain(|kept| kept.cause != example.cause);
         self.examples.push(example);
     }
 }
@@ -90,7 +96,7 @@ pub(crate) fn records(names: &[StepName], workers: Vec<Vec<Tally>>) -> Vec<StepR
             for example in tally.examples {
                 let same = record.examples.iter_mut().find(|known| known.cause == example.cause);
                 match same {
-                    Some(known) if example.at_ns < known.at_ns => *known = example,
+                    Some(known) if is_better(&example, known) => *known = example,
                     Some(_) => {}
                     None => record.examples.push(example),
                 }
@@ -98,6 +104,15 @@ pub(crate) fn records(names: &[StepName], workers: Vec<Vec<Tally>>) -> Vec<StepR
         }
     }
     records
+}
+
+/// One with an answer says more than one without; of two such the first one stays.
+fn is_better(example: &Example, known: &Example) -> bool {
+    match (example.answer.is_empty(), known.answer.is_empty()) {
+        (false, true) => true,
+        (true, false) => false,
+        _ => example.at_ns < known.at_ns,
+    }
 }
 
 #[cfg(test)]
@@ -114,7 +129,7 @@ mod tests {
             let mut tally = Tally::new();
             tally.passed(Nanos(100));
             for cause in causes {
-                if tally.failed(cause) == Novelty::New {
+                if tally.failed(cause, b"") == Novelty::New {
                     tally.keep(example(cause, at));
                 }
             }
@@ -138,9 +153,19 @@ mod tests {
     fn ever_new_causes_are_counted_together() {
         let mut tally = Tally::new();
         for n in 0..100 {
-            tally.failed(&format!("status {n}"));
+            tally.failed(&format!("status {n}"), b"");
         }
         assert_eq!((tally.errors.len(), tally.errors[OTHER_CAUSES]), (CAUSES_MAX + 1, 100 - CAUSES_MAX as u64));
-        assert_eq!(tally.failed("status 0"), Novelty::Known);
+        assert_eq!(tally.failed("status 0", b""), Novelty::Known);
+    }
+
+    #[test]
+    fn an_example_without_an_answer_gives_way_to_one_with_it() {
+        let mut tally = Tally::new();
+        assert_eq!(tally.failed("a", b""), Novelty::New);
+        tally.keep(example("a", 1));
+        assert_eq!([tally.failed("a", b""), tally.failed("a", b"HTTP/1.1 500")], [Novelty::Known, Novelty::New]);
+        tally.keep(Example { answer: "HTTP/1.1 500".to_owned(), ..example("a", 2) });
+        assert_eq!((tally.failed("a", b"HTTP/1.1 500"), tally.examples.len()), (Novelty::Known, 1));
     }
 }

@@ -97,10 +97,7 @@ impl<'a> Play<'a> {
                 Event::Turn => {}
                 Event::Answer(of, request) => match server(of, &request) {
                     Ok(message) => users.answered(place, &answer(&message, now)),
-                    Err(cause) => {
-                        let stage = if cause.starts_with("connect") { FailedStage::Connect } else { FailedStage::Read };
-                        users.failed(place, &Failed { cause, stage, sent_at: now.since(SERVICE), ended_at: now });
-                    }
+                    Err(cause) => users.failed(place, &failure(cause, now)),
                 },
             }
             match users.turn(place, now) {
@@ -118,6 +115,11 @@ impl<'a> Play<'a> {
         played.walked = Some(users.conclude(now));
         played
     }
+}
+
+fn failure(cause: &str, now: Nanos) -> Failed<'_> {
+    let stage = if cause.starts_with("connect") { FailedStage::Connect } else { FailedStage::Read };
+    Failed { cause, stage, sent_at: now.since(SERVICE), ended_at: now }
 }
 
 fn answer(message: &str, now: Nanos) -> Answered<'_> {
@@ -161,6 +163,7 @@ impl Played {
     }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "it stands where servers fail, too")]
 fn ok(fields: &str, body: &str) -> Result<String, &'static str> {
     Ok(format!("HTTP/1.1 200 OK\r\n{fields}\r\n{body}"))
 }
@@ -355,7 +358,7 @@ user one
   while ${state} != \"done\" max 5
     pace 100ms
     do ask
-  if ${state} == \"done\" and ${n} not exists
+  if ${state} == \"done\" and ${state} exists
     step yes
       GET /yes
   else

@@ -106,13 +106,11 @@ impl User {
 
     /// What was asked last, and where; nothing but cookies is missing in it.
     fn last_asked(&self, program: &Program, step: &Step) -> (u16, Vec<u8>) {
-        match &self.redirect {
-            Some(redirect) => (redirect.server, redirect.request.clone()),
-            None => {
-                let mut request = step.request.clone();
-                (step.server, request.bytes(&mut self.scope_again(program), |_, _| ()).to_vec())
-            }
+        if let Some(redirect) = &self.redirect {
+            return (redirect.server, redirect.request.clone());
         }
+        let mut request = step.request.clone();
+        (step.server, request.bytes(&mut self.scope_again(program), |_, _| ()).to_vec())
     }
 
     /// Keeps the cookies of an answer to a step.
@@ -163,7 +161,7 @@ impl User {
         let rested = now.since(since);
         for frame in &mut self.frames {
             if let Frame::Transaction { thought, .. } = frame {
-                *thought = *thought + rested;
+                *thought += rested;
             }
         }
     }

@@ -7,9 +7,12 @@ use std::sync::{
 
 use fathom_http::{
     dial::Rota,
-    users::{Answered, Ask, Failed, FailedStage, Seat, Turn, Users, Window},
+    users::{Answered, Ask, Failed, FailedStage, Seat, Turn, Users, Wants, Window},
 };
-use fathom_model::{steps::Example, units::Nanos};
+use fathom_model::{
+    steps::{Example, Visits},
+    units::Nanos,
+};
 
 use memchr::memmem;
 
@@ -89,14 +92,6 @@ impl Shared {
     pub(crate) fn broken(&self) -> Option<usize> {
         usize::from(self.broken.load(Relaxed)).checked_sub(1)
     }
-}
-
-/// How many users came and went.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Visits {
-    pub(crate) n_begun: u64,
-    pub(crate) n_finished: u64,
-    pub(crate) n_gave_up: u64,
 }
 
 /// What a worker brings home.
@@ -351,7 +346,9 @@ impl Walkers {
         let tally = &mut self.tallies[usize::from(*record)];
         match failed {
             None => tally.passed(now.since(*began).since(*thought)),
-            Some(step) => drop(tally.failed(&self.steps[usize::from(*step)].failed)),
+            Some(step) => {
+                tally.failed(&self.steps[usize::from(*step)].failed, b"");
+            }
         }
     }
 
@@ -568,10 +565,12 @@ impl Walkers {
     /// A step has failed, of the cause that was written down.
     fn fail(&mut self, at: usize, step_idx: u16, (answer, now): (&[u8], Nanos)) {
         let record = usize::from(self.steps[usize::from(step_idx)].record);
-        if self.window == Window::Measured && self.tallies[record].failed(&self.cause) == Novelty::New {
+        if self.window == Window::Measured && self.tallies[record].failed(&self.cause, answer) == Novelty::New {
             let example = self.example(at, step_idx, (answer, now));
             self.tallies[record].keep(example);
         }
+        // From now on its answers are looked at: the next one of its kind may be the example.
+        self.steps[usize::from(step_idx)].wants = Wants::Message;
         let user = &mut self.users[at];
         user.redirect = None;
         for frame in &mut user.frames {
@@ -615,13 +614,25 @@ impl Walkers {
         }
     }
 
-    fn tell(&mut self, at: usize, step_idx: u16, (answer, message): (&Answered<'_>, Message<'_>)) {
-        let Self { shared, users, steps, desk, trace, .. } = self;
+    /// Tells all that is to be said of an answer, beyond the first thing that is wrong.
+    fn tell(
+        &mut self,
+        at: usize,
+        (step_idx, verdict): (u16, Verdict),
+        (answer, message): (&Answered<'_>, Message<'_>),
+    ) {
+        let Self { shared, users, steps, desk, trace, cause, .. } = self;
         let Some(trace) = trace else { return };
         let (user, step) = (&users[at], &mut steps[usize::from(step_idx)]);
         let took = answer.ended_at.since(user.sent_at);
         let looked = Looked { status: answer.status, message, took };
         trace.answered(answer.message, took);
+        let is_redirect = step.redirects > 0 && redirect::is_redirect(answer.status);
+        match verdict {
+            Verdict::Elsewhere => return trace.said("a redirect, which is followed", None),
+            Verdict::Failed if is_redirect => return trace.said("a redirect", Some(cause)),
+            Verdict::Failed | Verdict::Passed(_) => {}
+        }
         let mut why = String::new();
         for expectation in &mut step.expectations {
             let mut scope = user.scope_again(&shared.program);
@@ -694,10 +705,11 @@ impl Users for Walkers {
         }
         let mut unchunked = std::mem::take(&mut self.unchunked);
         let message = Message::read(answer.message, &mut unchunked);
+        let verdict = self.look(at, step, (answer, message));
         if self.trace.is_some() {
-            self.tell(at, step, (answer, message));
+            self.tell(at, (step, verdict), (answer, message));
         }
-        match self.look(at, step, (answer, message)) {
+        match verdict {
             Verdict::Passed(took) => self.pass(at, step, took),
             Verdict::Failed => self.fail(at, step, (answer.message, answer.ended_at)),
             Verdict::Elsewhere => {}

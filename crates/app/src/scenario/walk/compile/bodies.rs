@@ -1,6 +1,6 @@
 //! What is sent behind the head of a request.
 
-use std::fs;
+use std::{fmt::Write as _, fs};
 
 use super::{CompileError, Compiler};
 use crate::scenario::{
@@ -64,7 +64,8 @@ impl Compiler<'_> {
                 FieldValue::File { path, media_type } => {
                     let name = path.text.rsplit('/').next().unwrap_or_default();
                     let media_type = media_type.as_ref().map_or("application/octet-stream", |name| &name.text);
-                    head.push_str(&format!("; filename=\"{}\"\r\nContent-Type: {media_type}", escaped(name)));
+                    // Writing to a string cannot fail.
+                    let _ = write!(head, "; filename=\"{}\"\r\nContent-Type: {media_type}", escaped(name));
                     Text(vec![Piece::Literal(self.file(&path.text)?.into())])
                 }
             };

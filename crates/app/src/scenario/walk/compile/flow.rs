@@ -147,7 +147,9 @@ impl<'t> Compiler<'t> {
             self.statements(&otherwise.body)?;
         }
         let end = self.here()?;
-        ends.into_iter().for_each(|at| self.lead(at, end));
+        for at in ends {
+            self.lead(at, end);
+        }
         Ok(())
     }
 

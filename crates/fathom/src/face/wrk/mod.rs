@@ -44,14 +44,13 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
         }
     }
     let load = load(&options);
-    let measured = match &options.script {
-        Some(path) => script::measure(script::with(load, path, &options.args)?, &options)?,
-        None => {
-            load::say(&text::head(&options))?;
-            let measured = load.measure(None)?;
-            load::say(&text::body(&text::Outcome::of(measured.record()?), &options))?;
-            measured
-        }
+    let measured = if let Some(path) = &options.script {
+        script::measure(&script::with(load, path, &options.args)?, &options)?
+    } else {
+        load::say(&text::head(&options))?;
+        let measured = load.measure(None)?;
+        load::say(&text::body(&text::Outcome::of(measured.record()?), &options))?;
+        measured
     };
     extras.add(&measured)?;
     // wrk ends well on ctrl-C, with what it has measured so far.

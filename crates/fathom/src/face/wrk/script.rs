@@ -23,7 +23,7 @@ pub(super) fn with(load: Load, path: &str, args: &[String]) -> anyhow::Result<Lo
 }
 
 /// Runs it and prints, in wrk's order: what the script said before, the head, what it said meanwhile, the result, what it said last.
-pub(super) fn measure(load: Load, options: &Options) -> anyhow::Result<Measured> {
+pub(super) fn measure(load: &Load, options: &Options) -> anyhow::Result<Measured> {
     // Somebody who watches sees at once that it runs; whoever reads the text later finds the order of wrk.
     let is_watched = io::stdout().is_terminal();
     if is_watched {

@@ -173,3 +173,33 @@ fn the_examples_of_the_guide_are_scenarios_or_lines_of_them() {
         assert!(placed.iter().any(|text| scenario::parse(text).is_ok()), "{code}");
     }
 }
+
+#[test]
+fn holes_within_strings_of_json_are_escaped_and_others_are_not() {
+    use fathom_app::scenario::tree::{Content, Filter, Statement};
+    let text = "step a\n  POST /\n  json {\"a\\\"\": \"${x}\", \"b\": ${x}, \"c\": \"\\\\\", \"d\": [${x|hex}, \"${x|url}-${x}\"]}\n";
+    let parsed = scenario::parse(text).unwrap();
+    let Some(Statement::Step(step)) = parsed.users[0].body.first() else { panic!("{parsed:?}") };
+    let Some(Content::Json(template)) = step.body.as_ref().map(|body| &body.content) else { panic!("{step:?}") };
+    let filters: Vec<Vec<Filter>> = template.escaped_json().holes().map(|hole| hole.filters.clone()).collect();
+    let expected = [vec![Filter::Json], vec![], vec![Filter::Hex], vec![Filter::Url], vec![Filter::Json]];
+    assert_eq!(filters, expected);
+}
+
+#[test]
+fn what_is_told_is_shown_with_its_line_and_marked() {
+    let text = "step home\n  GET /\n  take token = json $.token\nstep next\n  GET /${tokn}\n";
+    let parsed = scenario::parse(text).unwrap();
+    let found = scenario::check(&parsed, Path::new("/proc/self/nowhere"));
+    let shown = scenario::render(&found, "shop.scenario", text);
+    let expected = "\
+error: there is no variable `tokn`
+ --> shop.scenario:5:10
+  |
+5 |   GET /${tokn}
+  |          ^^^^
+  |
+help: did you mean `token`?
+";
+    assert!(shown.contains(expected), "{shown}");
+}

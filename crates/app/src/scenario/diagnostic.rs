@@ -49,7 +49,8 @@ pub(super) type Fault = Box<Diagnostic>;
 
 impl Diagnostic {
     /// An error.
-    pub(super) fn error(span: Span, message: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn error(span: Span, message: impl Into<String>) -> Self {
         Self { severity: Severity::Error, message: message.into(), span, label: String::new(), fix: None, other: None }
     }
 
@@ -63,8 +64,9 @@ impl Diagnostic {
         Self { label: label.into(), ..self }
     }
 
-    /// What to write instead.
-    pub(super) fn fix(self, fix: impl Into<String>) -> Self {
+    /// The same with what to write instead.
+    #[must_use]
+    pub fn fix(self, fix: impl Into<String>) -> Self {
         Self { fix: Some(fix.into()), ..self }
     }
 

@@ -21,3 +21,4 @@ mod served;
 mod truth;
 mod users;
 mod wire;
+mod writing;

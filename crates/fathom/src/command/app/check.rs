@@ -6,7 +6,8 @@ use std::{
 };
 
 use clap::{Arg, ArgMatches, Command};
-use fathom_app::scenario::{self, Diagnostic, Severity};
+use fathom_analyze::{promise, steps};
+use fathom_app::scenario::{self, Diagnostic, Severity, tree::Scenario};
 
 use crate::exit::Exit;
 
@@ -32,7 +33,11 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     for path in matches.get_many::<PathBuf>("file").into_iter().flatten() {
         let text = super::read(path)?;
         let found = match scenario::parse(&text) {
-            Ok(parsed) => scenario::check(&parsed, path.parent().unwrap_or(Path::new(""))),
+            Ok(parsed) => {
+                let mut found = scenario::check(&parsed, path.parent().unwrap_or(Path::new("")));
+                found.extend(promises(&parsed));
+                found
+            }
             Err(faults) => faults,
         };
         if !scenario::is_sound(&found) {
@@ -43,6 +48,24 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         writeln!(out, "{}: {}", path.display(), summary(&found))?;
     }
     Ok(exit)
+}
+
+/// Promises of what is not measured, or in another unit; only this crate knows what is.
+fn promises(scenario: &Scenario) -> Vec<Diagnostic> {
+    let texts = |terms: &[scenario::tree::Name]| terms.iter().map(|term| term.text.clone()).collect::<Vec<_>>();
+    let faults = scenario.promises.iter().flat_map(|promise| {
+        let texts = texts(&promise.terms);
+        let metrics = match &promise.of {
+            Some(step) => steps::step_metrics(&step.text, &texts),
+            None => steps::script_metrics(&texts),
+        };
+        let fault = move |term: &scenario::tree::Name| {
+            let error = promise::split(&term.text, &metrics).err()?;
+            Some(Diagnostic::error(term.span, error.to_string()).fix(error.hint()))
+        };
+        promise.terms.iter().filter_map(fault)
+    });
+    faults.collect()
 }
 
 /// `2 errors, 1 warning`

@@ -1,5 +1,7 @@
 //! `fathom app run`: a script against a target.
 
+use std::path::Path;
+
 use clap::{Arg, ArgMatches, Command};
 use fathom_engine::TestKind;
 use fathom_model::{TestPlan, units::Nanos};
@@ -48,7 +50,7 @@ pub(super) fn shape(command: Command) -> Command {
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let given = |name: &str| matches.get_one::<String>(name).cloned();
     let script = given("script").expect("clap requires the script");
-    if !script.ends_with(".lua") {
+    if Path::new(&script).extension().is_none_or(|extension| extension != "lua") {
         return super::scenario::run(matches, &script);
     }
     let Some(url) = given("url") else {

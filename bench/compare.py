@@ -434,7 +434,7 @@ def first_line(*words: str) -> str:
 def jmeter_version() -> str:
     """Its banner is a drawing of letters with the version at the end of one line."""
     try:
-        text = subprocess.run(["jmeter", "--version"], capture_output=True, text=True, timeout=30).stdout
+        text = subprocess.run(["jmeter", "--version", "-j", os.devnull], capture_output=True, text=True, timeout=30).stdout
     except OSError:
         return "jmeter not installed"
     version = re.search(r"\d+\.\d+(?:\.\d+)?", text)

@@ -145,8 +145,8 @@ transaction look
 fn stage_with(scenario: &str) -> Stage {
     let stage = Stage::new();
     fs::write(stage.path("shop.scenario"), scenario).unwrap();
-    let rows: String = (0..10).map(|n| format!("user{n},hush-{n}\n")).collect();
-    fs::write(stage.path("accounts.csv"), format!("user,password\n{rows}")).unwrap();
+    let rows: Vec<String> = (0..10).map(|n| format!("user{n},hush-{n}\n")).collect();
+    fs::write(stage.path("accounts.csv"), format!("user,password\n{}", rows.concat())).unwrap();
     stage
 }
 

@@ -99,12 +99,14 @@ fn requests_are_answered_over_tls() {
     let port = address.port();
     let url = format!("https://server.example:{port}/x");
     let to = address.to_string();
-    for (per_connection, n_connections) in [("1", 20), ("1000", 2)] {
+    // The first of two connections may have answered everything before the second one is there.
+    for (per_connection, possible) in [("1", 20..=20), ("1000", 1..=2)] {
         let options =
             [("url", url.as_str()), ("connect-to", &to), ("ca", &issuer.ca()), ("per-connection", per_connection)];
         let record = ask(&options).unwrap();
         is_whole(&record);
-        assert_eq!(record.totals[count::CONNECTIONS], n_connections);
+        let n_connections = record.totals[count::CONNECTIONS];
+        assert!(possible.contains(&n_connections), "{n_connections}");
         assert_eq!(record.distributions[distribution::TLS_TIME].count(), n_connections);
         let heads: Vec<String> = seen.iter().take(20).collect();
         assert!(
@@ -164,7 +166,7 @@ fn a_proxy_passes_requests_on_and_makes_tunnels() {
     let (url, through) = (format!("https://{address}/x"), format!("http://me:pw@{proxy}"));
     let record = ask(&[("url", &url), ("proxy", &through), ("ca", &issuer.ca())]).unwrap();
     is_whole(&record);
-    assert_eq!(record.distributions[distribution::PROXY_TIME].count(), 2);
+    assert_eq!(record.distributions[distribution::PROXY_TIME].count(), record.totals[count::CONNECTIONS]);
     assert!(seen.iter().take(20).all(|head| head.starts_with("GET /x HTTP/1.1\r\n")));
     let tunnels: Vec<String> = asked.try_iter().collect();
     assert!(

@@ -60,6 +60,7 @@ fn check_import(format: Format) {
         }
     }
 }
+
 #[test]
 fn every_seed_of_data_sets_is_refused_or_has_all_its_cells() {
     let seeds = seeds("rows");

@@ -2,14 +2,18 @@
 //!
 //! Joining takes a lock, which happens once per user and meeting; whether a meeting is over is read without one.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{
-        AtomicU64,
-        Ordering::{Acquire, Relaxed, Release},
+use std::{
+    collections::VecDeque,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
     },
 };
 
+use fathom_http::users::Seat;
 use fathom_model::units::Nanos;
 
 /// A place where users meet.
@@ -101,6 +105,39 @@ impl Meeting {
     }
 }
 
+/// Those of one worker who wait: a queue for each meeting, since who came first is of no later round than who came behind.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    queues: Vec<VecDeque<(Seat, u64)>>,
+    n: usize,
+}
+
+impl Waiting {
+    /// Nobody, at so many meetings.
+    pub(crate) fn at(n_meetings: usize) -> Self {
+        Self { queues: vec![VecDeque::new(); n_meetings], n: 0 }
+    }
+
+    /// A user waits for the end of a round.
+    pub(crate) fn add(&mut self, meeting: u16, (seat, round): (Seat, u64)) {
+        self.queues[usize::from(meeting)].push_back((seat, round));
+        self.n += 1;
+    }
+
+    /// One whose round is over, each once; `is_over` says so of a place among the meetings and a round there.
+    pub(crate) fn next_over(&mut self, mut is_over: impl FnMut(usize, u64) -> bool) -> Option<Seat> {
+        if self.n == 0 {
+            return None;
+        }
+        let (seat, _) = self.queues.iter_mut().enumerate().find_map(|(place, queue)| {
+            let is_over = queue.front().is_some_and(|(_, round)| is_over(place, *round));
+            if is_over { queue.pop_front() } else { None }
+        })?;
+        self.n -= 1;
+        Some(seat)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,5 +163,33 @@ mod tests {
         assert!(meeting.is_over(0, Nanos(151)));
         assert_eq!((meeting.n_unfilled(), meeting.n_rounds()), (1, 1));
         assert!(!meeting.is_over(1, Nanos(10_000)), "nobody waits");
+    }
+
+    #[test]
+    fn of_those_who_wait_only_the_first_of_each_meeting_is_looked_at() {
+        const N: u32 = 20_000;
+        let mut waiting = Waiting::at(3);
+        // Two rounds at the first meeting, one at the last, and nobody at the one between.
+        for seat in 0..N {
+            waiting.add(0, (Seat(seat), u64::from(seat >= N / 2)));
+            waiting.add(2, (Seat(N + seat), 7));
+        }
+        let mut n_looks = 0;
+        let mut woken = |waiting: &mut Waiting, over: [u64; 3]| {
+            let next = || {
+                waiting.next_over(|place, round| {
+                    n_looks += 1;
+                    round < over[place]
+                })
+            };
+            let seats: Vec<u32> = std::iter::from_fn(next).map(|seat| seat.0).collect();
+            (seats, std::mem::take(&mut n_looks))
+        };
+        assert_eq!(woken(&mut waiting, [0, 0, 7]), (vec![], 2), "a look at each that has somebody");
+        let (seats, n_looks) = woken(&mut waiting, [1, 0, 7]);
+        assert_eq!((seats, n_looks), ((0..N / 2).collect(), N / 2 + 2), "in their order, a look for each");
+        let (seats, n_looks) = woken(&mut waiting, [2, 0, 8]);
+        assert_eq!((seats, n_looks), ((N / 2..2 * N).collect(), N / 2 + N));
+        assert_eq!(woken(&mut waiting, [9, 9, 9]), (vec![], 0), "nobody is left");
     }
 }

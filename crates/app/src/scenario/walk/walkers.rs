@@ -18,7 +18,7 @@ use memchr::memmem;
 
 use super::{
     look::{Desk, Looked, PACKED, Why},
-    meeting::Joined,
+    meeting::{Joined, Waiting},
     message::Message,
     program::{Op, Program, Step},
     redact::redacted,
@@ -127,8 +127,7 @@ pub(crate) struct Walkers {
     ops: Vec<Op>,
     rota: Rota,
     users: Vec<User>,
-    /// Those who wait at a meeting, with its place and its round.
-    waiting: Vec<(Seat, u16, u64)>,
+    waiting: Waiting,
     chance: fastrand::Rng,
     tallies: Vec<Tally>,
     window: Window,
@@ -174,7 +173,7 @@ impl Walkers {
             ops: program.ops.clone(),
             rota: program.rota.from_part(place.idx, place.n_workers),
             users,
-            waiting: Vec::new(),
+            waiting: Waiting::at(program.meetings.len()),
             // The number of a worker lies in bits that a seed from the clock does not use.
             chance: fastrand::Rng::with_seed(place.seed ^ (place.idx as u64) << 48),
             tallies: program.names.iter().map(|_| Tally::new()).collect(),
@@ -255,7 +254,7 @@ impl Walkers {
             }
             Op::Meet(meeting) if shared.manner.haste == Haste::No => {
                 if let Joined::Waits(round) = shared.program.meetings[usize::from(*meeting)].join(now) {
-                    waiting.push((seat, *meeting, round));
+                    waiting.add(*meeting, (seat, round));
                     user.rests_since = Some(now);
                     return Some(Next::Wait);
                 }
@@ -735,9 +734,7 @@ impl Users for Walkers {
 
     fn woken(&mut self, now: Nanos) -> Option<Seat> {
         let meetings = &self.shared.program.meetings;
-        let is_over = |(_, meeting, round): &(Seat, u16, u64)| meetings[usize::from(*meeting)].is_over(*round, now);
-        let idx = self.waiting.iter().position(is_over)?;
-        Some(self.waiting.swap_remove(idx).0)
+        self.waiting.next_over(|place, round| meetings[place].is_over(round, now))
     }
 
     fn is_over(&self) -> bool {

@@ -108,17 +108,16 @@ impl Jar {
         }
     }
 
-    /// Writes the line `Cookie: a=1; b=2` with its end for a request; nothing when no cookie goes there.
-    pub(crate) fn write(&self, to: &Whereto<'_>, now: Nanos, line: &mut Vec<u8>) {
-        let going = self.0.iter().filter(|cookie| cookie.until.is_none_or(|until| until > now) && cookie.goes_to(to));
-        let mut lead: &[u8] = b"Cookie: ";
-        for cookie in going {
-            line.extend_from_slice(lead);
-            line.extend_from_slice(&cookie.pair);
-            lead = b"; ";
-        }
-        if lead == b"; " {
-            line.extend_from_slice(b"\r\n");
+    /// Writes `a=1; b=2` behind `pairs`, which goes with a request and its `own` cookies; those win over a name of ours.
+    pub(crate) fn write(&self, to: &Whereto<'_>, now: Nanos, (own, pairs): (&[u8], &mut Vec<u8>)) {
+        let is_alive = |cookie: &Cookie| cookie.until.is_none_or(|until| until > now);
+        let mut lead: &[u8] = b"";
+        for cookie in self.0.iter().filter(|cookie| is_alive(cookie) && cookie.goes_to(to)) {
+            if !names(own, cookie.name()) {
+                pairs.extend_from_slice(lead);
+                pairs.extend_from_slice(&cookie.pair);
+                lead = b"; ";
+            }
         }
     }
 
@@ -127,6 +126,12 @@ impl Jar {
     fn value(&self, name: &[u8]) -> Option<&[u8]> {
         self.0.iter().rev().find(|cookie| cookie.name() == name).map(Cookie::value)
     }
+}
+
+/// Whether a cookie of this name is among those of a field `Cookie`.
+fn names(own: &[u8], name: &[u8]) -> bool {
+    let mut pairs = own.split(|byte| *byte == b';');
+    pairs.any(|pair| pair.split(|byte| *byte == b'=').next().is_some_and(|own| own.trim_ascii() == name))
 }
 
 /// The value of a cookie of this name in a field `Set-Cookie`.
@@ -247,7 +252,7 @@ mod tests {
 
     fn line(jar: &Jar, to: &Whereto<'_>, now: Nanos) -> String {
         let mut line = Vec::new();
-        jar.write(to, now, &mut line);
+        jar.write(to, now, (b"", &mut line));
         String::from_utf8(line).unwrap()
     }
 
@@ -260,19 +265,30 @@ mod tests {
     }
 
     #[test]
-    fn cookies_go_back_in_one_line_to_the_host_that_set_them() {
+    fn cookies_go_back_to_the_host_that_set_them() {
         let shop = at("shop.test", "/login");
         let jar = jar(&["sid=abc; Path=/; HttpOnly", "theme = dark ;Path=/", "no-pair", "=x"], &shop);
-        assert_eq!(line(&jar, &shop, NOW), "Cookie: sid=abc; theme=dark\r\n");
+        assert_eq!(line(&jar, &shop, NOW), "sid=abc; theme=dark");
         assert_eq!(line(&jar, &at("www.shop.test", "/"), NOW), "", "only this host");
         assert_eq!(line(&Jar::default(), &shop, NOW), "");
+    }
+
+    #[test]
+    fn what_a_request_says_itself_is_not_said_again() {
+        let to = at("h", "/");
+        let jar = jar(&["sid=1", "id=2", "b=3"], &to);
+        for (own, expected) in [("sid=9", "id=2; b=3"), ("x=sid=1; id", "sid=1; b=3"), ("b=; sid=; id = 0", "")] {
+            let mut pairs = Vec::new();
+            jar.write(&to, NOW, (own.as_bytes(), &mut pairs));
+            assert_eq!(String::from_utf8(pairs).unwrap(), expected, "{own}");
+        }
     }
 
     #[test]
     fn a_domain_reaches_the_hosts_below_it_and_no_stranger_sets_it() {
         let from = at("www.shop.test", "/");
         let own = jar(&["a=1; Domain=.Shop.test"], &from);
-        assert_eq!(line(&own, &at("api.shop.test", "/"), NOW), "Cookie: a=1\r\n");
+        assert_eq!(line(&own, &at("api.shop.test", "/"), NOW), "a=1");
         assert_eq!(line(&own, &at("myshop.test", "/"), NOW), "");
         assert!(jar(&["a=1; Domain=bank.test", "b=1; Domain=api.www.shop.test"], &from).is_empty());
     }
@@ -280,8 +296,8 @@ mod tests {
     #[test]
     fn a_path_covers_what_is_below_it() {
         let jar = jar(&["a=1; Path=/shop", "b=2"], &at("h", "/shop/cart/add?x=/y/z"));
-        assert_eq!(line(&jar, &at("h", "/shop/cart?q"), NOW), "Cookie: a=1; b=2\r\n");
-        assert_eq!(line(&jar, &at("h", "/shop"), NOW), "Cookie: a=1\r\n");
+        assert_eq!(line(&jar, &at("h", "/shop/cart?q"), NOW), "a=1; b=2");
+        assert_eq!(line(&jar, &at("h", "/shop"), NOW), "a=1");
         assert_eq!(line(&jar, &at("h", "/shopping"), NOW), "");
     }
 
@@ -291,15 +307,15 @@ mod tests {
         let jar = jar(&["a=1; Secure"], &to);
         assert_eq!(line(&jar, &to, NOW), "");
         to.is_secure = true;
-        assert_eq!(line(&jar, &to, NOW), "Cookie: a=1\r\n");
+        assert_eq!(line(&jar, &to, NOW), "a=1");
     }
 
     #[test]
     fn a_cookie_ends_when_it_says_and_is_deleted_by_a_date_in_the_past() {
         let to = at("h", "/");
         let mut short = jar(&["a=1; Max-Age=10; Expires=Thu, 01 Jan 1970 00:00:00 GMT", "b=2"], &to);
-        assert_eq!(line(&short, &to, NOW), "Cookie: a=1; b=2\r\n");
-        assert_eq!(line(&short, &to, NOW + Nanos::from_secs(10)), "Cookie: b=2\r\n");
+        assert_eq!(line(&short, &to, NOW), "a=1; b=2");
+        assert_eq!(line(&short, &to, NOW + Nanos::from_secs(10)), "b=2");
         short.take(b"b=; Expires=Thu, 01-Jan-1970 00:00:01 GMT", &to, NOW);
         short.take(b"a=3; Max-Age=0", &to, NOW);
         assert!(short.is_empty());
@@ -309,7 +325,7 @@ mod tests {
     fn a_cookie_of_the_same_name_takes_the_place_of_the_old_one() {
         let to = at("h", "/");
         let jar = jar(&["a=1", "a=2"], &to);
-        assert_eq!((line(&jar, &to, NOW).as_str(), jar.value(b"a")), ("Cookie: a=2\r\n", Some(b"2".as_slice())));
+        assert_eq!((line(&jar, &to, NOW).as_str(), jar.value(b"a")), ("a=2", Some(b"2".as_slice())));
     }
 
     #[test]

@@ -1,9 +1,13 @@
 //! Requests as they are sent: whole if nothing in them changes, patched in place where widths are fixed, else put together.
 
+use std::ops::Range;
+
 use super::text::{Piece, Place, Scope, Text, Value};
 
 /// A length is written right-aligned in so many bytes: spaces before a value are part of no value (RFC 9110 section 5.5).
 const LENGTH_WIDTH: usize = 10;
+/// How the line of a request's own cookies begins.
+const COOKIE: &[u8] = b"Cookie: ";
 
 /// What a request says, before it is compiled.
 #[derive(Debug, Clone, Default)]
@@ -13,6 +17,8 @@ pub(crate) struct Draft {
     pub(crate) target: Text,
     /// `Host` among them; without `Content-Length`.
     pub(crate) fields: Vec<(String, Text)>,
+    /// Its own cookies, which those of the user are added to.
+    pub(crate) cookies: Option<Text>,
     pub(crate) body: Option<Text>,
 }
 
@@ -40,10 +46,67 @@ enum Form {
 enum Part {
     Literal(Box<[u8]>),
     Value(Value, Place),
-    /// The field of the body's length, and then the end of the head, where cookies go before.
-    EndOfHead {
-        is_measured: bool,
-    },
+    /// The field of the body's length.
+    Length,
+    /// The value of the last field begins, which has the request's own cookies.
+    Cookies,
+    EndOfHead,
+}
+
+/// What must be known of a head to add cookies to it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Head {
+    /// Where the value of its last field begins, if that has its own cookies.
+    cookies: Option<usize>,
+    /// Where the empty line begins.
+    end: usize,
+}
+
+/// Where cookies of a user go: behind the request's own, or in a line of their own.
+struct Gap {
+    own: Range<usize>,
+    lead: &'static [u8],
+    tail: &'static [u8],
+    at: usize,
+}
+
+impl Gap {
+    fn new(own: Option<Range<usize>>, head_end: usize) -> Self {
+        match own {
+            None => Self { own: 0..0, lead: b"Cookie: ", tail: b"\r\n", at: head_end },
+            Some(own) => {
+                let lead: &[u8] = if own.is_empty() { b"" } else { b"; " };
+                Self { lead, tail: b"", at: own.end, own }
+            }
+        }
+    }
+
+    /// Writes what goes there to `line`, which stays empty when nothing does.
+    fn fill(&self, request: &[u8], cookies: impl FnOnce(&[u8], &[u8], &mut Vec<u8>), line: &mut Vec<u8>) {
+        line.clear();
+        line.extend_from_slice(self.lead);
+        cookies(target_of(request), &request[self.own.clone()], line);
+        if line.len() == self.lead.len() {
+            line.clear();
+        } else {
+            line.extend_from_slice(self.tail);
+        }
+    }
+}
+
+/// Adds cookies to a request of which only the bytes are known; `cookies` is given its target and its own ones.
+pub(crate) fn add_cookies(request: &mut Vec<u8>, cookies: impl FnOnce(&[u8], &[u8], &mut Vec<u8>)) {
+    let head_end = memchr::memmem::find(request, b"\r\n\r\n").map_or(request.len(), |at| at + 2);
+    let mut begin = 0;
+    let own = request[..head_end].split_inclusive(|byte| *byte == b'\n').find_map(|line| {
+        let at = begin + COOKIE.len();
+        begin += line.len();
+        let is_own = line.get(..COOKIE.len()).is_some_and(|name| name.eq_ignore_ascii_case(COOKIE));
+        is_own.then(|| at..(begin - b"\r\n".len()).max(at))
+    });
+    let (gap, mut line) = (Gap::new(own, head_end), Vec::new());
+    gap.fill(request, cookies, &mut line);
+    request.splice(gap.at..gap.at, line);
 }
 
 /// A compiled request. Each worker has clones of its own, into which it patches.
@@ -52,8 +115,7 @@ pub(crate) struct Request {
     form: Form,
     /// The whole request, with places to be patched; empty when it is put together.
     prepared: Vec<u8>,
-    /// Where the empty line begins in it.
-    head_end: usize,
+    head: Head,
     scratch: Vec<u8>,
 }
 
@@ -62,15 +124,15 @@ impl Request {
         let parts = parts(draft);
         let is_fixed = |part: &Part| match part {
             Part::Value(value, _) => value.fixed_width().is_some(),
-            Part::Literal(_) | Part::EndOfHead { .. } => true,
+            _ => true,
         };
         if !parts.iter().all(is_fixed) {
             let form = Form::Gathered(parts);
-            return Self { form, prepared: Vec::new(), head_end: 0, scratch: Vec::new() };
+            return Self { form, prepared: Vec::new(), head: Head::default(), scratch: Vec::new() };
         }
         let mut prepared = Vec::new();
         let mut patches = Vec::new();
-        let mut head_end = 0;
+        let mut head = Head::default();
         let body_len: usize = draft.body.iter().flat_map(|body| &body.0).map(width_of).sum();
         for part in parts {
             match part {
@@ -80,24 +142,23 @@ impl Request {
                     patches.push(Patch { at: prepared.len(), width, value, place });
                     prepared.resize(prepared.len() + width, b'0');
                 }
-                Part::EndOfHead { is_measured } => {
-                    if is_measured {
-                        prepared.extend_from_slice(format!("Content-Length: {body_len}\r\n").as_bytes());
-                    }
-                    head_end = prepared.len();
+                Part::Length => prepared.extend_from_slice(format!("Content-Length: {body_len}\r\n").as_bytes()),
+                Part::Cookies => head.cookies = Some(prepared.len()),
+                Part::EndOfHead => {
+                    head.end = prepared.len();
                     prepared.extend_from_slice(b"\r\n");
                 }
             }
         }
         let form = if patches.is_empty() { Form::Fixed } else { Form::Patched(patches) };
-        Self { form, prepared, head_end, scratch: Vec::new() }
+        Self { form, prepared, head, scratch: Vec::new() }
     }
 
-    /// The bytes for a user; `cookies` is given the target, and writes a line of the head or nothing.
-    pub(crate) fn bytes(&mut self, scope: &mut Scope<'_>, cookies: impl FnOnce(&[u8], &mut Vec<u8>)) -> &[u8] {
+    /// The bytes for a user; `cookies` is given the target and the request's own cookies, and writes what goes with them.
+    pub(crate) fn bytes(&mut self, scope: &mut Scope<'_>, cookies: impl FnOnce(&[u8], &[u8], &mut Vec<u8>)) -> &[u8] {
         if let Form::Gathered(parts) = &self.form {
             self.prepared.clear();
-            self.head_end = gather(parts, scope, &mut self.prepared);
+            self.head = gather(parts, scope, &mut self.prepared);
             self.with_cookies(cookies)
         } else {
             if let Form::Patched(patches) = &self.form {
@@ -113,21 +174,21 @@ impl Request {
         }
     }
 
-    fn with_cookies(&mut self, cookies: impl FnOnce(&[u8], &mut Vec<u8>)) -> &[u8] {
-        self.scratch.clear();
-        cookies(target_of(&self.prepared), &mut self.scratch);
+    fn with_cookies(&mut self, cookies: impl FnOnce(&[u8], &[u8], &mut Vec<u8>)) -> &[u8] {
+        let own = self.head.cookies.map(|begin| begin..self.head.end - b"\r\n".len());
+        let gap = Gap::new(own, self.head.end);
+        gap.fill(&self.prepared, cookies, &mut self.scratch);
         if self.scratch.is_empty() {
             return &self.prepared;
         }
         if matches!(self.form, Form::Gathered(_)) {
-            let end = self.head_end;
-            self.prepared.splice(end..end, self.scratch.drain(..));
+            self.prepared.splice(gap.at..gap.at, self.scratch.drain(..));
             return &self.prepared;
         }
         // The prepared bytes stay as they are for the next user, who may have no cookies.
         let line_len = self.scratch.len();
         self.scratch.extend_from_slice(&self.prepared);
-        self.scratch[..line_len + self.head_end].rotate_left(line_len);
+        self.scratch[..line_len + gap.at].rotate_left(line_len);
         &self.scratch
     }
 }
@@ -158,7 +219,16 @@ fn parts(draft: &Draft) -> Vec<Part> {
     }
     // Methods that are expected to bring content say so when it is empty (RFC 9110 section 8.6).
     let is_measured = draft.body.is_some() || ["POST", "PUT", "PATCH"].contains(&draft.method.as_str());
-    parts.0.push(Part::EndOfHead { is_measured });
+    if is_measured {
+        parts.0.push(Part::Length);
+    }
+    if let Some(cookies) = &draft.cookies {
+        parts.literal(COOKIE);
+        parts.0.push(Part::Cookies);
+        parts.text(cookies, Place::Field);
+        parts.literal(b"\r\n");
+    }
+    parts.0.push(Part::EndOfHead);
     if let Some(body) = &draft.body {
         parts.text(body, Place::Free);
     }
@@ -186,27 +256,28 @@ impl Parts {
     }
 }
 
-/// Puts the parts together; gives the place where the empty line begins.
-fn gather(parts: &[Part], scope: &mut Scope<'_>, bytes: &mut Vec<u8>) -> usize {
-    let (mut head_end, mut length_at) = (0, None);
+/// Puts the parts together.
+fn gather(parts: &[Part], scope: &mut Scope<'_>, bytes: &mut Vec<u8>) -> Head {
+    let (mut head, mut length_at) = (Head::default(), None);
     for part in parts {
         match part {
             Part::Literal(literal) => bytes.extend_from_slice(literal),
             Part::Value(value, place) => scope.put(value, *place, bytes),
-            Part::EndOfHead { is_measured } => {
-                if *is_measured {
-                    bytes.extend_from_slice(b"Content-Length: ");
-                    length_at = Some(bytes.len());
-                    bytes.extend_from_slice(&[b' '; LENGTH_WIDTH]);
-                    bytes.extend_from_slice(b"\r\n");
-                }
-                head_end = bytes.len();
+            Part::Length => {
+                bytes.extend_from_slice(b"Content-Length: ");
+                length_at = Some(bytes.len());
+                bytes.extend_from_slice(&[b' '; LENGTH_WIDTH]);
+                bytes.extend_from_slice(b"\r\n");
+            }
+            Part::Cookies => head.cookies = Some(bytes.len()),
+            Part::EndOfHead => {
+                head.end = bytes.len();
                 bytes.extend_from_slice(b"\r\n");
             }
         }
     }
     if let Some(begin) = length_at {
-        let mut rest = bytes.len() - head_end - b"\r\n".len();
+        let mut rest = bytes.len() - head.end - b"\r\n".len();
         let mut at = begin + LENGTH_WIDTH;
         loop {
             at -= 1;
@@ -217,7 +288,7 @@ fn gather(parts: &[Part], scope: &mut Scope<'_>, bytes: &mut Vec<u8>) -> usize {
             }
         }
     }
-    head_end
+    head
 }
 
 #[cfg(test)]
@@ -243,7 +314,7 @@ mod tests {
     fn draft(target: Vec<Piece>, body: Option<Vec<Piece>>) -> Draft {
         let method = if body.is_some() { "POST" } else { "GET" };
         let fields = vec![("Host".to_owned(), Text::from("h"))];
-        Draft { method: method.to_owned(), target: Text(target), fields, body: body.map(Text) }
+        Draft { method: method.to_owned(), target: Text(target), fields, cookies: None, body: body.map(Text) }
     }
 
     fn scope(slots: &[Slot]) -> Scope<'_> {
@@ -251,10 +322,11 @@ mod tests {
         Scope { slots, rows: &[], sets: &[], moment: Moment::default(), numbers, chance }
     }
 
+    /// What is sent with these cookies of the user.
     fn sent(request: &mut Request, slot: &str, cookies: &str) -> String {
         let slots = [Slot { text: slot.as_bytes().to_vec(), is_set: true }];
         let mut scope = scope(&slots);
-        let bytes = request.bytes(&mut scope, |_, line| line.extend_from_slice(cookies.as_bytes()));
+        let bytes = request.bytes(&mut scope, |_, _, pairs| pairs.extend_from_slice(cookies.as_bytes()));
         String::from_utf8(bytes.to_vec()).unwrap()
     }
 
@@ -263,8 +335,8 @@ mod tests {
         let mut request = Request::compile(&draft(vec![literal("/a")], None));
         assert!(matches!(request.form, Form::Fixed));
         let mut scope = scope(&[]);
-        let one = request.bytes(&mut scope, |_, _| ()).as_ptr_range();
-        assert_eq!(request.bytes(&mut scope, |_, _| ()).as_ptr_range(), one);
+        let one = request.bytes(&mut scope, |_, _, _| ()).as_ptr_range();
+        assert_eq!(request.bytes(&mut scope, |_, _, _| ()).as_ptr_range(), one);
         assert_eq!(sent(&mut request, "", ""), "GET /a HTTP/1.1\r\nHost: h\r\n\r\n");
     }
 
@@ -299,11 +371,48 @@ mod tests {
         ] {
             let mut request = Request::compile(&draft(target, Some(body)));
             let plain = sent(&mut request, "a", "");
-            let with = sent(&mut request, "a", "Cookie: s=1\r\n");
+            let with = sent(&mut request, "a", "s=1");
             let (head, body) = plain.split_once("\r\n\r\n").unwrap();
             assert_eq!(with, format!("{head}\r\nCookie: s=1\r\n\r\n{body}"));
             assert_eq!(sent(&mut request, "a", ""), plain, "the next user has no cookies");
         }
+    }
+
+    #[test]
+    fn own_cookies_and_those_of_the_user_are_in_one_line() {
+        for cookies in [vec![literal("own=1")], vec![literal("own="), number(1)], vec![literal("own="), slot(&[])]] {
+            let last = if cookies.len() == 1 { "1" } else { "7" };
+            let draft = draft(vec![literal("/a")], Some(vec![literal("b")]));
+            let mut request = Request::compile(&Draft { cookies: Some(Text(cookies)), ..draft });
+            let head = "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length:";
+            for (cookies, expected) in [("", ""), ("s=1; t=2", "; s=1; t=2"), ("", "")] {
+                let sent = sent(&mut request, "7", cookies);
+                let (length, rest) = sent.strip_prefix(head).unwrap().split_once("\r\n").unwrap();
+                assert_eq!((length.trim(), rest), ("1", &*format!("Cookie: own={last}{expected}\r\n\r\nb")));
+                let slots = [Slot { text: b"7".to_vec(), is_set: true }];
+                let mut scope = scope(&slots);
+                let mut seen = Vec::new();
+                request.bytes(&mut scope, |target, own, _| seen = [target, b" ", own].concat()).to_vec();
+                assert!(seen.starts_with(b"/a own="), "{seen:?}");
+            }
+        }
+        let mut empty =
+            Request::compile(&Draft { cookies: Some(Text(vec![slot(&[])])), ..draft(vec![literal("/")], None) });
+        assert_eq!(sent(&mut empty, "", "s=1"), "GET / HTTP/1.1\r\nHost: h\r\nCookie: s=1\r\n\r\n");
+    }
+
+    #[test]
+    fn cookies_are_added_to_bytes_as_well() {
+        let added = |head: &str| {
+            let mut request = format!("GET /x HTTP/1.1\r\n{head}\r\nbody").into_bytes();
+            add_cookies(&mut request, |target, own, pairs| {
+                assert_eq!((target, own.is_empty()), (b"/x".as_slice(), !head.contains('=')));
+                pairs.extend_from_slice(b"s=1");
+            });
+            String::from_utf8(request).unwrap()
+        };
+        assert_eq!(added("Host: h\r\n"), "GET /x HTTP/1.1\r\nHost: h\r\nCookie: s=1\r\n\r\nbody");
+        assert_eq!(added("Cookie: a=1\r\nX: y\r\n"), "GET /x HTTP/1.1\r\nCookie: a=1; s=1\r\nX: y\r\n\r\nbody");
     }
 
     #[test]

@@ -43,8 +43,7 @@ pub(crate) enum Frame {
 #[derive(Debug)]
 pub(crate) struct Redirect {
     pub(crate) server: u16,
-    pub(crate) target: Vec<u8>,
-    /// Without cookies, which depend on the place.
+    /// Without the user's cookies, which depend on the place.
     pub(crate) request: Vec<u8>,
     /// Whether it is to be sent.
     pub(crate) is_pending: bool,
@@ -104,13 +103,13 @@ impl User {
         Next::Rest(until)
     }
 
-    /// What was asked last, and where; nothing but cookies is missing in it.
+    /// What was asked last, and where; nothing but the user's cookies is missing in it.
     fn last_asked(&self, program: &Program, step: &Step) -> (u16, Vec<u8>) {
         if let Some(redirect) = &self.redirect {
             return (redirect.server, redirect.request.clone());
         }
         let mut request = step.request.clone();
-        (step.server, request.bytes(&mut self.scope_again(program), |_, _| ()).to_vec())
+        (step.server, request.bytes(&mut self.scope_again(program), |_, _, _| ()).to_vec())
     }
 
     /// Keeps the cookies of an answer to a step.
@@ -141,7 +140,7 @@ impl User {
         let place = redirect::resolve(location, &program.servers, (server, target_of(&asked)));
         let (server, target) = place.ok_or("a redirect to a server that the scenario does not name")?;
         let request = redirect::request(&asked, status, (&program.servers[usize::from(server)], &target));
-        self.redirect = Some(Box::new(Redirect { server, target, request, is_pending: true }));
+        self.redirect = Some(Box::new(Redirect { server, request, is_pending: true }));
         self.n_redirects += 1;
         Ok(())
     }

@@ -119,7 +119,9 @@ impl Compiler<'_> {
         }
         // The length is ours to say, and is right.
         fields.retain(|(name, _)| !name.eq_ignore_ascii_case("content-length"));
-        Ok(Draft { method: step.method.text.clone(), target, fields, body: body.map(|body| body.text) })
+        let cookies = if self.has_cookies { own_cookies(&mut fields) } else { None };
+        let method = step.method.text.clone();
+        Ok(Draft { method, target, fields, cookies, body: body.map(|body| body.text) })
     }
 
     fn expectations(&mut self, step: &tree::Step) -> Result<Vec<Expectation>, CompileError> {
@@ -185,6 +187,16 @@ impl Compiler<'_> {
         let cause = format!("take {}: {what} finds nothing", take.name.text);
         Ok(Take { slot: self.slot(&take.name.text)?, finder, pick: take.pick, default, cause })
     }
+}
+
+/// Takes the cookies that a step names itself out of its fields: a request has one such field (RFC 6265 section 5.4).
+fn own_cookies(fields: &mut Vec<(String, Text)>) -> Option<Text> {
+    let own = fields.extract_if(.., |(name, _)| name.eq_ignore_ascii_case("cookie"));
+    own.map(|(_, text)| text).reduce(|mut all, next| {
+        all.push_filtered(b"; ", &[]);
+        all.append(next);
+        all
+    })
 }
 
 fn pointer(path: &tree::Name, pick: Pick) -> Result<Pointer, CompileError> {

@@ -125,8 +125,8 @@ impl Walkers {
         let mut request = steps[usize::from(step_idx)].request.clone();
         let server = &program.servers[usize::from(steps[usize::from(step_idx)].server)];
         let wall = user.moment.wall;
-        let sent = request.bytes(&mut user.scope_again(program), |target, line| {
-            user.jar.write(&server.whereto(target), wall, line);
+        let sent = request.bytes(&mut user.scope_again(program), |target, own, pairs| {
+            user.jar.write(&server.whereto(target), wall, (own, pairs));
         });
         Example {
             cause: cause.clone(),

@@ -6,7 +6,7 @@ use fathom_model::units::Nanos;
 use super::{
     super::{
         program::Op,
-        redirect,
+        request::add_cookies,
         text::{Numbers, Place, Scope},
         user::User,
     },
@@ -44,9 +44,9 @@ impl Walkers {
         let mut scope = Scope { slots, rows, sets: &program.rows, moment, numbers, chance };
         let step = &mut steps[usize::from(step_idx)];
         let server = &program.servers[usize::from(step.server)];
-        let bytes = step.request.bytes(&mut scope, |target, line| {
+        let bytes = step.request.bytes(&mut scope, |target, own, pairs| {
             if !jar.is_empty() {
-                jar.write(&server.whereto(target), moment.wall, line);
+                jar.write(&server.whereto(target), moment.wall, (own, pairs));
             }
         });
         if let Some(trace) = trace {
@@ -71,11 +71,9 @@ impl Walkers {
         redirect.is_pending = false;
         let Op::Ask(step) = ops[user.pc as usize] else { unreachable!("a redirect belongs to a step") };
         let step = &steps[usize::from(step)];
-        let mut line = Vec::new();
         let server = &shared.program.servers[usize::from(redirect.server)];
-        user.jar.write(&server.whereto(&redirect.target), wall, &mut line);
         bytes.clone_from(&redirect.request);
-        redirect::with_line(bytes, line);
+        add_cookies(bytes, |target, own, pairs| user.jar.write(&server.whereto(target), wall, (own, pairs)));
         if let Some(trace) = trace {
             trace.asked(&shared.program.names[usize::from(step.record)].name, bytes);
         }

@@ -203,3 +203,14 @@ help: did you mean `token`?
 ";
     assert!(shown.contains(expected), "{shown}");
 }
+
+#[test]
+fn a_variable_that_is_taken_in_an_if_has_a_value_behind_it_and_none_before() {
+    let (once, work) = (
+        "if ${iteration} == 1\n  step in\n    GET /in\n    take token = json $.token\n",
+        "step work\n  GET /work\n  Authorization: ${token}\n",
+    );
+    assert_eq!(told(&format!("base http://a.test\n{once}{work}")), "");
+    let before = told(&format!("base http://a.test\n{work}{once}"));
+    assert!(before.starts_with("4:20 error: `token` has no value yet"), "{before}");
+}

@@ -285,10 +285,7 @@ impl Condition {
 impl Text {
     /// Whether every variable in it has a value.
     fn is_set(&self, scope: &Scope<'_>) -> bool {
-        self.values().all(|value| match value.source {
-            super::text::Source::Slot(slot) => scope.slots[usize::from(slot)].is_set,
-            _ => true,
-        })
+        self.slots().all(|slot| scope.slots[usize::from(slot)].is_set)
     }
 }
 

@@ -114,6 +114,8 @@ pub(crate) struct Step {
     pub(crate) framing: Framing,
     pub(crate) wants: Wants,
     pub(crate) timeout: Option<Nanos>,
+    /// The variables in its request.
+    pub(crate) needs: Box<[u16]>,
     /// The target, when its beginning is only known then.
     pub(crate) opening: Option<Text>,
     /// The most redirects that are followed.

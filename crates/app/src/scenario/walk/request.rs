@@ -1,6 +1,6 @@
 //! Requests as they are sent: whole if nothing in them changes, patched in place where widths are fixed, else put together.
 
-use std::ops::Range;
+use std::{collections::BTreeSet, ops::Range};
 
 use super::text::{Piece, Place, Scope, Text, Value};
 
@@ -20,6 +20,15 @@ pub(crate) struct Draft {
     /// Its own cookies, which those of the user are added to.
     pub(crate) cookies: Option<Text>,
     pub(crate) body: Option<Text>,
+}
+
+impl Draft {
+    /// The variables that it has, each once.
+    pub(crate) fn slots(&self) -> BTreeSet<u16> {
+        let fields = self.fields.iter().map(|(_, value)| value);
+        let texts = fields.chain(&self.cookies).chain(&self.body).chain([&self.target]);
+        texts.flat_map(Text::slots).collect()
+    }
 }
 
 /// A place in a prepared request that is written anew each time.

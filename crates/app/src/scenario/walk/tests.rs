@@ -437,6 +437,57 @@ fn a_loop_that_never_asks_holds_up_nobody() {
     }
 }
 
+const ONCE: &str = "\
+closed 1 repeat 3
+if ${iteration} == 1
+  step login
+    POST /login
+    take token = json $.token
+step work
+  GET /work/${iteration}
+  Authorization: Bearer ${token}
+";
+
+#[test]
+fn what_was_taken_in_one_iteration_is_there_in_the_next() {
+    let played = Play::of(ONCE).play(|_, request| {
+        assert!(request.starts_with("POST") || request.contains("\r\nAuthorization: Bearer t1\r\n"), "{request}");
+        ok("", r#"{"token":"t1"}"#)
+    });
+    assert_eq!(played.lines(), ["POST /login", "GET /work/1", "GET /work/2", "GET /work/3"]);
+}
+
+#[test]
+fn tests_and_variables_know_the_user_the_iteration_and_the_round_of_now() {
+    let text = "\
+closed 2 repeat 2
+let who = \"${user}-${iteration}\"
+repeat 2
+  let nth = \"${round}\"
+  if ${iteration} == 2 and ${round} == 1
+    step second
+      GET /${who}/${user}/${nth}
+";
+    let played = Play { n_users: 2, ..Play::of(text) }.play(|_, _| ok("", ""));
+    assert_eq!(played.lines(), ["GET /1-0/1/1", "GET /2-0/2/1"]);
+}
+
+#[test]
+fn a_request_whose_variable_has_no_value_is_not_sent_and_its_step_has_failed() {
+    let mut played = Play::of(ONCE).play(|_, _| Ok("HTTP/1.1 500 No\r\n\r\n".to_owned()));
+    assert_eq!(played.lines(), ["POST /login"]);
+    let steps = played.steps();
+    assert_eq!(counts(&steps[1]), ("work", 2, 0));
+    assert_eq!(steps[1].errors.keys().collect::<Vec<_>>(), ["the variable token has no value"]);
+    let until = ONCE.replace("${iteration} == 1", "${token} not exists");
+    let mut n = 0;
+    let played = Play::of(&until).play(|_, _| {
+        n += 1;
+        if n == 1 { Err("no answer in time") } else { ok("", r#"{"token":"t1"}"#) }
+    });
+    assert_eq!(played.lines(), ["POST /login", "POST /login", "GET /work/2", "GET /work/3"]);
+}
+
 #[test]
 fn kinds_of_users_come_by_their_shares() {
     let text = "closed 100 repeat 1\nuser a 75%\n  step a\n    GET /a\nuser b 25%\n  step b\n    GET /b\n";

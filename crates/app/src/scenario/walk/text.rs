@@ -218,11 +218,11 @@ impl Text {
         }
     }
 
-    /// The values in it.
-    pub(crate) fn values(&self) -> impl Iterator<Item = &Value> {
+    /// The variables in it.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = u16> {
         self.0.iter().filter_map(|piece| match piece {
-            Piece::Value(value) => Some(value),
-            Piece::Literal(_) => None,
+            Piece::Value(Value { source: Source::Slot(slot), .. }) => Some(*slot),
+            _ => None,
         })
     }
 }

@@ -145,8 +145,13 @@ impl User {
         Ok(())
     }
 
+    /// What its values are made of now.
+    pub(crate) fn moment(&self, seed: u64, wall: Nanos) -> Moment {
+        Moment { seed, user: self.number, iteration: self.iteration, round: self.round(), wall }
+    }
+
     /// The innermost loop's round, from 1; before and outside of loops 1.
-    pub(crate) fn round(&self) -> u32 {
+    fn round(&self) -> u32 {
         let rounds = self.frames.iter().rev().find_map(|frame| match frame {
             Frame::Loop { round, .. } => Some(*round + 1),
             _ => None,

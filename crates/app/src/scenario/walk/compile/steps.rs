@@ -38,6 +38,7 @@ impl Compiler<'_> {
         let record = self.record(&step.name.text, StepKind::Step)?;
         let begins_with_hole = matches!(step.url.pieces.first(), Some(tree::Piece::Hole(_)));
         self.steps.push(Step {
+            needs: draft.slots().into_iter().collect(),
             opening: begins_with_hole.then(|| draft.target.clone()),
             request: Request::compile(&draft),
             server,

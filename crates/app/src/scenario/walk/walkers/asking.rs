@@ -1,5 +1,7 @@
 //! Requests on their way out.
 
+use std::fmt::Write as _;
+
 use fathom_http::users::{Ask, Seat};
 use fathom_model::units::Nanos;
 
@@ -14,11 +16,26 @@ use super::{
 };
 
 impl Walkers {
-    /// Whether what is to be asked for is a path; only what an answer named can be anything else.
-    pub(super) fn has_path(&mut self, seat: Seat, step_idx: u16, now: Nanos) -> bool {
-        if self.steps[usize::from(step_idx)].opening.is_none() {
-            return true;
+    /// Whether a step can be asked; otherwise the cause says why not.
+    pub(super) fn can_ask(&mut self, seat: Seat, step_idx: u16, now: Nanos) -> bool {
+        let (user, step) = (&self.users[seat.0 as usize], &self.steps[usize::from(step_idx)]);
+        if let Some(slot) = step.needs.iter().find(|slot| !user.slots[usize::from(**slot)].is_set) {
+            let name = &self.shared.program.slot_names[usize::from(*slot)];
+            self.cause.clear();
+            // Writing to memory cannot fail.
+            let _ = write!(self.cause, "the variable {name} has no value");
+            return false;
         }
+        if step.opening.is_some() && !self.has_path(seat, step_idx, now) {
+            self.cause.clear();
+            self.cause.push_str("the path that was filled in does not begin with /");
+            return false;
+        }
+        true
+    }
+
+    /// Whether what is to be asked for is a path; only what an answer named can be anything else.
+    fn has_path(&mut self, seat: Seat, step_idx: u16, now: Nanos) -> bool {
         let moment = self.moment(seat, now);
         let Self { shared, users, steps, value, .. } = self;
         let user = &mut users[seat.0 as usize];

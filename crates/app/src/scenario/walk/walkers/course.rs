@@ -52,7 +52,7 @@ impl Walkers {
     /// Does one operation; gives what takes time.
     fn one(&mut self, seat: Seat, now: Nanos) -> Option<Next> {
         let at = seat.0 as usize;
-        let Self { shared, users, ops, chance, desk, value, waiting, .. } = self;
+        let Self { shared, users, ops, chance, place, desk, value, waiting, .. } = self;
         let user = &mut users[at];
         let pc = user.pc as usize;
         user.pc += 1;
@@ -75,12 +75,13 @@ impl Walkers {
             }
             Op::Rest(_) | Op::Meet(_) => {}
             Op::Set { slot, text } => {
-                user.moment.seed = chance.u64(..);
+                user.moment = user.moment(chance.u64(..), now + place.wall_ahead);
                 value.clear();
                 text.put(&mut user.scope(&shared.program), Place::Free, value);
                 user.slots[usize::from(*slot)].set(value);
             }
             Op::Unless { condition, to } => {
+                user.moment = user.moment(chance.u64(..), now + place.wall_ahead);
                 if !condition.holds(&mut user.scope(&shared.program), desk) {
                     user.pc = *to;
                 }

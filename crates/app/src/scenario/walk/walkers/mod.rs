@@ -190,14 +190,7 @@ impl Walkers {
     }
 
     fn moment(&mut self, seat: Seat, now: Nanos) -> Moment {
-        let user = &self.users[seat.0 as usize];
-        Moment {
-            seed: self.chance.u64(..),
-            user: user.number,
-            iteration: user.iteration,
-            round: user.round(),
-            wall: now + self.place.wall_ahead,
-        }
+        self.users[seat.0 as usize].moment(self.chance.u64(..), now + self.place.wall_ahead)
     }
 
     /// The step whose answer a user waits for.
@@ -225,11 +218,9 @@ impl Users for Walkers {
         let mut next = self.advance(seat, now);
         for n_tried in 0.. {
             let Next::Ask(step) = next else { break };
-            if self.has_path(seat, step, now) {
+            if self.can_ask(seat, step, now) {
                 break;
             }
-            self.cause.clear();
-            self.cause.push_str("the path that was filled in does not begin with /");
             self.fail(seat.0 as usize, step, (b"", now));
             let is_enough = n_tried >= TRIES_MAX;
             next =

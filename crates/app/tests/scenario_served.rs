@@ -140,3 +140,42 @@ fn a_steps_own_cookies_go_with_those_of_its_user_in_one_line() {
     let expected: [&[&str]; 4] = [&[], &["Cookie: own=1; sid=mine"], &["cookie: own=1"], &[]];
     assert_eq!(off.cookies(), expected, "without a jar a step says all there is");
 }
+
+#[test]
+fn a_packed_body_is_looked_into_as_it_was_meant_by_those_who_look() {
+    let scenario = "\
+closed 1 repeat 1
+step login
+  GET /login
+  Accept-Encoding: gzip, deflate, br
+  expect json $.user == \"ann\"
+  take token = regex /token\":\"([a-z]+)/
+step use
+  GET /use/${token}
+  expect body contains \"no such\"
+  on failure continue
+step bomb
+  GET /bomb
+  expect body contains \"x\"
+  on failure continue
+step blind
+  GET /bomb
+";
+    let packed = |body: &[u8]| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        encoder.write_all(body).unwrap();
+        encoder.finish().unwrap()
+    };
+    let (bomb, json) = (packed(&vec![b' '; 17 << 20]), packed(br#"{"user":"ann","token":"abcdef"}"#));
+    let server = Server::open(move |line| match line.split(' ').nth(1).unwrap() {
+        "/login" => answer("Content-Encoding: gzip\r\n", &json),
+        "/bomb" => answer("Content-Encoding: gzip\r\n", &bomb),
+        path => answer("Content-Encoding: gzip\r\n", &packed(format!("you asked for {path}").as_bytes())),
+    });
+    let record = run(scenario, &server);
+    let expected =
+        ["use: body contains \"no such\" does not hold", "bomb: the body is more than 16 MiB when it is unpacked"];
+    assert_eq!(causes(&record), expected);
+    let example = &record.users.as_ref().unwrap().steps[1].examples[0];
+    assert!(example.answer.ends_with("\r\n\r\nyou asked for /use/***"), "{example:?}");
+}

@@ -11,6 +11,7 @@ use super::{
     json::{NotJson, Pointer},
     message::Message,
     text::{Place, Scope, Text},
+    unpack::Unfit,
 };
 use crate::scenario::tree::{self, Comparison, Pick, Statuses};
 
@@ -19,6 +20,8 @@ use crate::scenario::tree::{self, Comparison, Pick, Statuses};
 pub(crate) struct Looked<'m> {
     pub(crate) status: u16,
     pub(crate) message: Message<'m>,
+    /// As it was meant; as it came when nobody looks at it.
+    pub(crate) body: Result<&'m [u8], Unfit>,
     /// From the first byte of the request to the last one of the answer.
     pub(crate) took: Nanos,
 }
@@ -109,7 +112,7 @@ fn picked<'h>(mut all: impl Iterator<Item = &'h [u8]>, pick: Pick, chance: &mut 
 }
 
 impl Finder {
-    /// Whether it needs the body as it was meant.
+    /// Whether it looks at the body.
     fn reads_body(&self) -> bool {
         match self {
             Self::Json(_) | Self::Body => true,
@@ -119,36 +122,45 @@ impl Finder {
     }
 
     /// Writes what is found to `text`; whether there was something.
-    fn find(&mut self, looked: &Looked<'_>, pick: Pick, (chance, text): (&mut fastrand::Rng, &mut Vec<u8>)) -> bool {
+    ///
+    /// # Errors
+    /// When it looks at the body, and that cannot be had.
+    fn find(
+        &mut self,
+        looked: &Looked<'_>,
+        pick: Pick,
+        (chance, text): (&mut fastrand::Rng, &mut Vec<u8>),
+    ) -> Result<bool, Unfit> {
         let message = &looked.message;
+        let body = if self.reads_body() { looked.body? } else { b"" };
         text.clear();
         let found = match self {
-            Self::Json(pointer) if pick == Pick::First => return pointer.find(message.body(), text) == Ok(true),
-            Self::Json(pointer) => return pointer.find_one(message.body(), pick, (chance, text)) == Ok(true),
+            Self::Json(pointer) if pick == Pick::First => return Ok(pointer.find(body, text) == Ok(true)),
+            Self::Json(pointer) => return Ok(pointer.find_one(body, pick, (chance, text)) == Ok(true)),
             Self::Status => {
                 // Writing to memory cannot fail.
                 drop(std::io::Write::write_fmt(text, format_args!("{}", looked.status)));
-                return true;
+                return Ok(true);
             }
-            Self::Body => Some(message.body()),
+            Self::Body => Some(body),
             Self::Header(name) => picked(message.fields(name), pick, chance),
             Self::Cookie(name) => {
                 let fields = message.fields("set-cookie");
                 picked(fields.filter_map(|field| jar::value_in(field, name.as_bytes())), pick, chance)
             }
             Self::Regex { regex, groups, is_in_head } => {
-                let text = if *is_in_head { message.head() } else { message.body() };
+                let text = if *is_in_head { message.head() } else { body };
                 picked(Matches { regex, groups, text, at: 0 }, pick, chance)
             }
             Self::Between { before, after, is_in_head } => {
-                let text = if *is_in_head { message.head() } else { message.body() };
+                let text = if *is_in_head { message.head() } else { body };
                 picked(Inner { before, after, rest: text }, pick, chance)
             }
         };
         if let Some(found) = found {
             text.extend_from_slice(found);
         }
-        found.is_some()
+        Ok(found.is_some())
     }
 }
 
@@ -201,19 +213,21 @@ impl Take {
     /// # Errors
     /// What is to be said when nothing is found.
     pub(crate) fn take(&mut self, looked: &Looked<'_>, scope: &mut Scope<'_>, value: &mut Vec<u8>) -> Result<(), Why> {
-        let is_packed = self.finder.reads_body() && looked.message.packing().is_some();
-        if !is_packed && self.finder.find(looked, self.pick, (&mut scope.chance, value)) {
-            return Ok(());
-        }
-        match &self.default {
-            Some(default) => {
+        let found = self.finder.find(looked, self.pick, (&mut scope.chance, value));
+        match (&self.default, found) {
+            (_, Ok(true)) => Ok(()),
+            (Some(default), _) => {
                 value.clear();
                 default.put(scope, Place::Free, value);
                 Ok(())
             }
-            None if is_packed => Err(Why::Packed),
-            None => Err(Why::Said),
+            (None, Ok(false)) => Err(Why::Said),
+            (None, Err(unfit)) => Err(Why::Unfit(unfit)),
         }
+    }
+
+    pub(crate) fn reads_body(&self) -> bool {
+        self.finder.reads_body()
     }
 }
 
@@ -222,13 +236,21 @@ impl Take {
 pub(crate) enum Why {
     /// What its cause says.
     Said,
-    /// The body is packed, and is not unpacked here.
-    Packed,
+    /// There is no body to look at.
+    Unfit(Unfit),
 }
 
-/// What is said of a body that is packed.
-pub(crate) const PACKED: &str =
-    "the body is packed (content-encoding), so nothing can be looked up in it: leave Accept-Encoding out";
+impl Why {
+    /// Writes it to `cause`; `said` is what its cause says.
+    pub(crate) fn tell(self, said: &str, cause: &mut String) {
+        cause.clear();
+        match self {
+            Self::Said => cause.push_str(said),
+            // Writing to memory cannot fail.
+            Self::Unfit(unfit) => drop(write!(cause, "{unfit}")),
+        }
+    }
+}
 
 impl Test {
     /// Whether it holds; outside of answers there is none to look at.
@@ -248,10 +270,7 @@ impl Test {
             (_, None) => false,
             (Subject::Header(name), Some(looked)) => joined(looked.message.fields(name), found),
             (Subject::Finder(finder), Some(looked)) => {
-                if finder.reads_body() && looked.message.packing().is_some() {
-                    return Err(Why::Packed);
-                }
-                finder.find(looked, Pick::First, (&mut scope.chance, found))
+                finder.find(looked, Pick::First, (&mut scope.chance, found)).map_err(Why::Unfit)?
             }
         };
         let mut put = |text: &Text| {
@@ -335,7 +354,7 @@ impl Expectation {
         (scope, desk): (&mut Scope<'_>, &mut Desk),
         cause: &mut String,
     ) -> bool {
-        let why = match self {
+        let (why, said) = match self {
             Self::Status(wanted) if wanted.iter().any(|status| status.contains(looked.status)) => return true,
             Self::Status(wanted) => {
                 cause.clear();
@@ -344,16 +363,18 @@ impl Expectation {
                 return false;
             }
             Self::Within { most, .. } if looked.took <= *most => return true,
-            Self::Within { cause, .. } => &*cause,
+            Self::Within { cause: said, .. } => (Why::Said, &*said),
             Self::Test(test) => match test.holds(Some(looked), scope, desk) {
                 Ok(()) => return true,
-                Err(Why::Said) => &test.cause,
-                Err(Why::Packed) => PACKED,
+                Err(why) => (why, &test.cause),
             },
         };
-        cause.clear();
-        cause.push_str(why);
+        why.tell(said, cause);
         false
+    }
+
+    pub(crate) fn reads_body(&self) -> bool {
+        matches!(self, Self::Test(Test { subject: Subject::Finder(finder), .. }) if finder.reads_body())
     }
 
     /// What is expected, for people.

@@ -27,7 +27,7 @@ impl<'m> Message<'m> {
         self.head
     }
 
-    /// The body without chunk sizes; packed as it came.
+    /// The body without chunk sizes, packed as it came.
     pub(crate) fn body(&self) -> &'m [u8] {
         self.body
     }
@@ -47,9 +47,10 @@ impl<'m> Message<'m> {
         })
     }
 
-    /// The coding that the body is packed in, if it is.
-    pub(crate) fn packing(&self) -> Option<&'m [u8]> {
-        self.field("content-encoding").filter(|coding| !coding.eq_ignore_ascii_case(b"identity"))
+    /// The codings that the body is packed in, in the order in which that was done; none when it is not.
+    pub(crate) fn codings(&self) -> impl Iterator<Item = &'m [u8]> + use<'m> {
+        let all = self.fields("content-encoding").flat_map(|field| field.split(|byte| *byte == b','));
+        all.map(<[u8]>::trim_ascii).filter(|coding| !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity"))
     }
 }
 
@@ -125,10 +126,13 @@ mod tests {
 
     #[test]
     fn a_packed_body_is_known_as_such() {
-        let mut scratch = Vec::new();
-        let message = Message::read(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n", &mut scratch);
-        assert_eq!(message.packing(), Some(b"gzip".as_slice()));
-        let message = Message::read(b"HTTP/1.1 200 OK\r\nContent-Encoding: identity\r\n\r\n", &mut scratch);
-        assert_eq!(message.packing(), None);
+        let codings = |fields: &str| {
+            let (bytes, mut scratch) = (format!("HTTP/1.1 200 OK\r\n{fields}\r\n"), Vec::new());
+            let message = Message::read(bytes.as_bytes(), &mut scratch);
+            message.codings().map(|coding| String::from_utf8_lossy(coding).into_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(codings("Content-Encoding: gzip\r\n"), ["gzip"]);
+        assert_eq!(codings("content-encoding: Identity, a ,\r\nContent-Encoding: b\r\n"), ["a", "b"]);
+        assert!(codings("Content-Encoding: identity\r\n").is_empty() && codings("").is_empty());
     }
 }

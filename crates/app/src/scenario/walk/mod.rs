@@ -20,6 +20,7 @@ mod tally;
 mod tests;
 mod text;
 mod trace;
+mod unpack;
 mod user;
 mod walkers;
 

@@ -122,6 +122,8 @@ pub(crate) struct Step {
     pub(crate) redirects: u16,
     pub(crate) expectations: Vec<Expectation>,
     pub(crate) takes: Vec<Take>,
+    /// Whether one of these looks at the body.
+    pub(crate) reads_body: bool,
     pub(crate) on_failure: Option<Way>,
     /// Its place among the names of records.
     pub(crate) record: u16,

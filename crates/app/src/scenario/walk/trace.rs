@@ -9,7 +9,7 @@ pub struct Exchange {
     pub step: String,
     /// As it was sent.
     pub request: Vec<u8>,
-    /// As it came; empty when none did.
+    /// As it came, but its body unpacked; empty when none came.
     pub answer: Vec<u8>,
     /// From the first byte of the step's request on.
     pub took: Nanos,

@@ -46,6 +46,7 @@ impl Compiler<'_> {
             wants: if is_looked_at { Wants::Message } else { Wants::Status },
             timeout: span_of(step.timeout.as_ref().map(|timeout| &timeout.after)),
             redirects,
+            reads_body: expectations.iter().any(Expectation::reads_body) || takes.iter().any(Take::reads_body),
             expectations,
             takes,
             on_failure: step.on_failure.as_ref().map(|on_failure| on_failure.way),

@@ -6,7 +6,7 @@ use memchr::memmem;
 
 use super::{
     super::{
-        look::{Looked, PACKED, Why},
+        look::Looked,
         message::Message,
         redact::redacted,
         redirect,
@@ -35,7 +35,7 @@ impl Walkers {
         step_idx: u16,
         (answer, message): (&Answered<'_>, Message<'_>),
     ) -> Verdict {
-        let Self { shared, users, steps, desk, value, cause, place, .. } = self;
+        let Self { shared, users, steps, desk, unpacker, value, cause, place, .. } = self;
         let program = &*shared.program;
         let user = &mut users[at];
         let step = &mut steps[usize::from(step_idx)];
@@ -56,7 +56,8 @@ impl Walkers {
                 }
             }
         }
-        let looked = Looked { status: answer.status, message, took: answer.ended_at.since(user.sent_at) };
+        let body = if step.reads_body { unpacker.body(message) } else { Ok(message.body()) };
+        let looked = Looked { status: answer.status, message, body, took: answer.ended_at.since(user.sent_at) };
         let mut scope = user.scope_again(program);
         for expectation in &mut step.expectations {
             if !expectation.is_met(&looked, (&mut scope, desk), cause) {
@@ -66,8 +67,7 @@ impl Walkers {
         for take in &mut step.takes {
             let mut scope = user.scope_again(program);
             if let Err(why) = take.take(&looked, &mut scope, value) {
-                cause.clear();
-                cause.push_str(if why == Why::Packed { PACKED } else { &take.cause });
+                why.tell(&take.cause, cause);
                 return Verdict::Failed;
             }
             user.slots[usize::from(take.slot)].set(value);
@@ -120,7 +120,7 @@ impl Walkers {
 
     /// What was sent and what came, for those who look for the cause; the only place where a failure allocates.
     fn example(&mut self, at: usize, step_idx: u16, (answer, now): (&[u8], Nanos)) -> Example {
-        let Self { shared, users, steps, cause, place, .. } = self;
+        let Self { shared, users, steps, unpacker, cause, place, .. } = self;
         let (user, program) = (&users[at], &shared.program);
         let mut request = steps[usize::from(step_idx)].request.clone();
         let server = &program.servers[usize::from(steps[usize::from(step_idx)].server)];
@@ -128,11 +128,12 @@ impl Walkers {
         let sent = request.bytes(&mut user.scope_again(program), |target, own, pairs| {
             user.jar.write(&server.whereto(target), wall, (own, pairs));
         });
+        let answer = unpacker.readable(answer, &mut Vec::new());
         Example {
             cause: cause.clone(),
             at_ns: now.since(place.start),
             request: redacted(sent, user.secrets(program)),
-            answer: redacted(answer, user.secrets(program)),
+            answer: redacted(&answer, user.secrets(program)),
         }
     }
 
@@ -143,18 +144,19 @@ impl Walkers {
         (step_idx, verdict): (u16, Verdict),
         (answer, message): (&Answered<'_>, Message<'_>),
     ) {
-        let Self { shared, users, steps, desk, trace, cause, .. } = self;
+        let Self { shared, users, steps, desk, unpacker, trace, cause, .. } = self;
         let Some(trace) = trace else { return };
         let (user, step) = (&users[at], &mut steps[usize::from(step_idx)]);
         let took = answer.ended_at.since(user.sent_at);
-        let looked = Looked { status: answer.status, message, took };
-        trace.answered(answer.message, took);
+        trace.answered(&unpacker.readable(answer.message, &mut Vec::new()), took);
         let is_redirect = step.redirects > 0 && redirect::is_redirect(answer.status);
         match verdict {
             Verdict::Elsewhere => return trace.said("a redirect, which is followed", None),
             Verdict::Failed if is_redirect => return trace.said("a redirect", Some(cause)),
             Verdict::Failed | Verdict::Passed(_) => {}
         }
+        let body = if step.reads_body { unpacker.body(message) } else { Ok(message.body()) };
+        let looked = Looked { status: answer.status, message, body, took };
         let mut why = String::new();
         for expectation in &mut step.expectations {
             let mut scope = user.scope_again(&shared.program);
@@ -166,8 +168,10 @@ impl Walkers {
             let name = &shared.program.slot_names[usize::from(take.slot)];
             match take.take(&looked, &mut user.scope_again(&shared.program), &mut value) {
                 Ok(()) => trace.took(name, &value),
-                Err(Why::Packed) => trace.said(&take.cause, Some(PACKED)),
-                Err(Why::Said) => trace.said(&format!("take {name}"), Some(&take.cause)),
+                Err(because) => {
+                    because.tell(&take.cause, &mut why);
+                    trace.said(&format!("take {name}"), Some(&why));
+                }
             }
         }
     }

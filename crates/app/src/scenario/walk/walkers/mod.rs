@@ -24,6 +24,7 @@ use super::{
     tally::Tally,
     text::Moment,
     trace::Trace,
+    unpack::Unpacker,
     user::User,
 };
 
@@ -134,6 +135,7 @@ pub(crate) struct Walkers {
     /// Memory that is used again and again.
     desk: Desk,
     unchunked: Vec<u8>,
+    unpacker: Unpacker,
     value: Vec<u8>,
     cause: String,
     bytes: Vec<u8>,
@@ -173,6 +175,7 @@ impl Walkers {
             n_arrived: 0,
             desk: Desk::default(),
             unchunked: Vec::new(),
+            unpacker: Unpacker::default(),
             value: Vec::new(),
             cause: String::new(),
             bytes: Vec::new(),

@@ -5,12 +5,20 @@ use std::{fs, path::Path};
 
 use fathom_app::import::Format;
 
+#[path = "../../../fuzz/checks/cookies.rs"]
+mod cookies;
 #[path = "../../../fuzz/checks/import.rs"]
 mod import;
+#[path = "../../../fuzz/checks/json.rs"]
+mod json;
+#[path = "../../../fuzz/checks/message.rs"]
+mod message;
 #[path = "../../../fuzz/checks/rows.rs"]
 mod rows;
 #[path = "../../../fuzz/checks/scenario.rs"]
 mod scenario;
+#[path = "../../../fuzz/checks/unpack.rs"]
+mod unpack;
 
 /// What a byte is changed to: what means something somewhere.
 const BYTES: &[u8] = b"\n #$\"/\\}:0";
@@ -61,22 +69,47 @@ fn check_import(format: Format) {
     }
 }
 
-#[test]
-fn every_seed_of_data_sets_is_refused_or_has_all_its_cells() {
-    let seeds = seeds("rows");
-    assert!(seeds.len() >= 15, "only {} seeds", seeds.len());
+/// As it is, cut off at each byte, and with each byte changed to those that mean something.
+fn check_all(target: &str, bytes: &[u8], check: fn(&[u8])) {
+    let seeds = seeds(target);
+    assert!(seeds.len() >= 15, "only {} seeds of {target}", seeds.len());
     for seed in &seeds {
-        for at in 0..=seed.len() {
-            rows::rows(&seed[..at]);
-        }
-        for at in 0..seed.len() {
-            for byte in b"\n,\"{}[]:\t\xff0" {
-                let mut changed = seed.clone();
+        check(seed);
+        let step = if seed.len() > CHANGED_MAX { 17 } else { 1 };
+        for at in (0..seed.len()).step_by(step) {
+            check(&seed[..at]);
+            let mut changed = seed.clone();
+            for byte in bytes {
                 changed[at] = *byte;
-                rows::rows(&changed);
+                check(&changed);
             }
         }
     }
+}
+
+#[test]
+fn every_seed_of_data_sets_is_refused_or_has_all_its_cells() {
+    check_all("rows", b"\n,\"{}[]:\t\xff0", rows::rows);
+}
+
+#[test]
+fn every_answer_is_looked_into_where_the_engine_says_that_it_is() {
+    check_all("message", b"\r\n: ;,0fg\0", message::message);
+}
+
+#[test]
+fn every_body_gives_the_same_values_walked_and_as_a_document() {
+    check_all("json", b"{}[]\",:\\0e. \xff", json::json);
+}
+
+#[test]
+fn every_cookie_goes_only_where_it_may_and_breaks_no_head() {
+    check_all("cookies", b"\n\r;=./ -9\0\xff", cookies::cookies);
+}
+
+#[test]
+fn every_packed_body_is_unpacked_within_its_bounds_or_refused() {
+    check_all("unpack", b"\0\x01\x03\x7f\x80\xff", unpack::unpack);
 }
 
 #[test]

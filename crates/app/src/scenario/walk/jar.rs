@@ -10,12 +10,13 @@ const COOKIES_MAX: usize = 64;
 
 /// Where a request goes, as far as cookies care.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Whereto<'a> {
+pub struct Whereto<'a> {
     /// In lower case, without the port.
-    pub(crate) host: &'a str,
+    pub host: &'a str,
     /// With the query.
-    pub(crate) target: &'a [u8],
-    pub(crate) is_secure: bool,
+    pub target: &'a [u8],
+    /// Whether it goes over TLS.
+    pub is_secure: bool,
 }
 
 impl<'a> Whereto<'a> {
@@ -82,7 +83,7 @@ fn usual_path(of_request: &[u8]) -> &[u8] {
 
 /// What a user keeps; the order is that in which cookies came.
 #[derive(Debug, Default)]
-pub(crate) struct Jar(Vec<Cookie>);
+pub struct Jar(Vec<Cookie>);
 
 impl Jar {
     pub(crate) fn clear(&mut self) {
@@ -94,7 +95,7 @@ impl Jar {
     }
 
     /// Takes what a field `Set-Cookie` says (RFC 6265 section 5.2); what is no cookie is left.
-    pub(crate) fn take(&mut self, field: &[u8], from: &Whereto<'_>, now: Nanos) {
+    pub fn take(&mut self, field: &[u8], from: &Whereto<'_>, now: Nanos) {
         let Some(cookie) = read(field, from, now) else { return };
         let is_same =
             |old: &Cookie| old.name() == cookie.name() && old.path == cookie.path && old.domain == cookie.domain;
@@ -109,7 +110,7 @@ impl Jar {
     }
 
     /// Writes `a=1; b=2` behind `pairs`, which goes with a request and its `own` cookies; those win over a name of ours.
-    pub(crate) fn write(&self, to: &Whereto<'_>, now: Nanos, (own, pairs): (&[u8], &mut Vec<u8>)) {
+    pub fn write(&self, to: &Whereto<'_>, now: Nanos, (own, pairs): (&[u8], &mut Vec<u8>)) {
         let is_alive = |cookie: &Cookie| cookie.until.is_none_or(|until| until > now);
         let mut lead: &[u8] = b"";
         for cookie in self.0.iter().filter(|cookie| is_alive(cookie) && cookie.goes_to(to)) {
@@ -142,6 +143,10 @@ pub(crate) fn value_in<'f>(field: &'f [u8], name: &[u8]) -> Option<&'f [u8]> {
 }
 
 fn read(field: &[u8], from: &Whereto<'_>, now: Nanos) -> Option<Cookie> {
+    // One with control characters is none: it would break the head of a request that it goes back in.
+    if field.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t') {
+        return None;
+    }
     let mut parts = field.split(|byte| *byte == b';');
     let pair = parts.next()?;
     let equals = memchr::memchr(b'=', pair)?;
@@ -175,7 +180,8 @@ fn read(field: &[u8], from: &Whereto<'_>, now: Nanos) -> Option<Cookie> {
             b"expires" if !has_age => cookie.until = date(value).or(cookie.until),
             b"domain" if !value.is_empty() => {
                 let domain = std::str::from_utf8(value).ok()?.trim_start_matches('.').to_ascii_lowercase();
-                if !is_within(from.host, &domain) {
+                // A name without a dot is one that whole registries are below: strangers to each other.
+                if !is_within(from.host, &domain) || !domain.contains('.') && domain != from.host {
                     return None;
                 }
                 cookie.is_of_host_only = false;
@@ -267,7 +273,9 @@ mod tests {
     #[test]
     fn cookies_go_back_to_the_host_that_set_them() {
         let shop = at("shop.test", "/login");
-        let jar = jar(&["sid=abc; Path=/; HttpOnly", "theme = dark ;Path=/", "no-pair", "=x"], &shop);
+        let none = ["no-pair", "=x", "a=1\rX: y", "b=\0"];
+        let some = ["sid=abc; Path=/; HttpOnly", "theme = dark ;Path=/"];
+        let jar = jar(&[&some[..], &none[..]].concat(), &shop);
         assert_eq!(line(&jar, &shop, NOW), "sid=abc; theme=dark");
         assert_eq!(line(&jar, &at("www.shop.test", "/"), NOW), "", "only this host");
         assert_eq!(line(&Jar::default(), &shop, NOW), "");
@@ -290,7 +298,7 @@ mod tests {
         let own = jar(&["a=1; Domain=.Shop.test"], &from);
         assert_eq!(line(&own, &at("api.shop.test", "/"), NOW), "a=1");
         assert_eq!(line(&own, &at("myshop.test", "/"), NOW), "");
-        assert!(jar(&["a=1; Domain=bank.test", "b=1; Domain=api.www.shop.test"], &from).is_empty());
+        assert!(jar(&["a=1; Domain=bank.test", "b=1; Domain=api.www.shop.test", "c=1; Domain=test"], &from).is_empty());
     }
 
     #[test]

@@ -8,9 +8,12 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use serde_json::Value;
 use serde_json_path::JsonPath;
 
-/// Where a value is.
+/// Where values are in a document.
 #[derive(Debug, Clone)]
-pub(crate) enum Pointer {
+pub struct Pointer(Way);
+
+#[derive(Debug, Clone)]
+enum Way {
     /// Names and places, one below the other.
     Plain(Vec<Step>),
     /// All that a path of RFC 9535 can say; the first node that it selects is the value.
@@ -19,7 +22,7 @@ pub(crate) enum Pointer {
 
 /// One level of a plain path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Step {
+enum Step {
     Name(String),
     Place(usize),
 }
@@ -29,7 +32,7 @@ impl Pointer {
     ///
     /// # Errors
     /// What the grammar of paths says.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let rest = text.trim();
         let query = match rest.chars().next() {
             Some('$') => rest.to_owned(),
@@ -37,9 +40,9 @@ impl Pointer {
             _ => format!("$.{rest}"),
         };
         if let Some(steps) = plain(&query[1..]) {
-            return Ok(Self::Plain(steps));
+            return Ok(Self(Way::Plain(steps)));
         }
-        JsonPath::parse(&query).map(|path| Self::Query(Box::new(path))).map_err(|error| error.to_string())
+        JsonPath::parse(&query).map(|path| Self(Way::Query(Box::new(path)))).map_err(|error| error.to_string())
     }
 
     /// Writes the value to `text`: a string as it is, everything else as JSON; whether there was one.
@@ -48,10 +51,10 @@ impl Pointer {
     ///
     /// # Errors
     /// When the body up to there is no JSON.
-    pub(crate) fn find(&self, body: &[u8], text: &mut Vec<u8>) -> Result<bool, NotJson> {
+    pub fn find(&self, body: &[u8], text: &mut Vec<u8>) -> Result<bool, NotJson> {
         text.clear();
-        match self {
-            Self::Plain(steps) => {
+        match &self.0 {
+            Way::Plain(steps) => {
                 let mut found = false;
                 let mut deserializer = serde_json::Deserializer::from_slice(body);
                 match (Walk { steps, text, found: &mut found }).deserialize(&mut deserializer) {
@@ -59,7 +62,7 @@ impl Pointer {
                     _ => Ok(found),
                 }
             }
-            Self::Query(path) => {
+            Way::Query(path) => {
                 let document: Value = serde_json::from_slice(body).map_err(|_| NotJson)?;
                 let Some(value) = path.query(&document).first() else { return Ok(false) };
                 write(value, text);
@@ -71,24 +74,27 @@ impl Pointer {
 
 impl Pointer {
     /// The same for all that a path can select.
-    pub(crate) fn parse_query(text: &str) -> Result<Self, String> {
-        let query = match Self::parse(text)? {
-            Self::Plain(steps) => steps.iter().fold("$".to_owned(), |query, step| match step {
+    ///
+    /// # Errors
+    /// What the grammar of paths says.
+    pub fn parse_query(text: &str) -> Result<Self, String> {
+        let query = match Self::parse(text)?.0 {
+            Way::Plain(steps) => steps.iter().fold("$".to_owned(), |query, step| match step {
                 Step::Name(name) => format!("{query}['{name}']"),
                 Step::Place(place) => format!("{query}[{place}]"),
             }),
-            Self::Query(path) => return Ok(Self::Query(path)),
+            query @ Way::Query(_) => return Ok(Self(query)),
         };
-        JsonPath::parse(&query).map(|path| Self::Query(Box::new(path))).map_err(|error| error.to_string())
+        JsonPath::parse(&query).map(|path| Self(Way::Query(Box::new(path)))).map_err(|error| error.to_string())
     }
 
     /// All values, each as it is written.
     ///
     /// # Errors
     /// When the body is no JSON.
-    pub(crate) fn find_all(&self, body: &[u8]) -> Result<Vec<Vec<u8>>, NotJson> {
+    pub fn find_all(&self, body: &[u8]) -> Result<Vec<Vec<u8>>, NotJson> {
         let mut one = Vec::new();
-        let Self::Query(path) = self else {
+        let Way::Query(path) = &self.0 else {
             return Ok(if self.find(body, &mut one)? { vec![one] } else { Vec::new() });
         };
         let document: Value = serde_json::from_slice(body).map_err(|_| NotJson)?;
@@ -103,7 +109,7 @@ impl Pointer {
 
 /// The body is not JSON, up to where the value would be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NotJson;
+pub struct NotJson;
 
 /// The levels of a path without wildcards, slices and filters.
 fn plain(mut rest: &str) -> Option<Vec<Step>> {
@@ -194,8 +200,11 @@ impl<'de> Visitor<'de> for Walk<'_> {
                 return Ok(());
             }
         }
-        let walk = Walk { steps: &self.steps[1..], text: self.text, found: self.found };
-        seq.next_element_seed(walk).map(|_| ())
+        let walk = Walk { steps: &self.steps[1..], text: self.text, found: &mut *self.found };
+        let is_there = seq.next_element_seed(walk)?.is_some();
+        // A list is left before its end only with the value.
+        while is_there && !*self.found && seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(())
     }
 
     fn visit_bool<E>(self, _: bool) -> Result<(), E> {
@@ -330,7 +339,7 @@ mod tests {
     }
 
     fn is_plain(path: &str) -> bool {
-        matches!(Pointer::parse(path), Ok(Pointer::Plain(_)))
+        matches!(Pointer::parse(path), Ok(Pointer(Way::Plain(_))))
     }
 
     #[test]
@@ -347,6 +356,7 @@ mod tests {
             (".skip[1]", Some(r#"{"a":{}}"#)),
             ("$[\"with space\"].deep[0][1]", Some(r#"[2,{"k":"v"}]"#)),
             (".list[2].id", None),
+            (".list[0].nothing", None),
             (".nothing", None),
             (".token.deeper", None),
             (".n[0]", None),
@@ -357,7 +367,7 @@ mod tests {
             assert_eq!(find(path, BODY), Ok(expected.map(str::to_owned)), "{path}");
             let text = path.trim_start_matches('$');
             let text = if text.starts_with(['.', '[']) { text.to_owned() } else { format!(".{text}") };
-            let query = Pointer::Query(Box::new(JsonPath::parse(&format!("${text}")).unwrap()));
+            let query = Pointer(Way::Query(Box::new(JsonPath::parse(&format!("${text}")).unwrap())));
             let mut queried = Vec::new();
             let found = query.find(BODY.as_bytes(), &mut queried).unwrap();
             assert_eq!(found.then(|| String::from_utf8(queried).unwrap()).as_deref(), expected, "{path}");

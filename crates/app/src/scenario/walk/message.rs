@@ -4,17 +4,19 @@
 
 /// A whole answer.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Message<'m> {
+pub struct Message<'m> {
     head: &'m [u8],
     body: &'m [u8],
 }
 
 impl<'m> Message<'m> {
     /// Looks at an answer as it came; `scratch` takes the body when it came in chunks.
-    pub(crate) fn read(bytes: &'m [u8], scratch: &'m mut Vec<u8>) -> Self {
+    #[must_use]
+    pub fn read(bytes: &'m [u8], scratch: &'m mut Vec<u8>) -> Self {
         let end = head_end(bytes);
         let mut message = Self { head: &bytes[..end], body: &bytes[end..] };
-        if message.field("transfer-encoding").is_some_and(ends_with_chunked) {
+        // Several fields of a name are one list (RFC 9110 section 5.3), of which the last word counts.
+        if message.fields("transfer-encoding").last().is_some_and(ends_with_chunked) {
             scratch.clear();
             join_chunks(message.body, scratch);
             message.body = scratch;
@@ -23,22 +25,25 @@ impl<'m> Message<'m> {
     }
 
     /// Head without the status line and with the empty line, as it came.
-    pub(crate) fn head(&self) -> &'m [u8] {
+    #[must_use]
+    pub fn head(&self) -> &'m [u8] {
         self.head
     }
 
     /// The body without chunk sizes, packed as it came.
-    pub(crate) fn body(&self) -> &'m [u8] {
+    #[must_use]
+    pub fn body(&self) -> &'m [u8] {
         self.body
     }
 
     /// The first field of this name; the case of letters is nothing.
-    pub(crate) fn field(&self, name: &str) -> Option<&'m [u8]> {
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&'m [u8]> {
         self.fields(name).next()
     }
 
     /// All fields of this name, in their order.
-    pub(crate) fn fields<'n>(&self, name: &'n str) -> impl Iterator<Item = &'m [u8]> + use<'m, 'n> {
+    pub fn fields<'n>(&self, name: &'n str) -> impl Iterator<Item = &'m [u8]> + use<'m, 'n> {
         let lines = self.head.split(|byte| *byte == b'\n').skip(1);
         lines.filter_map(move |line| {
             let (key, rest) = line.split_at_checked(name.len())?;
@@ -48,7 +53,7 @@ impl<'m> Message<'m> {
     }
 
     /// The codings that the body is packed in, in the order in which that was done; none when it is not.
-    pub(crate) fn codings(&self) -> impl Iterator<Item = &'m [u8]> + use<'m> {
+    pub fn codings(&self) -> impl Iterator<Item = &'m [u8]> + use<'m> {
         let all = self.fields("content-encoding").flat_map(|field| field.split(|byte| *byte == b','));
         all.map(<[u8]>::trim_ascii).filter(|coding| !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity"))
     }

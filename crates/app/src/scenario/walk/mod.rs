@@ -25,8 +25,12 @@ mod user;
 mod walkers;
 
 pub use compile::{CompileError, Compiled, Site, compile};
+pub use jar::{Jar, Whereto};
+pub use json::{NotJson, Pointer};
 pub use kind::{AppScenario, rehearse};
+pub use message::Message;
 pub use redact::{is_secret, without_secrets};
 pub use rows::{Layout, Rows, RowsError};
 pub use script::{Script, Unsound};
 pub use trace::Exchange;
+pub use unpack::{Unfit, Unpacker};

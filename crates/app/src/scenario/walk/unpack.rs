@@ -21,7 +21,7 @@ const BROTLI_READ: usize = 4096;
 
 /// Why a body cannot be looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unfit {
+pub enum Unfit {
     /// It is packed in a way that is not known, or more than once.
     #[error(
         "the body is packed (content-encoding) in a way that cannot be unpacked: let Accept-Encoding name gzip, deflate, br or zstd"
@@ -37,7 +37,7 @@ pub(crate) enum Unfit {
 
 /// What unpacks bodies; its memory is used again and again.
 #[derive(Debug)]
-pub(crate) struct Unpacker {
+pub struct Unpacker {
     /// Nearly all that is packed is packed so; the other ways take new memory for each body.
     gzip: GzDecoder<Cursor<Vec<u8>>>,
     body: Vec<u8>,
@@ -54,7 +54,7 @@ impl Unpacker {
     ///
     /// # Errors
     /// When it cannot be had.
-    pub(crate) fn body<'a>(&'a mut self, message: Message<'a>) -> Result<&'a [u8], Unfit> {
+    pub fn body<'a>(&'a mut self, message: Message<'a>) -> Result<&'a [u8], Unfit> {
         let mut codings = message.codings();
         let packed = message.body();
         let coding = match codings.next() {

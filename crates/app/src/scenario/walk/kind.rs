@@ -235,15 +235,13 @@ impl Test for Walk {
 
 fn users_record(shared: &Shared, walked: Vec<Walked>) -> UsersRecord {
     let program = &shared.program;
-    let mut all = UsersRecord { promises: program.promises.clone(), ..UsersRecord::default() };
+    let mut all = UsersRecord { n_most: shared.n_most(), promises: program.promises.clone(), ..UsersRecord::default() };
     let mut measured = Visits::default();
     let mut tallies = Vec::new();
     for worker in walked {
         all.n_started += worker.n_started;
         all.n_finished += worker.all.n_finished;
         all.n_gave_up += worker.all.n_gave_up;
-        // Workers reach their most at nearly the same time; the sum is never less than what there was at once.
-        all.n_most += worker.n_most;
         measured.n_begun += worker.measured.n_begun;
         measured.n_finished += worker.measured.n_finished;
         measured.n_gave_up += worker.measured.n_gave_up;

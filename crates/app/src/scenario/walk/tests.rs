@@ -218,7 +218,8 @@ fn users_log_in_with_their_data_and_carry_what_they_took() {
     let other = played.asked.iter().find(|(.., request)| request.contains("b b")).unwrap();
     assert!(other.2.contains(r#""password": "hush\"2""#), "{}", other.2);
     let walked = played.walked();
-    assert_eq!((walked.n_started, walked.measured.n_begun, walked.measured.n_finished, walked.n_most), (2, 4, 4, 2));
+    assert_eq!((walked.n_started, walked.measured.n_begun, walked.measured.n_finished), (2, 4, 4));
+    assert_eq!(played.shared.n_most(), 2);
     let steps = played.steps();
     assert_eq!(steps.iter().map(counts).collect::<Vec<_>>(), [("login", 4, 4), ("account", 4, 4)]);
     assert_eq!(steps[0].times.max(), Some(SERVICE.0));
@@ -588,4 +589,34 @@ fn what_ends_in_the_warm_up_does_not_count() {
     let walked = users.conclude(Nanos(40));
     let steps = tally::records(&shared.program.names, vec![walked.tallies]);
     assert_eq!(counts(&steps[0]), ("one", 1, 1));
+}
+
+#[test]
+fn the_most_who_are_there_at_once_are_counted_over_all_workers() {
+    let script = Script::read("closed 1 repeat 1\nstep one\n  GET /\n".to_owned(), "test".to_owned(), None).unwrap();
+    let program = script.compile(&script.urls(Some("http://h/")).unwrap()).unwrap().0;
+    let manner = Manner { iterations: Some(1), haste: Haste::No, is_population: false, timeout: SERVICE };
+    let shared = Arc::new(Shared::new(Arc::new(program), manner));
+    let (start, wall_ahead) = (Nanos::ZERO, Nanos::ZERO);
+    let worker =
+        |idx| Walkers::new(&shared, Standing { idx, n_workers: 2, n_seats: 3, start, wall_ahead, seed: 1 }, None);
+    let mut workers = [worker(0), worker(1)];
+    let come_and_go = |users: &mut Walkers, n: u32| {
+        for seat in (0..n).map(Seat) {
+            users.arrive(seat, start, Nanos::ZERO);
+            assert!(matches!(users.turn(seat, start), Turn::Ask(_)));
+        }
+        for seat in (0..n).map(Seat) {
+            users.answered(seat, &answer("HTTP/1.1 204 No\r\n\r\n", SERVICE));
+            assert!(matches!(users.turn(seat, SERVICE), Turn::Leave));
+        }
+    };
+    come_and_go(&mut workers[0], 3);
+    come_and_go(&mut workers[1], 2);
+    assert_eq!(shared.n_most(), 3, "the two came when the three had gone");
+    let (one, other) = workers.split_at_mut(1);
+    one[0].arrive(Seat(0), start, Nanos::ZERO);
+    one[0].arrive(Seat(1), start, Nanos::ZERO);
+    come_and_go(&mut other[0], 2);
+    assert_eq!(shared.n_most(), 4);
 }

@@ -119,7 +119,8 @@ impl Walkers {
 
     pub(super) fn leave(&mut self, at: usize) -> Next {
         self.n_left += 1;
-        self.n_here = self.n_here.saturating_sub(1);
+        self.n_here -= 1;
+        self.shared.go();
         self.users[at].frames.clear();
         Next::Leave
     }

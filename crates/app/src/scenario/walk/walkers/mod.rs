@@ -61,6 +61,9 @@ pub(crate) struct Shared {
     pub(crate) program: Arc<Program>,
     pub(crate) manner: Manner,
     n_users: AtomicU64,
+    /// How many users are there, and the most who were at once.
+    n_here: AtomicU64,
+    n_most: AtomicU64,
     /// Whether a data set has ended, and users stop.
     is_exhausted: AtomicBool,
     /// The place of a data set that has ended as an error, and one more.
@@ -73,9 +76,28 @@ impl Shared {
             program,
             manner,
             n_users: AtomicU64::new(0),
+            n_here: AtomicU64::new(0),
+            n_most: AtomicU64::new(0),
             is_exhausted: AtomicBool::new(false),
             broken: AtomicU16::new(0),
         }
+    }
+
+    fn come(&self) {
+        let n_here = self.n_here.fetch_add(1, Relaxed) + 1;
+        // Nearly always somebody has been the most before, and then nobody needs to write.
+        if n_here > self.n_most.load(Relaxed) {
+            self.n_most.fetch_max(n_here, Relaxed);
+        }
+    }
+
+    fn go(&self) {
+        self.n_here.fetch_sub(1, Relaxed);
+    }
+
+    /// The most users who were there at once, those of all workers together.
+    pub(crate) fn n_most(&self) -> u64 {
+        self.n_most.load(Relaxed)
     }
 
     /// Whether users have left because a data set had no more rows.
@@ -95,7 +117,6 @@ pub(crate) struct Walked {
     pub(crate) n_started: u64,
     pub(crate) all: Visits,
     pub(crate) measured: Visits,
-    pub(crate) n_most: u64,
     pub(crate) tallies: Vec<Tally>,
     pub(crate) trace: Option<Trace>,
 }
@@ -129,7 +150,6 @@ pub(crate) struct Walkers {
     all: Visits,
     measured: Visits,
     n_here: u64,
-    n_most: u64,
     n_left: u64,
     n_arrived: u64,
     /// Memory that is used again and again.
@@ -170,7 +190,6 @@ impl Walkers {
             all: Visits::default(),
             measured: Visits::default(),
             n_here: 0,
-            n_most: 0,
             n_left: 0,
             n_arrived: 0,
             desk: Desk::default(),
@@ -214,7 +233,7 @@ impl Users for Walkers {
         self.users[seat.0 as usize].arrive(&self.shared.program, (kind, number));
         self.n_arrived += 1;
         self.n_here += 1;
-        self.n_most = self.n_most.max(self.n_here);
+        self.shared.come();
     }
 
     fn turn(&mut self, seat: Seat, now: Nanos) -> Turn<'_> {
@@ -295,7 +314,6 @@ impl Users for Walkers {
             n_started: self.n_arrived,
             all: self.all,
             measured: self.measured,
-            n_most: self.n_most,
             tallies: self.tallies,
             trace: self.trace,
         }

@@ -104,23 +104,24 @@ impl User {
     }
 
     /// What was asked last, and where; nothing but the user's cookies is missing in it.
-    fn last_asked(&self, program: &Program, step: &Step) -> (u16, Vec<u8>) {
-        if let Some(redirect) = &self.redirect {
-            return (redirect.server, redirect.request.clone());
+    fn last_asked<'a>(&'a self, program: &Program, step: &'a mut Step) -> (u16, &'a [u8]) {
+        match &self.redirect {
+            Some(redirect) => (redirect.server, &redirect.request),
+            None => (step.server, step.request.bytes(&mut self.scope_again(program), |_, _, _| ())),
         }
-        let mut request = step.request.clone();
-        (step.server, request.bytes(&mut self.scope_again(program), |_, _, _| ()).to_vec())
     }
 
     /// Keeps the cookies of an answer to a step.
-    pub(crate) fn keep_cookies(&mut self, program: &Program, step: &Step, (message, wall): (Message<'_>, Nanos)) {
+    pub(crate) fn keep_cookies(&mut self, program: &Program, step: &mut Step, (message, wall): (Message<'_>, Nanos)) {
         let mut fields = message.fields("set-cookie").peekable();
         if fields.peek().is_none() {
             return;
         }
+        let mut jar = std::mem::take(&mut self.jar);
         let (server, asked) = self.last_asked(program, step);
-        let from = program.servers[usize::from(server)].whereto(target_of(&asked));
-        fields.for_each(|field| self.jar.take(field, &from, wall));
+        let from = program.servers[usize::from(server)].whereto(target_of(asked));
+        fields.for_each(|field| jar.take(field, &from, wall));
+        self.jar = jar;
     }
 
     /// Makes the request that follows a redirect.
@@ -130,16 +131,16 @@ impl User {
     pub(crate) fn follow(
         &mut self,
         program: &Program,
-        step: &Step,
+        step: &mut Step,
         (status, location): (u16, &[u8]),
     ) -> Result<(), &'static str> {
         if self.n_redirects >= step.redirects {
             return Err("more redirects than are followed");
         }
         let (server, asked) = self.last_asked(program, step);
-        let place = redirect::resolve(location, &program.servers, (server, target_of(&asked)));
+        let place = redirect::resolve(location, &program.servers, (server, target_of(asked)));
         let (server, target) = place.ok_or("a redirect to a server that the scenario does not name")?;
-        let request = redirect::request(&asked, status, (&program.servers[usize::from(server)], &target));
+        let request = redirect::request(asked, status, (&program.servers[usize::from(server)], &target));
         self.redirect = Some(Box::new(Redirect { server, request, is_pending: true }));
         self.n_redirects += 1;
         Ok(())

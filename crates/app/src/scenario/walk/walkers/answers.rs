@@ -121,11 +121,10 @@ impl Walkers {
     /// What was sent and what came, for those who look for the cause; the only place where a failure allocates.
     fn example(&mut self, at: usize, step_idx: u16, (answer, now): (&[u8], Nanos)) -> Example {
         let Self { shared, users, steps, unpacker, cause, place, .. } = self;
-        let (user, program) = (&users[at], &shared.program);
-        let mut request = steps[usize::from(step_idx)].request.clone();
-        let server = &program.servers[usize::from(steps[usize::from(step_idx)].server)];
+        let (user, program, step) = (&users[at], &shared.program, &mut steps[usize::from(step_idx)]);
+        let server = &program.servers[usize::from(step.server)];
         let wall = user.moment.wall;
-        let sent = request.bytes(&mut user.scope_again(program), |target, own, pairs| {
+        let sent = step.request.bytes(&mut user.scope_again(program), |target, own, pairs| {
             user.jar.write(&server.whereto(target), wall, (own, pairs));
         });
         let answer = unpacker.readable(answer, &mut Vec::new());

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, io};
 use fathom_engine::{Live, TestKind};
 use fathom_fleet::{Class, Error, Part, Supervision, TrialOutcome, TrialPlan};
 use fathom_model::{
-    Derivation, Phases, Plan, Role, Run, Side, TestPlan, TestRun, Unit, Verdict,
+    Derivation, Phases, Plan, Role, Run, Side, TestPlan, TestRun, Trial, Unit, Verdict,
     finding::Outcome,
     run::{Completeness, SCHEMA},
     units::{Nanos, approximate},
@@ -177,6 +177,13 @@ impl Course<'_> {
                     self.trial(&mut run.tests[idx], (test, round), hosts)?
                 };
                 self.progress.ended();
+                if error.is_none()
+                    && test.search.is_none()
+                    && let Some(reason) = run.tests[idx].trials.last().and_then(cut_short)
+                {
+                    run.completeness = Completeness::Incomplete { reason: format!("{}: {reason}", test.name) };
+                    return Ok(());
+                }
                 if let Some(error) = error
                     && !self.goes_on_after(&error, &mut run.tests[idx], &mut run.completeness)?
                 {
@@ -289,6 +296,13 @@ impl Course<'_> {
             responder: test.to.as_deref().map(|to| part(to, Side::Responder, to_cores)),
         }
     }
+}
+
+/// Why a trial without an error was not gone through to its end, if that is so: its kind has decided it, and so it would again.
+fn cut_short(trial: &Trial) -> Option<String> {
+    let (host, record) = trial.records.iter().find(|(_, record)| !record.complete)?;
+    let note = record.notes.iter().find(|note| note.id == "data-ended").map(|note| note.text.clone());
+    Some(note.unwrap_or_else(|| format!("{host} ended early")))
 }
 
 /// A complete plan's spans, which were parsed when it was completed.

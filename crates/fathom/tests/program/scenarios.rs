@@ -12,7 +12,7 @@ use std::{
     thread,
 };
 
-use fathom_model::{Run, steps::UsersRecord};
+use fathom_model::{Run, run::Completeness, steps::UsersRecord};
 
 use crate::stage::{Ending, Stage};
 
@@ -245,4 +245,28 @@ fn users_who_come_by_a_rate_go_through_once() {
     assert!(users.n_finished <= users.n_started);
     let promised = users.steps.iter().find(|step| step.name == "login").unwrap();
     assert_eq!(promised.promises, ["p99 < 30s"]);
+}
+
+#[test]
+fn data_whose_end_is_an_error_ends_the_run_incomplete_with_its_result() {
+    let scenario =
+        SCENARIO.replace("per user then wrap", "unique then error").replace("closed 10 repeat 5", "closed 2");
+    let (stage, shop) = (stage_with(&scenario), Shop::open());
+    let words = ["app", "run", "shop.scenario", &shop.url(), "--warmup", "0ms", "--rounds", "3", "--json"];
+    let run = run_of(&stage.fathom(words).code(4));
+    let Completeness::Incomplete { reason } = &run.completeness else { panic!("{:?}", run.completeness) };
+    assert!(reason.contains("the data set accounts (accounts.csv) had no more rows"), "{reason}");
+    assert_eq!(run.tests[0].trials.len(), 1, "nobody goes on");
+    let (known, seen) = (users(&run), shop.seen());
+    assert!(
+        (9..=10).contains(&known.n_finished),
+        "the last row may be under way when the other user finds none: {known:?}"
+    );
+    assert_eq!(seen["POST /login"], 10, "each row was used once");
+
+    // The same data, and the same end, that is none.
+    fs::write(stage.path("shop.scenario"), scenario.replace("then error", "then stop")).unwrap();
+    let words = ["app", "run", "shop.scenario", &shop.url(), "--warmup", "0ms", "--rounds", "1", "--json"];
+    let run = run_of(&stage.fathom(words).succeeded());
+    assert_eq!((&run.completeness, users(&run).n_finished), (&Completeness::Complete, 10));
 }

@@ -480,6 +480,10 @@ fn a_request_whose_variable_has_no_value_is_not_sent_and_its_step_has_failed() {
     let steps = played.steps();
     assert_eq!(counts(&steps[1]), ("work", 2, 0));
     assert_eq!(steps[1].errors.keys().collect::<Vec<_>>(), ["the variable token has no value"]);
+    let played = Play { haste: Haste::Yes, ..Play::of(ONCE) }.play(|_, _| Ok("HTTP/1.1 500 No\r\n\r\n".to_owned()));
+    let trace = &played.walked().trace.as_ref().unwrap().0;
+    let told: Vec<_> = trace.iter().map(|one| (one.step.as_str(), one.request.is_empty(), one.is_failed())).collect();
+    assert_eq!(told, [("login", false, true), ("work", true, true), ("work", true, true)]);
     let until = ONCE.replace("${iteration} == 1", "${token} not exists");
     let mut n = 0;
     let played = Play::of(&until).play(|_, _| {

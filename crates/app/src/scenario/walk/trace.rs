@@ -7,13 +7,13 @@ use fathom_model::units::Nanos;
 pub struct Exchange {
     /// The name of the step.
     pub step: String,
-    /// As it was sent.
+    /// As it was sent; empty when it could not be.
     pub request: Vec<u8>,
     /// As it came, but its body unpacked; empty when none came.
     pub answer: Vec<u8>,
     /// From the first byte of the step's request on.
     pub took: Nanos,
-    /// Why no answer came.
+    /// Why no answer came, or why nothing was asked.
     pub failure: Option<String>,
     /// What was expected, and why it is not so.
     pub said: Vec<(String, Option<String>)>,

@@ -243,6 +243,11 @@ impl Users for Walkers {
             if self.can_ask(seat, step, now) {
                 break;
             }
+            if let Some(trace) = &mut self.trace {
+                let record = self.steps[usize::from(step)].record;
+                trace.asked(&self.shared.program.names[usize::from(record)].name, b"");
+                trace.failed(&self.cause);
+            }
             self.fail(seat.0 as usize, step, (b"", now));
             let is_enough = n_tried >= TRIES_MAX;
             next =

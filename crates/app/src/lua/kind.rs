@@ -9,7 +9,7 @@ use fathom_model::{
 };
 
 use super::{
-    BATCH_TIME, facts,
+    ALLOW, BATCH_TIME, facts,
     fault::Faults,
     metrics,
     output::Part,
@@ -47,7 +47,7 @@ const OWN: [OptionDoc; 8] = [
         help: "header fields of the form Name: value, a line each, with which the script begins",
     },
     OptionDoc {
-        name: "script-allow",
+        name: ALLOW,
         value: ValueKind::Text,
         default: None,
         help: "addresses and networks that the script may choose beside those of the URL",

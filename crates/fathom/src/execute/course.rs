@@ -60,6 +60,11 @@ pub(crate) fn execute(plan: &Plan, surroundings: &Surroundings) -> anyhow::Resul
 /// Refuses targets that are neither ours nor allowed, before anything is touched.
 fn check_targets(plan: &Plan, surroundings: &Surroundings) -> Result<(), Screen> {
     for test in &plan.tests {
+        // A script chooses among these while it runs, so that all of them are targets.
+        let chosen = test.options.text(fathom_app::lua::ALLOW).unwrap_or_default();
+        for word in chosen.split([',', ' ', '\n']).filter(|word| !word.is_empty()) {
+            surroundings.allowed.check_network(word, &surroundings.command)?;
+        }
         let names = fathom_http::dial::destinations(&test.options).map_err(|error| {
             let screen = Screen::new(Exit::Usage, error.to_string());
             error.hint().into_iter().fold(screen, |screen, hint| screen.line("try", hint))

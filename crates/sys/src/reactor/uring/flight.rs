@@ -63,6 +63,12 @@ impl Copies {
         place
     }
 
+    /// Gives a token another place: a socket that comes connected may send before that of the one before it is handed over.
+    pub(super) fn retire(&mut self, token: Token) {
+        let place = self.places.get_mut(token.index()).map(std::mem::take);
+        self.outgrown.extend(place.filter(|place| place.capacity() > 0));
+    }
+
     /// What was put at a token's place last.
     pub(super) fn at(&self, token: Token) -> &[u8] {
         &self.places[token.index()]

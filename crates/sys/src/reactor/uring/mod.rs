@@ -668,6 +668,7 @@ impl Reactor for Uring {
     fn adopt(&mut self, token: Token, socket: Socket) {
         let is_local = socket.domain().is_ok_and(|domain| domain == Domain::UNIX);
         self.occupy(token, socket, Stage::Open).is_local = is_local;
+        self.lent.copies.retire(token);
         self.mark(token);
     }
 

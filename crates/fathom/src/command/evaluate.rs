@@ -39,9 +39,9 @@ const FULL: Pace = Pace { rounds: 5, warmup: Nanos::from_millis(500), duration: 
 const QUICK: Pace = Pace { rounds: 3, warmup: Nanos::from_millis(120), duration: Nanos::from_millis(150) };
 
 /// What the users of the top row do unless a script is given.
-const SCENARIO: &str = include_str!("evaluate.scenario");
+pub(super) const SCENARIO: &str = include_str!("evaluate.scenario");
 /// As many users as the row below has connections, so that both have as much under way.
-const USERS: &str = "32";
+pub(super) const USERS: &str = "32";
 
 /// The name of a test, its kind, and options by name.
 type Row = (&'static str, &'static str, super::calibrate::Options);

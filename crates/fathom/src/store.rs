@@ -61,7 +61,7 @@ pub(crate) struct Calibration {
 /// What one kind reached against its own ideal responder.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Ceiling {
-    /// How many connections or flows it took.
+    /// How many connections, flows or users it took.
     pub(crate) concurrency: u64,
     /// What was reached, by metric.
     pub(crate) reached: BTreeMap<String, f64>,
@@ -69,7 +69,7 @@ pub(crate) struct Ceiling {
 
 /// How many exchanges a test has under way at the same time.
 pub(crate) fn concurrency(options: &Settings) -> u64 {
-    options.count("connections").or_else(|| options.count("flows")).unwrap_or(1)
+    ["connections", "flows", "users"].iter().find_map(|name| options.count(name)).unwrap_or(1)
 }
 
 /// What identifies this machine and this build: a calibration of another one says nothing.

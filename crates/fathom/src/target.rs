@@ -70,6 +70,26 @@ impl Allowed {
     }
 }
 
+impl Allowed {
+    /// Refuses a network, or an address, that the user has not allowed as a whole.
+    pub(crate) fn check_network(&self, word: &str, command: &str) -> Result<(), Screen> {
+        let wanted: Network = word.parse().map_err(|_| {
+            Screen::new(Exit::Usage, format!("`{word}` is not an address or a network"))
+                .line("use", "10.0.0.2 or 10.0.0.0/24")
+        })?;
+        let own = [Network::LOOPBACK_V4, Network::LOOPBACK_V6];
+        if own.iter().chain(&self.0).any(|network| network.covers(&wanted)) {
+            return Ok(());
+        }
+        Err(Screen::new(Exit::Preflight, format!("{wanted} is not what you have allowed"))
+            .line(
+                "why",
+                "a script may connect to all of it, and it is neither this machine nor within what you have allowed",
+            )
+            .line("allow", format!("{command} --allow {wanted}        (or a line in ~/.config/fathom/allow.toml)")))
+    }
+}
+
 fn is_never_a_target(address: IpAddr) -> bool {
     address.is_multicast() || address.is_unspecified() || address == IpAddr::V4(Ipv4Addr::BROADCAST)
 }

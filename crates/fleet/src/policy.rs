@@ -6,7 +6,7 @@
 
 use std::{
     fmt,
-    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs},
     str::FromStr,
 };
 
@@ -27,6 +27,17 @@ pub struct Network {
 }
 
 impl Network {
+    /// This machine, by version 4.
+    pub const LOOPBACK_V4: Self = Self { address: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), prefix: 8 };
+    /// This machine, by version 6.
+    pub const LOOPBACK_V6: Self = Self { address: IpAddr::V6(Ipv6Addr::LOCALHOST), prefix: 128 };
+
+    /// Whether all of another range lies within.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        self.prefix <= other.prefix && self.contains(other.address)
+    }
+
     /// Whether an address lies within.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
@@ -45,6 +56,12 @@ impl Network {
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+impl From<IpAddr> for Network {
+    fn from(address: IpAddr) -> Self {
+        Self { address, prefix: if address.is_ipv4() { 32 } else { 128 } }
     }
 }
 
@@ -111,8 +128,17 @@ impl Policy {
         let is_allowed = |address: IpAddr| {
             address.to_canonical() == controller.to_canonical() || allowed.iter().any(|range| range.contains(address))
         };
+        let is_within = |network: &Network| {
+            let single = Network::from(controller.to_canonical());
+            single.covers(network) || allowed.iter().any(|range| range.covers(network))
+        };
         for said in texts(role, options) {
             let Said { name, value: text, .. } = &said;
+            if let Some(network) = said.networks().find(|network| !is_within(network)) {
+                let message = format!("sending to {network} is refused (from `{name}` = `{text}`)");
+                let hint = format!("start the server there with --allow {network}");
+                return Err(Failure { hint: Some(hint), ..Failure::new(Class::Preflight, message) });
+            }
             let unclear = || Failure::new(Class::Preflight, format!("it is not clear where `{name}` = `{text}` leads"));
             let addresses = said.addresses().ok_or_else(unclear)?;
             if let Some(address) = addresses.into_iter().find(|address| !is_allowed(*address)) {
@@ -149,6 +175,12 @@ fn texts(role: &Role, options: &[OptionDoc]) -> Vec<Said> {
 }
 
 impl Said {
+    /// The ranges of addresses in it, of which an option may say that any may be chosen.
+    fn networks(&self) -> impl Iterator<Item = Network> + '_ {
+        let words = self.value.split([',', ' ', '\n']).filter(|word| word.contains('/'));
+        words.filter_map(|word| word.parse().ok())
+    }
+
     /// The addresses that it stands for: an empty list when it is no destination, nothing when it is one that cannot be judged.
     fn addresses(&self) -> Option<Vec<IpAddr>> {
         let words: Vec<&str> = self.value.split([',', ' ', '\n']).filter(|word| !word.is_empty()).collect();
@@ -296,6 +328,18 @@ mod tests {
         }
         let settings = Settings::default().with("algorithm", "203.0.113.1");
         assert!(policy().check(&role(settings, &[]), OPTIONS).is_err(), "under any name");
+    }
+
+    #[test]
+    fn a_range_must_lie_within_what_is_allowed_as_a_whole() {
+        let check = |range: &str| policy().check(&role(Settings::default().with("algorithm", range), &[]), OPTIONS);
+        for range in ["10.0.0.0/8", "10.2.0.0/16, fd00:1::/32", "198.18.0.1/32"] {
+            assert_eq!(check(range), Ok(()), "{range}");
+        }
+        for range in ["10.0.0.0/7", "0.0.0.0/0", "198.18.0.0/24", "10.0.0.0/8 ::/0"] {
+            let failure = check(range).unwrap_err();
+            assert!(failure.message.contains("is refused") && failure.hint.unwrap().contains("--allow"), "{range}");
+        }
     }
 
     #[test]

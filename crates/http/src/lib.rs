@@ -15,5 +15,5 @@ pub mod responder;
 pub mod url;
 pub mod users;
 
-pub use kinds::{Closed, KINDS, Open};
+pub use kinds::{Closed, KINDS, Open, metrics};
 pub use responder::{Responder, ResponderCounts, ResponderOptions};

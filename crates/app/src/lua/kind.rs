@@ -9,7 +9,7 @@ use fathom_model::{
 };
 
 use super::{
-    BATCH_TIME, facts,
+    ALLOW, BATCH_TIME, facts,
     fault::Faults,
     metrics,
     output::Part,
@@ -23,6 +23,8 @@ use super::{
 pub(crate) struct Script;
 
 const NAME: &str = "app_lua";
+/// The key under which the side that answers tells where it listens.
+const ADDRESS: &str = "address";
 /// As that of the other kinds of requests.
 const TIMEOUT: Nanos = Nanos::from_secs(5);
 
@@ -47,7 +49,7 @@ const OWN: [OptionDoc; 8] = [
         help: "header fields of the form Name: value, a line each, with which the script begins",
     },
     OptionDoc {
-        name: "script-allow",
+        name: ALLOW,
         value: ValueKind::Text,
         default: None,
         help: "addresses and networks that the script may choose beside those of the URL",
@@ -88,8 +90,8 @@ impl TestKind for Script {
         Layer::Http
     }
 
-    fn is_two_sided(&self, _settings: &Settings) -> bool {
-        false
+    fn is_two_sided(&self, settings: &Settings) -> bool {
+        settings.text("url").is_none()
     }
 
     fn title(&self, settings: &Settings) -> String {
@@ -110,15 +112,17 @@ impl TestKind for Script {
 
     fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
         if role.side == Side::Responder {
-            return Err(Error::Unsupported { what: format!("{NAME} has no side that answers"), hint: None });
+            return fathom_http::Closed.prepare(role);
         }
-        for name in ["url", "script"] {
-            if role.settings.text(name).is_none() {
-                let what = format!("{NAME} needs the option `{name}`");
-                return Err(Error::Unsupported { what, hint: None });
-            }
+        if role.settings.text("script").is_none() {
+            return Err(Error::Unsupported { what: format!("{NAME} needs the option `script`"), hint: None });
         }
-        Ok(Box::new(Scripting::prepare(role)?))
+        let mut role = role.clone();
+        if role.settings.text("url").is_none() {
+            let address = role.peer.get(ADDRESS).ok_or(Error::Endpoint { kind: NAME, what: ADDRESS })?;
+            role.settings.set("url", format!("http://{address}/"));
+        }
+        Ok(Box::new(Scripting::prepare(&role)?))
     }
 }
 

@@ -21,6 +21,9 @@ mod world;
 pub use fault::PREFIX as ERROR_PREFIX;
 pub(crate) use kind::Script;
 
+/// The option with what a script may connect to beside its target: whoever runs a plan must have allowed it.
+pub const ALLOW: &str = "script-allow";
+
 /// Facts of a record: what the script has said.
 pub mod facts {
     /// Printed before the first request.

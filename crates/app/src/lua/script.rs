@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs,
-    net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs},
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -12,6 +12,8 @@ use fathom_engine::Error;
 use fathom_http::url::{Scheme, Url};
 use fathom_model::{Settings, settings::SettingError, units::Nanos};
 use ipnet::IpNet;
+
+use super::ALLOW;
 
 /// How long an address may take to accept the connection of `wrk.connect`: TCP sends its first segment three times in it.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
@@ -110,10 +112,10 @@ pub(super) struct Reach {
 
 impl Reach {
     fn of(settings: &Settings, host: &str) -> Result<Self, Error> {
-        let text = settings.text("script-allow").unwrap_or_default();
+        let text = settings.text(ALLOW).unwrap_or_default();
         let range = |word: &str| {
             let address = word.parse::<IpAddr>().map(IpNet::from);
-            let wrong = |_| not_allowed("script-allow", "addresses and networks such as 10.0.0.0/8", &text);
+            let wrong = |_| not_allowed(ALLOW, "addresses and networks such as 10.0.0.0/8", &text);
             word.parse::<IpNet>().or(address).map_err(wrong)
         };
         let words = text.split([',', ' ', '\n']).filter(|word| !word.is_empty());
@@ -140,6 +142,9 @@ impl Reach {
     /// Refuses an address that nobody has allowed.
     pub(super) fn check(&self, address: SocketAddr) -> Result<(), String> {
         let ip = address.ip().to_canonical();
+        if ip.is_multicast() || ip.is_unspecified() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
+            return Err(format!("{address} is never a target"));
+        }
         let is_of_target = || self.of_target.lock().unwrap_or_else(PoisonError::into_inner).contains(&address.ip());
         let is_allowed = ip.is_loopback() || self.allowed.iter().any(|range| range.contains(&ip)) || is_of_target();
         if is_allowed { Ok(()) } else { Err(format!("{address} is not a target you have allowed")) }
@@ -205,6 +210,12 @@ mod tests {
         let check = |address: &str| reach.check(address.parse().unwrap());
         assert!(check("127.0.0.9:1").is_ok() && check("192.0.2.9:1").is_ok());
         assert_eq!(check("198.51.100.1:80").unwrap_err(), "198.51.100.1:80 is not a target you have allowed");
+        let all = Settings::default().with(ALLOW, "0.0.0.0/0 ::/0");
+        let reach_all = Reach::of(&all, "localhost").unwrap();
+        for address in ["224.0.0.1:80", "255.255.255.255:80", "0.0.0.0:80", "[ff02::1]:80", "[::ffff:224.0.0.1]:80"] {
+            let refused = reach_all.check(address.parse().unwrap()).unwrap_err();
+            assert!(refused.ends_with("is never a target"), "{refused}");
+        }
         assert!(!reach.look_up("localhost", "http").unwrap().is_empty());
         assert!(
             reach.look_up("nowhere.invalid", "80").unwrap_err().starts_with("unable to resolve nowhere.invalid:80 ")

@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use fathom_http::users::{Answered, Ask, Failed, Framing, Place, Seat, Turn, Users, Wants, Window};
 use fathom_model::{Histogram, units::Nanos};
-use mlua::{Function, LuaString, Value};
+use mlua::{BString, Function, LuaString, Value};
 
 use super::{
     answer::{Apart, Looks},
@@ -125,13 +125,12 @@ impl Scripted {
     /// Has the script write the next request into the buffer.
     fn ask_script(&mut self, seat: Seat) -> Result<(), Fault> {
         let state = &self.thread.state;
-        let value: mlua::Result<Value> = state.vital.within(Callback::Request, || self.request.call(seat.0));
-        match value.map_err(|error| state.fault(Callback::Request, &error))? {
-            Value::String(text) => {
-                self.bytes.clear();
-                self.bytes.extend_from_slice(&text.as_bytes());
-            }
-            value => return Err(self.fault(Callback::Request, &format!("{}, not a request", shown(&value)))),
+        // As bytes, and not as a string of Lua: a handle to that would cost as much as the call.
+        let returned: mlua::Result<(Option<BString>, Value)> =
+            state.vital.within(Callback::Request, || self.request.call(seat.0));
+        match returned.map_err(|error| state.fault(Callback::Request, &error))? {
+            (Some(bytes), _) => self.bytes = bytes.into(),
+            (None, value) => return Err(self.fault(Callback::Request, &format!("{}, not a request", shown(&value)))),
         }
         if self.bytes.is_empty() {
             return Err(self.fault(Callback::Request, "an empty string, not a request"));

@@ -129,7 +129,11 @@ impl World {
     /// Asks the first thread for a request on trial and sees what the script has; what is sent if that is always the same.
     fn find_out(&mut self, state: &State) -> Result<Vec<u8>, Error> {
         let is_dynamic = state.has("request");
-        let bytes = if is_dynamic { self.trial(state, || state.way("request").call(0)) } else { self.fixed(state) }?;
+        let request = || {
+            let (bytes, other): (Value, Value) = state.way("request").call(0)?;
+            Ok(if bytes.is_nil() { other } else { bytes })
+        };
+        let bytes = if is_dynamic { self.trial(state, request) } else { self.fixed(state) }?;
         let depth = trial::count(&bytes).map_err(|wrong| {
             let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_MAX)]).into_owned();
             let message = format!("{}: {wrong}", self.script.path);
@@ -323,6 +327,30 @@ mod tests {
         let expected = "file\tfalse\nfile\tfalse\nsetup\t2\t1\ninit\t1\t2\t2\t0\tnil\n\
                         file\tfalse\nsetup\t3\t1\ninit\t1\t3\t3\t0\tnil\n";
         assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn a_request_has_all_its_fields_however_many_they_are() {
+        let text = "n = 0 function request() n = n + 1 local all = {} for i = 1, n do all['f' .. i] = i end \
+                    return wrk.format(nil, nil, all, n % 2 == 0 and 'body' or nil) end";
+        let (_stage, _world, mut users) = users(text);
+        // One request was made on trial.
+        for n in 2..40 {
+            let request = asked(&mut users, 0);
+            let (head, body) = request.split_once("\r\n\r\n").unwrap();
+            let mut fields: Vec<&str> = head.lines().skip(1).collect();
+            fields.sort_unstable();
+            let has_body = n % 2 == 0;
+            let mut expected: Vec<String> = (1..=n).map(|i| format!("f{i}: {i}")).collect();
+            expected.extend(has_body.then(|| "Content-Length: 4".to_owned()));
+            expected.extend(fields.iter().find(|field| field.starts_with("Host: 127.0.0.1:")).map(ToString::to_string));
+            expected.sort_unstable();
+            assert_eq!(
+                (fields, body),
+                (expected.iter().map(String::as_str).collect(), if has_body { "body" } else { "" })
+            );
+            assert_eq!(expected.len(), n + 1 + usize::from(has_body));
+        }
     }
 
     #[test]

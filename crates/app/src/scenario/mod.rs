@@ -12,6 +12,7 @@ pub mod tree;
 pub mod walk;
 mod write;
 
+use check::check_text;
 pub use check::{check, is_sound};
 pub use diagnostic::{Diagnostic, Severity, render};
 pub use format::format;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_model::{Plan, Settings, TestPlan, plan::SCHEMA, units::Nanos};
 
-use super::measuring;
+use super::{evaluate, measuring};
 use crate::{
     execute::{self, Surroundings},
     exit::Exit,
@@ -26,6 +26,8 @@ pub(super) type Options = &'static [(&'static str, &'static str)];
 
 /// What is calibrated, with the options under which a kind goes fastest.
 const CEILINGS: &[(&str, Options)] = &[
+    // The users of an evaluation: steps without a pause, as many at once as there are connections below.
+    ("app_scenario", &[("script", evaluate::SCENARIO), ("users", evaluate::USERS)]),
     ("http_closed", &[("connections", "32")]),
     ("tcp_stream", &[]),
     ("tcp_rr", &[("flows", "32")]),
@@ -51,7 +53,8 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 
 /// Measures the ceilings when none are kept; a quick evaluation goes without.
 pub(super) fn ensure(is_quick: bool) -> anyhow::Result<()> {
-    if is_quick || Calibration::kept().is_some() {
+    let is_whole = |kept: Calibration| CEILINGS.iter().all(|(kind, _)| kept.ceilings.contains_key(*kind));
+    if is_quick || Calibration::kept().is_some_and(is_whole) {
         return Ok(());
     }
     eprintln!("measuring the tool's own ceilings first, once per machine and build");

@@ -39,9 +39,9 @@ const FULL: Pace = Pace { rounds: 5, warmup: Nanos::from_millis(500), duration: 
 const QUICK: Pace = Pace { rounds: 3, warmup: Nanos::from_millis(120), duration: Nanos::from_millis(150) };
 
 /// What the users of the top row do unless a script is given.
-const SCENARIO: &str = include_str!("evaluate.scenario");
+pub(super) const SCENARIO: &str = include_str!("evaluate.scenario");
 /// As many users as the row below has connections, so that both have as much under way.
-const USERS: &str = "32";
+pub(super) const USERS: &str = "32";
 
 /// The name of a test, its kind, and options by name.
 type Row = (&'static str, &'static str, super::calibrate::Options);
@@ -119,10 +119,8 @@ fn scripted(file: &str, row: TestPlan, matches: &ArgMatches) -> anyhow::Result<T
     };
     let row = TestPlan { warmup, duration, ..row };
     if urls.is_empty() {
-        // The other side reads how many users come; the text goes there, as a file of this machine may not.
-        let is_far = matches.get_one::<String>("key").is_some();
-        let options = if is_far { row.options.clone() } else { settings };
-        return Ok(TestPlan { options: options.with("script", script.text), ..row });
+        // The other side reads in the text how many users come; what the text names is read here, beside its file.
+        return Ok(TestPlan { options: settings.with("script", script.text), ..row });
     }
     let lines: Vec<String> = urls.iter().map(ToString::to_string).collect();
     Ok(TestPlan { to: None, options: settings.with("url", lines.join("\n")), ..row })

@@ -1,13 +1,19 @@
 //! `fathom run`: a plan file.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use clap::{Arg, ArgMatches, Command};
+use fathom_engine::TestKind;
+use fathom_model::{TestPlan, ValueKind};
 
 use super::measuring::{self, Keep};
 use crate::{
     execute,
     exit::{Exit, Screen},
+    wire_up,
 };
 
 pub(super) fn shape(command: Command) -> Command {
@@ -17,6 +23,18 @@ pub(super) fn shape(command: Command) -> Command {
         .value_parser(clap::value_parser!(PathBuf))
         .help("a plan in TOML; `--plan` on any command prints one");
     command.arg(file).args(measuring::arguments()).after_help("Example:\n  fathom run plans/latency.toml")
+}
+
+/// Finds the files that a test names: those beside the plan come before those of the current folder.
+fn find_files(test: &mut TestPlan, folder: &Path) {
+    // A kind that there is not is told when the plan is checked.
+    let options = wire_up::kind(&test.kind).map(TestKind::options).unwrap_or_default();
+    for option in options.iter().filter(|option| option.value == ValueKind::File) {
+        let beside = test.options.text(option.name).map(|name| folder.join(name)).filter(|path| path.is_file());
+        if let Some(path) = beside.as_deref().and_then(Path::to_str) {
+            test.options.set(option.name, path);
+        }
+    }
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
@@ -37,6 +55,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         plan.seed = *seed;
     }
     for test in &mut plan.tests {
+        find_files(test, path.parent().unwrap_or(Path::new("")));
         for (name, place) in [("warmup", &mut test.warmup), ("duration", &mut test.duration)] {
             if matches.get_one::<String>(name).is_some() {
                 *place = measuring::span(matches, name, fathom_model::units::Nanos::ZERO)?.exact();

@@ -5,8 +5,9 @@ use std::{collections::BTreeMap, io};
 use fathom_engine::{Live, TestKind};
 use fathom_fleet::{Class, Error, Part, Supervision, TrialOutcome, TrialPlan};
 use fathom_model::{
-    Derivation, Phases, Plan, Role, Run, Side, TestPlan, TestRun, Trial, Unit, Verdict,
+    Derivation, Phases, Plan, Role, Run, Settings, Side, TestPlan, TestRun, Trial, Unit, ValueKind, Verdict,
     finding::Outcome,
+    plan::Reach,
     run::{Completeness, SCHEMA},
     units::{Nanos, approximate},
 };
@@ -60,6 +61,11 @@ pub(crate) fn execute(plan: &Plan, surroundings: &Surroundings) -> anyhow::Resul
 /// Refuses targets that are neither ours nor allowed, before anything is touched.
 fn check_targets(plan: &Plan, surroundings: &Surroundings) -> Result<(), Screen> {
     for test in &plan.tests {
+        // A script chooses among these while it runs, so that all of them are targets.
+        let chosen = test.options.text(fathom_app::lua::ALLOW).unwrap_or_default();
+        for word in chosen.split([',', ' ', '\n']).filter(|word| !word.is_empty()) {
+            surroundings.allowed.check_network(word, &surroundings.command)?;
+        }
         let names = fathom_http::dial::destinations(&test.options).map_err(|error| {
             let screen = Screen::new(Exit::Usage, error.to_string());
             error.hint().into_iter().fold(screen, |screen, hint| screen.line("try", hint))
@@ -70,7 +76,7 @@ fn check_targets(plan: &Plan, surroundings: &Surroundings) -> Result<(), Screen>
                 surroundings.allowed.check(*address, &name.host, &surroundings.command)?;
             }
             // From another host it may be reached although it is not from here.
-            if plan.hosts.get(&test.from) == Some(&fathom_model::plan::Reach::This) {
+            if plan.hosts.get(&test.from) == Some(&Reach::This) {
                 target::reach(&addresses, name.port)?;
             }
         }
@@ -276,11 +282,14 @@ impl Course<'_> {
         let (from_cores, to_cores) = hosts.cores(&test.from, test.to.as_deref());
         let part = |host: &str, side: Side, cores: Vec<usize>| {
             let place = &hosts.places[host];
+            let is_served = matches!(self.plan.hosts.get(host), Some(Reach::Tls { .. }));
+            let settings =
+                if is_served && side == Side::Responder { without_files(test) } else { test.options.clone() };
             let role = Role {
                 test: test.name.clone(),
                 kind: test.kind.clone(),
                 side,
-                settings: test.options.clone(),
+                settings,
                 phases: phases(test),
                 address: Some(place.address),
                 interface: place.interface.clone(),
@@ -303,6 +312,16 @@ fn cut_short(trial: &Trial) -> Option<String> {
     let (host, record) = trial.records.iter().find(|(_, record)| !record.complete)?;
     let note = record.notes.iter().find(|note| note.id == "data-ended").map(|note| note.text.clone());
     Some(note.unwrap_or_else(|| format!("{host} ended early")))
+}
+
+/// The options for a side that answers elsewhere: files are those of the side that asks, and are not there.
+fn without_files(test: &TestPlan) -> Settings {
+    let mut settings = test.options.clone();
+    let options = wire_up::kind(&test.kind).map(TestKind::options).unwrap_or_default();
+    for option in options.iter().filter(|option| option.value == ValueKind::File) {
+        settings.0.remove(option.name);
+    }
+    settings
 }
 
 /// A complete plan's spans, which were parsed when it was completed.

@@ -8,7 +8,7 @@ use std::{
     path::PathBuf,
 };
 
-use fathom_model::Run;
+use fathom_model::{LimitKind, Run};
 use fathom_sys::signal::Signal;
 
 use crate::{
@@ -161,11 +161,24 @@ fn ceilings_are_kept_and_found_again() {
     let stage = Stage::new();
     assert!(stage.fathom(["doctor"]).succeeded().stdout.contains("not measured"));
     let ceilings = stage.fathom(["calibrate", "--quiet"]).succeeded().stdout;
-    // What users of a script reach is bounded by what their requests do.
-    for kind in crate::evaluation::KINDS.iter().filter(|kind| **kind != "app_scenario") {
+    for kind in crate::evaluation::KINDS {
         assert!(ceilings.contains(kind), "{kind} is missing in\n{ceilings}");
     }
     assert!(!stage.fathom(["doctor"]).succeeded().stdout.contains("not measured"));
+    let run = stage.fathom([&["evaluate", "--quick", "--json"], BRIEF].concat()).run();
+    for test in run.tests.iter().filter(|test| ["app", "http"].contains(&test.name.as_str())) {
+        let limits = test.limits.iter().map(|limit| limit.kind);
+        // Only a ceiling that was exceeded is none.
+        let is_above = test.summaries[0].value.is_some_and(|value| value > ceiling(&stage, &test.kind));
+        assert_eq!(limits.clone().any(|kind| kind == LimitKind::OwnCeiling), !is_above, "{}: {limits:?}", test.name);
+    }
+}
+
+/// What a kind reached at most, as it was kept.
+fn ceiling(stage: &Stage, kind: &str) -> f64 {
+    let kept = fs::read_to_string(stage.path(".cache/fathom/calibration.json")).unwrap();
+    let kept: serde_json::Value = serde_json::from_str(&kept).unwrap();
+    kept["ceilings"][kind]["reached"]["requests_per_sec"].as_f64().unwrap()
 }
 
 #[test]

@@ -51,6 +51,42 @@ fn a_host_without_a_server_is_told_from_one_that_is_not_there() {
 }
 
 #[test]
+fn a_plan_lets_a_script_connect_to_nothing_that_its_user_has_not_allowed() {
+    let stage = Stage::new();
+    fs::write(stage.path("x.lua"), "function setup(thread) print(wrk.addrs[1]) end").unwrap();
+    let plan = |allowed: &str| {
+        format!(
+            r#"
+            schema = "fathom.plan/1"
+            title = "a script that chooses"
+            rounds = 1
+            [hosts]
+            here = "self"
+            [[tests]]
+            name = "lua"
+            kind = "app_lua"
+            from = "here"
+            to = "here"
+            warmup = "0s"
+            duration = "100ms"
+            options = {{ script = "x.lua", script-allow = "{allowed}" }}
+            "#
+        )
+    };
+    let run = |allowed: &str, words: &[&str]| {
+        fs::write(stage.path("plan.toml"), plan(allowed)).unwrap();
+        stage.fathom([&["run", "plan.toml"], words].concat())
+    };
+    let refused = ["198.51.100.0/24 is not what you have allowed", "--allow 198.51.100.0/24"];
+    run("198.51.100.0/24", &[]).refused(3, &refused);
+    run("127.0.0.1, 198.51.100.0/24", &["--allow", "198.51.100.0/25"]).refused(3, &refused);
+    run("198.51.100.7", &["--allow", "198.51.100.8"]).refused(3, &["--allow 198.51.100.7"]);
+    run("everywhere", &[]).refused(2, &["`everywhere` is not an address or a network"]);
+    run("127.0.0.0/8 ::1", &[]).succeeded();
+    run("198.51.100.0/25", &["--allow", "198.51.100.0/24"]).succeeded();
+}
+
+#[test]
 fn a_taken_port_is_told_on_loopback_too() {
     let stage = Stage::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

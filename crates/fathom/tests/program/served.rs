@@ -87,6 +87,67 @@ fn a_served_host_sends_to_nobody_but_its_controller() {
 }
 
 #[test]
+fn a_script_with_data_beside_it_runs_against_a_served_host() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let lab = stage.lab("data");
+    let (_server, key) = lab.serve(&[]);
+    fs::write(stage.path("names.csv"), "name\nada\ngrace\n").unwrap();
+    let text = "closed 4\ndata person from names.csv random\nstep greet\n  GET /hello/${person.name}\n  expect 200\n";
+    let path = stage.path("greet.scenario");
+    fs::write(&path, text).unwrap();
+    let words = ["evaluate", B, "--key", &key, "--quick", "--json", "--script", path.to_str().unwrap()];
+    let run = lab.fathom("a", &[&words, BRIEF].concat()).succeeded().run();
+    assert_eq!((run.tests[0].name.as_str(), &run.tests[0].unavailable), ("app", &None));
+    let users = run.tests[0].users.as_ref().expect("users of a script");
+    assert!(users.steps[0].n_passed > 0, "{users:?}");
+    fs::remove_file(stage.path("names.csv")).unwrap();
+    lab.fathom("a", &[&words, BRIEF].concat()).refused(3, &["names.csv"]);
+}
+
+#[test]
+fn a_script_for_wrk_runs_against_a_served_host_which_opens_no_file() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let lab = stage.lab("lua");
+    let (_server, key) = lab.serve(&[]);
+    let script = stage.path("x.lua");
+    fs::write(&script, "function request() return wrk.format('GET', '/x') end").unwrap();
+    let plan = |from: &str, to: &str| {
+        let path = stage.path("lua.toml");
+        let text = format!(
+            r#"
+            schema = "fathom.plan/1"
+            title = "a script"
+            rounds = 1
+            [hosts]
+            here = "self"
+            target = {{ tls = {{ address = "{B}:7700", key = "{key}" }} }}
+            [[tests]]
+            name = "lua"
+            kind = "app_lua"
+            from = "{from}"
+            to = "{to}"
+            warmup = "0s"
+            duration = "200ms"
+            options = {{ script = "{}" }}
+            "#,
+            script.display()
+        );
+        fs::write(&path, text).unwrap();
+        lab.fathom("a", &["run", path.to_str().unwrap(), "--json"])
+    };
+    let run = plan("here", "target").succeeded().run();
+    assert!(run.tests[0].summaries[0].value.is_some_and(|rate| rate > 0.0));
+    // Whoever has the key has no script of theirs run there.
+    plan("target", "here").refused(3, &["`script` is refused"]);
+}
+
+#[test]
 fn a_key_file_gives_the_same_key_at_every_start() {
     if lacks_root() {
         return;

@@ -1,4 +1,4 @@
-//! What a load amounts to, the most important first.
+//! What a load amounts to: the metrics that every kind of requests has, each defined on the page of its kind.
 
 use fathom_model::{
     Better::{Higher, Lower, Neither},
@@ -11,50 +11,66 @@ use crate::names;
 
 const SIDE: Side = Side::Initiator;
 
-/// The page of a kind, on which its metrics are defined.
-#[derive(Clone, Copy)]
-struct Page(&'static str);
-
-const OF_CLOSED: Page = Page("docs/methods/http_closed.md");
-const OF_OPEN: Page = Page("docs/methods/http_open.md");
+/// A page of docs/methods, on which the metrics of a kind are defined.
+#[derive(Debug, Clone, Copy)]
+pub struct Page(pub &'static str);
 
 impl Page {
-    const fn metric(self, named: Named, measure: Measure, from: Derivation) -> Metric {
+    /// What is measured as no other kind of requests does.
+    #[must_use]
+    pub const fn metric(self, named: Named, measure: Measure, from: Derivation) -> Metric {
         Metric::of(named, measure, self.0, from)
     }
 
-    const fn quantile(self, named: Named, distribution: &'static str, q: f64) -> Metric {
+    /// A time that so large a share of the requests does not exceed.
+    #[must_use]
+    pub const fn quantile(self, named: Named, distribution: &'static str, q: f64) -> Metric {
         self.metric(named, Measure(Unit::Nanos, Lower), Derivation::quantile(SIDE, distribution, q))
     }
 
-    const fn share(self, named: Named, part: &'static str, whole: &'static str) -> Metric {
+    /// How much of one count another is.
+    #[must_use]
+    pub const fn share(self, named: Named, (part, whole): (&'static str, &'static str)) -> Metric {
         self.metric(named, Measure(Unit::Ratio, Lower), Derivation::share((SIDE, part), (SIDE, whole)))
     }
 
-    const fn answered(self) -> Metric {
+    /// Requests per second that got their whole answer.
+    #[must_use]
+    pub const fn answered(self) -> Metric {
         let measure = Measure(Unit::RequestsPerSec, Higher);
         self.metric(Named("requests_per_sec", "requests"), measure, Derivation::rate(SIDE, count::REQUESTS))
     }
 
-    const fn received(self) -> Metric {
+    /// The rate of what came from the server, heads included.
+    #[must_use]
+    pub const fn received(self) -> Metric {
         let measure = Measure(Unit::BitsPerSec, Neither);
         self.metric(Named("received_bps", "received"), measure, Derivation::rate(SIDE, count::BYTES_RECEIVED))
     }
 
-    const fn errors(self) -> Metric {
-        self.share(Named("errors_ratio", "errors"), names::ERRORS, names::ATTEMPTS)
+    /// The share of requests that got no whole answer; users with failures of their own tell the two apart by its label.
+    #[must_use]
+    pub const fn errors(self, label: &'static str) -> Metric {
+        self.share(Named("errors_ratio", label), (names::ERRORS, names::ATTEMPTS))
     }
 
-    const fn not_2xx(self) -> Metric {
+    /// The share of answers that are no success.
+    #[must_use]
+    pub const fn not_2xx(self) -> Metric {
         let from = Derivation::missing((SIDE, count::REQUESTS), (SIDE, names::STATUS[0]));
         self.metric(Named("not_2xx_ratio", "answers other than 2xx"), Measure(Unit::Ratio, Lower), from)
     }
 
-    const fn cost(self) -> Metric {
+    /// Processor time of this side per request.
+    #[must_use]
+    pub const fn cost(self) -> Metric {
         let from = Derivation::cost(SIDE, count::REQUESTS);
         self.metric(Named("cost_ns", "cost per request"), Measure(Unit::Nanos, Lower), from)
     }
 }
+
+const OF_CLOSED: Page = Page("docs/methods/http_closed.md");
+const OF_OPEN: Page = Page("docs/methods/http_open.md");
 
 pub(super) const CLOSED: &[Metric] = &[
     OF_CLOSED.answered(),
@@ -67,7 +83,7 @@ pub(super) const CLOSED: &[Metric] = &[
     OF_CLOSED.quantile(Named("download_ns_p50", "download p50"), distribution::DOWNLOAD_TIME, 0.5),
     OF_CLOSED.quantile(Named("connect_ns_p50", "connect p50"), distribution::CONNECT_TIME, 0.5),
     OF_CLOSED.received(),
-    OF_CLOSED.errors(),
+    OF_CLOSED.errors("errors"),
     OF_CLOSED.not_2xx(),
     OF_CLOSED.cost(),
 ];
@@ -91,16 +107,15 @@ pub(super) const OPEN: &[Metric] = &[
     OF_OPEN.quantile(Named("lag_ns_max", "lag max"), distribution::SCHEDULE_LAG, 1.0),
     OF_OPEN.share(
         Named("late_no_connection_ratio", "late, no connection free"),
-        count::LATE_NO_CONNECTION,
-        count::INTENDED,
+        (count::LATE_NO_CONNECTION, count::INTENDED),
     ),
-    OF_OPEN.share(Named("late_own_cpu_ratio", "late, own processor"), count::LATE_OWN_CPU, count::INTENDED),
-    OF_OPEN.share(Named("not_started_ratio", "never started"), names::NOT_STARTED, count::INTENDED),
+    OF_OPEN.share(Named("late_own_cpu_ratio", "late, own processor"), (count::LATE_OWN_CPU, count::INTENDED)),
+    OF_OPEN.share(Named("not_started_ratio", "never started"), (names::NOT_STARTED, count::INTENDED)),
     OF_OPEN.quantile(Named("first_byte_ns_p50", "first byte p50"), distribution::FIRST_BYTE, 0.5),
     OF_OPEN.quantile(Named("download_ns_p50", "download p50"), distribution::DOWNLOAD_TIME, 0.5),
     OF_OPEN.quantile(Named("connect_ns_p50", "connect p50"), distribution::CONNECT_TIME, 0.5),
     OF_OPEN.received(),
-    OF_OPEN.errors(),
+    OF_OPEN.errors("errors"),
     OF_OPEN.not_2xx(),
     OF_OPEN.cost(),
 ];

@@ -2,7 +2,7 @@
 
 mod answering;
 mod closed;
-mod metrics;
+pub mod metrics;
 mod open;
 pub(crate) mod options;
 

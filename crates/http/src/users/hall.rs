@@ -157,8 +157,7 @@ impl<'a, R: Reactor> Hall<'a, R> {
             board.reactor.send_fixed(token(seat), fixed);
             return Ok(());
         } else {
-            board.reactor.send(token(seat), bytes);
-            self.n_told += 1;
+            board.reactor.send_quietly(token(seat), bytes);
         }
         // Only on a connection that was kept alive may it have come too late, and be sent again.
         if connection.is_used && bytes.len() <= KEPT_MAX {

@@ -96,6 +96,8 @@ struct Unsent {
 enum Waiting {
     Fixed(Fixed),
     Copied(Box<[u8]>),
+    /// The same, of which only a failure is told.
+    Untold(Box<[u8]>),
 }
 
 /// One socket's right to receive.
@@ -173,6 +175,19 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
         Ok(socket::send(socket, bytes, Wait::Never)?.unwrap_or(0))
     }
 
+    /// Sends bytes now, and what the kernel does not take later, as `rest` says; whether it took all of them.
+    fn hand_over(&mut self, token: Token, bytes: &[u8], rest: impl FnOnce(Box<[u8]>) -> Waiting) -> bool {
+        if self.seat(token).stage == Stage::Dead {
+            return false;
+        }
+        match self.try_send(token, bytes) {
+            Ok(count) if count == bytes.len() => return true,
+            Ok(count) => self.keep(token, Unsent { bytes: rest(bytes[count..].into()), n_sent: 0 }),
+            Err(error) => self.fail(token, error),
+        }
+        false
+    }
+
     fn keep(&mut self, token: Token, unsent: Unsent) {
         self.seat(token).unsent.get_or_insert_default().push_back(unsent);
     }
@@ -188,7 +203,7 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
             };
             let bytes = match &first.bytes {
                 Waiting::Fixed(fixed) => &self.fixed[fixed.index()],
-                Waiting::Copied(bytes) => bytes,
+                Waiting::Copied(bytes) | Waiting::Untold(bytes) => bytes,
             };
             match socket::send(socket, &bytes[first.n_sent..], Wait::Never) {
                 Ok(None) => return,
@@ -401,14 +416,13 @@ impl<const STAMPED: bool> Reactor for Epoll<STAMPED> {
     }
 
     fn send(&mut self, token: Token, bytes: &[u8]) {
-        if self.seat(token).stage == Stage::Dead {
-            return;
+        if self.hand_over(token, bytes, Waiting::Copied) {
+            self.know(token, Event::Sent);
         }
-        match self.try_send(token, bytes) {
-            Ok(count) if count == bytes.len() => self.know(token, Event::Sent),
-            Ok(count) => self.keep(token, Unsent { bytes: Waiting::Copied(bytes[count..].into()), n_sent: 0 }),
-            Err(error) => self.fail(token, error),
-        }
+    }
+
+    fn send_quietly(&mut self, token: Token, bytes: &[u8]) {
+        self.hand_over(token, bytes, Waiting::Untold);
     }
 
     fn discard(&mut self, token: Token, count: u64) {

@@ -154,13 +154,18 @@ pub trait Reactor: Sized {
     /// Sends fixed bytes, in the order of the calls; nothing is told of success.
     ///
     /// # Panics
-    /// When the token is not in use; so do [`Reactor::send`] and [`Reactor::discard`].
+    /// When the token is not in use; so do the other sends and [`Reactor::discard`].
     fn send_fixed(&mut self, token: Token, bytes: Fixed);
 
     /// Sends bytes, in the order of the calls; each call is answered by one [`Event::Sent`].
     ///
     /// What cannot be handed over at once is copied, so the caller's buffer is free again.
     fn send(&mut self, token: Token, bytes: &[u8]);
+
+    /// Sends bytes as [`Reactor::send`] does, but nothing is told of success.
+    ///
+    /// With `io_uring` that saves a completion for each, if they are few and the peer has answered what was sent before.
+    fn send_quietly(&mut self, token: Token, bytes: &[u8]);
 
     /// Throws the next `count` bytes away as [`Event::Discarded`]; then receiving goes on as before.
     ///

@@ -244,6 +244,8 @@ pub(super) fn a_pipeline_stays_in_order_when_the_peer_reads_late<R: Reactor>(rea
         if round % 7 == 6 {
             n_sent += 1;
             rig.reactor.send(A, &parts[round % 3]);
+        } else if round % 4 == 1 {
+            rig.reactor.send_quietly(A, &parts[round % 3]);
         } else {
             rig.reactor.send_fixed(A, fixed[round % 3]);
         }
@@ -283,6 +285,24 @@ pub(super) fn small_sends_are_each_confirmed<R: Reactor>(reactor: R) {
     let mut bytes = [0; 100];
     far.read_exact(&mut bytes).unwrap();
     assert!(bytes.iter().enumerate().all(|(at, &byte)| at == usize::from(byte)));
+}
+
+pub(super) fn quiet_sends_arrive_and_say_nothing<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let mut far = tcp(&mut rig, A);
+    // Longer each time, so that whatever keeps them has to grow; the answers in between are what follows a request.
+    for round in 0..40_u8 {
+        let request = pattern(usize::from(round) * usize::from(round) * 4 + 1, round);
+        rig.reactor.send_quietly(A, &request);
+        rig.reactor.wait(Patience { until: Nanos::ZERO, batch: None }).unwrap();
+        let mut bytes = vec![0; request.len()];
+        far.read_exact(&mut bytes).unwrap();
+        assert!(bytes == request, "{round}");
+        far.write_all(&[round]).unwrap();
+        rig.until(|seen| matches!(seen, Seen::Received(_)));
+    }
+    rig.idle();
+    assert!(rig.kinds().iter().all(|(_, kind)| *kind != "sent"), "{:?}", rig.kinds());
 }
 
 pub(super) fn a_token_is_free_at_once_after_a_close_with_bytes_under_way<R: Reactor>(reactor: R) {
@@ -631,6 +651,7 @@ macro_rules! suite {
             large_sends_arrive_in_order_once_the_peer_reads,
             a_pipeline_stays_in_order_when_the_peer_reads_late,
             small_sends_are_each_confirmed,
+            quiet_sends_arrive_and_say_nothing,
             a_token_is_free_at_once_after_a_close_with_bytes_under_way,
             what_was_pending_at_a_close_is_never_told,
             exactly_so_many_bytes_are_discarded,

@@ -17,10 +17,19 @@ use super::{
 /// A scenario with an error must not run; one with warnings may. They come in the order of the text.
 #[must_use]
 pub fn check(scenario: &Scenario, folder: &Path) -> Vec<Diagnostic> {
+    all(scenario, |found| files::check(scenario, folder, found))
+}
+
+/// The same of a text without a folder: it is not looked whether its files are there.
+pub(super) fn check_text(scenario: &Scenario) -> Vec<Diagnostic> {
+    all(scenario, |_| files::Columns::new())
+}
+
+fn all(scenario: &Scenario, columns: impl FnOnce(&mut Found) -> files::Columns) -> Vec<Diagnostic> {
     let mut found = Found::default();
     names::check(scenario, &mut found);
     requests::check(scenario, &mut found);
-    let columns = files::check(scenario, folder, &mut found);
+    let columns = columns(&mut found);
     flow::check(scenario, &columns, &mut found);
     let mut all = found.all;
     all.sort_by_key(|diagnostic| (diagnostic.span.start, diagnostic.severity));

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use fathom_engine::{Error, Session, Test, TestKind};
-use fathom_http::users::{Coming, Crowd, OPTIONS, Row, joined};
+use fathom_http::{
+    metrics::Page,
+    users::{Coming, Crowd, OPTIONS, Row, joined},
+};
 use fathom_model::{
     Better::{Higher, Lower, Neither},
     Derivation, Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, Unit, ValueKind,
     metric::{Measure, Named, UsersValue},
-    names::{count, distribution},
+    names::distribution,
     steps::{UsersRecord, Visits},
     units::Nanos,
 };
@@ -75,55 +78,28 @@ const OWN: [OptionDoc; 8] = [
 
 const ALL: [OptionDoc; OWN.len() + OPTIONS.len()] = joined(&[&OWN, &OPTIONS]);
 
-const PAGE: &str = "docs/methods/app_scenario.md";
-
-const fn metric(named: Named, measure: Measure, from: Derivation) -> Metric {
-    Metric::of(named, measure, PAGE, from)
-}
-
-const fn quantile(named: Named, of: &'static str, q: f64) -> Metric {
-    metric(named, Measure(Unit::Nanos, Lower), Derivation::quantile(Side::Initiator, of, q))
-}
+const PAGE: Page = Page("docs/methods/app_scenario.md");
 
 const fn users(named: Named, measure: Measure, of: UsersValue) -> Metric {
-    metric(named, measure, Derivation::Users { of })
+    PAGE.metric(named, measure, Derivation::Users { of })
 }
 
 const METRICS: &[Metric] = &[
-    metric(
-        Named("requests_per_sec", "requests"),
-        Measure(Unit::RequestsPerSec, Higher),
-        Derivation::rate(Side::Initiator, count::REQUESTS),
-    ),
+    PAGE.answered(),
     users(Named("users_per_sec", "users"), Measure(Unit::PerSec, Neither), UsersValue::Begun),
     users(Named("users_finished_per_sec", "users through"), Measure(Unit::PerSec, Higher), UsersValue::Finished),
     users(Named("gave_up_ratio", "users who gave up"), Measure(Unit::Ratio, Lower), UsersValue::GaveUpShare),
     users(Named("step_errors_ratio", "steps failed"), Measure(Unit::Ratio, Lower), UsersValue::Errors),
-    quantile(Named("latency_ns_p50", "p50"), distribution::SERVICE_TIME, 0.5),
-    quantile(Named("latency_ns_p90", "p90"), distribution::SERVICE_TIME, 0.9),
-    quantile(Named("latency_ns_p99", "p99"), distribution::SERVICE_TIME, 0.99),
-    quantile(Named("latency_ns_p999", "p99.9"), distribution::SERVICE_TIME, 0.999),
-    quantile(Named("latency_ns_max", "max"), distribution::SERVICE_TIME, 1.0),
-    quantile(Named("first_byte_ns_p50", "first byte p50"), distribution::FIRST_BYTE, 0.5),
-    quantile(Named("connect_ns_p50", "connect p50"), distribution::CONNECT_TIME, 0.5),
-    metric(
-        Named("received_bps", "received"),
-        Measure(Unit::BitsPerSec, Neither),
-        Derivation::rate(Side::Initiator, count::BYTES_RECEIVED),
-    ),
-    metric(
-        Named("errors_ratio", "requests without an answer"),
-        Measure(Unit::Ratio, Lower),
-        Derivation::share(
-            (Side::Initiator, fathom_http::names::ERRORS),
-            (Side::Initiator, fathom_http::names::ATTEMPTS),
-        ),
-    ),
-    metric(
-        Named("cost_ns", "cost per request"),
-        Measure(Unit::Nanos, Lower),
-        Derivation::cost(Side::Initiator, count::REQUESTS),
-    ),
+    PAGE.quantile(Named("latency_ns_p50", "p50"), distribution::SERVICE_TIME, 0.5),
+    PAGE.quantile(Named("latency_ns_p90", "p90"), distribution::SERVICE_TIME, 0.9),
+    PAGE.quantile(Named("latency_ns_p99", "p99"), distribution::SERVICE_TIME, 0.99),
+    PAGE.quantile(Named("latency_ns_p999", "p99.9"), distribution::SERVICE_TIME, 0.999),
+    PAGE.quantile(Named("latency_ns_max", "max"), distribution::SERVICE_TIME, 1.0),
+    PAGE.quantile(Named("first_byte_ns_p50", "first byte p50"), distribution::FIRST_BYTE, 0.5),
+    PAGE.quantile(Named("connect_ns_p50", "connect p50"), distribution::CONNECT_TIME, 0.5),
+    PAGE.received(),
+    PAGE.errors("requests without an answer"),
+    PAGE.cost(),
 ];
 
 impl TestKind for AppScenario {

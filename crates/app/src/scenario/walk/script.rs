@@ -76,14 +76,17 @@ impl Script {
         })
     }
 
-    /// Reads a text; its files are in `folder`, and without one it must not name any.
+    /// Reads a text; its files are in `folder`. Without one they are not looked for, and it cannot be compiled if it names any.
     ///
     /// # Errors
     /// All that is wrong with it.
     pub fn read(text: String, name: String, folder: Option<PathBuf>) -> Result<Self, Unsound> {
         let faults = match scenario::parse(&text) {
             Ok(scenario) => {
-                let found = scenario::check(&scenario, folder.as_deref().unwrap_or(Path::new("")));
+                let found = match &folder {
+                    Some(folder) => scenario::check(&scenario, folder),
+                    None => scenario::check_text(&scenario),
+                };
                 if scenario::is_sound(&found) {
                     return Ok(Self { scenario, text, name, folder });
                 }

@@ -67,7 +67,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         .with("script", script.clone())
         .with("url", url.clone())
         .with("args", words)
-        .with("script-allow", allowed.list())
+        .with(fathom_app::lua::ALLOW, allowed.list())
         .complete(kind.options())
         .map_err(|error| Screen::new(Exit::Usage, format!("app run: {error}")))?;
     let ends = measuring::ends_here();

@@ -18,7 +18,7 @@ pub(super) fn with(load: Load, path: &str, args: &[String]) -> anyhow::Result<Lo
     let words =
         words.map_err(|error| Screen::new(FAILED, format!("the script's arguments cannot be passed on: {error}")))?;
     let allowed = Allowed::gather(std::iter::empty())?.list();
-    let settings = load.settings.with("script", path).with("args", words).with("script-allow", allowed);
+    let settings = load.settings.with("script", path).with("args", words).with(fathom_app::lua::ALLOW, allowed);
     Ok(Load { kind: "app_lua", settings: settings.with("lenient", "true"), ..load })
 }
 

@@ -22,6 +22,59 @@ pub(super) enum Bytes {
     Copied(Vec<u8>),
 }
 
+/// A send of which the kernel tells only a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unconfirmed {
+    Fixed(Fixed),
+    /// The copy at the token's place.
+    Copied,
+}
+
+/// Copies of what is sent without a word of success, one place for each token.
+///
+/// Nobody says when the kernel is done with such a copy: an answer of the peer as a rule follows all of what was asked, but need not.
+/// So their memory stays until the reactor ends. A peer that answers what it has not read, until the kernel has no more room, may be
+/// sent bytes of a later request in place of those of an earlier one, and never anything else.
+#[derive(Default)]
+pub(super) struct Copies {
+    places: Vec<Vec<u8>>,
+    outgrown: Vec<Vec<u8>>,
+}
+
+impl Copies {
+    /// Most requests fit, and twenty thousand places are a few megabytes.
+    const LEAST: usize = 128;
+
+    pub(super) fn put(&mut self, token: Token, bytes: &[u8]) -> &[u8] {
+        if self.places.len() <= token.index() {
+            self.places.resize_with(token.index() + 1, Vec::new);
+        }
+        let place = &mut self.places[token.index()];
+        if place.capacity() < bytes.len() {
+            // Each is twice as large as the one before, so all that a token has outgrown is no more than what it has.
+            let larger = Vec::with_capacity(bytes.len().next_power_of_two().max(Self::LEAST));
+            let outgrown = std::mem::replace(place, larger);
+            if outgrown.capacity() > 0 {
+                self.outgrown.push(outgrown);
+            }
+        }
+        place.clear();
+        place.extend_from_slice(bytes);
+        place
+    }
+
+    /// Gives a token another place: a socket that comes connected may send before that of the one before it is handed over.
+    pub(super) fn retire(&mut self, token: Token) {
+        let place = self.places.get_mut(token.index()).map(std::mem::take);
+        self.outgrown.extend(place.filter(|place| place.capacity() > 0));
+    }
+
+    /// What was put at a token's place last.
+    pub(super) fn at(&self, token: Token) -> &[u8] {
+        &self.places[token.index()]
+    }
+}
+
 /// What one socket has yet to send.
 #[derive(Default)]
 pub(super) struct Outbox {

@@ -21,7 +21,7 @@ use fathom_model::units::Nanos;
 use io_uring::{cqueue, opcode, squeue, types::Fd};
 
 use self::{
-    flight::{Bytes, Flight, Flights, Outbox, Stage as Sending, Unsent},
+    flight::{Bytes, Copies, Flight, Flights, Outbox, Stage as Sending, Unconfirmed, Unsent},
     memory::{Block, Pool},
     ring::{End, GENERATIONS, Kind, Ring, Ticket, error},
 };
@@ -48,7 +48,7 @@ const COPIED_DISCARD: u64 = 16 * 1024;
 const DISCARD: u64 = 1 << 30;
 /// The most that one request sends: it is begun again whenever there is room, and after 128 times by a thread of the kernel.
 const FLIGHT: usize = 1 << 20;
-/// Fixed bytes up to this size are sent without a word of success: the kernel has room for them once all before is answered.
+/// Bytes up to this size are sent without a word of success, if none is wanted: the kernel has room once all before is answered.
 const UNCONFIRMED: usize = 4096;
 /// How long a reactor that is dropped waits for the kernel to let go of its memory.
 const PARTING: Nanos = Nanos::from_secs(2);
@@ -80,6 +80,7 @@ struct Lent {
     /// Where unix sockets discard to; it is never read.
     scratch: Block,
     fixed: Vec<Box<[u8]>>,
+    copies: Copies,
     flights: Flights,
 }
 
@@ -98,8 +99,8 @@ struct Seat {
     /// Full buffers in a row.
     n_full: u8,
     n_discard: u64,
-    /// A fixed send that nothing has been heard of yet.
-    unconfirmed: Option<Fixed>,
+    /// A send without a word of success that nothing has been heard of yet.
+    unconfirmed: Option<Unconfirmed>,
     outbox: Option<Box<Outbox>>,
 }
 
@@ -433,15 +434,19 @@ impl Uring {
     fn returned(&mut self, token: Token, result: i32) {
         let seat = self.seat(token);
         let is_probing = seat.outbox.as_ref().is_some_and(|outbox| outbox.stage == Sending::Probing);
-        let Some(fixed) = seat.unconfirmed.take() else { return self.fail(token, send_error(result)) };
+        let Some(unconfirmed) = seat.unconfirmed.take() else { return self.fail(token, send_error(result)) };
         let is_cancelled = result >= 0 || result == -libc::ECANCELED;
         if !is_probing || !is_cancelled {
             return self.fail(token, send_error(result));
         }
         let n_sent = usize::try_from(result).unwrap_or(0);
-        let outbox = seat.outbox.as_mut().expect("it is probing");
+        let bytes = match unconfirmed {
+            Unconfirmed::Fixed(fixed) => Bytes::Fixed(fixed),
+            Unconfirmed::Copied => Bytes::Copied(self.lent.copies.at(token).to_vec()),
+        };
+        let outbox = self.seat(token).outbox.as_mut().expect("it is probing");
         outbox.stage = Sending::Idle;
-        outbox.queue.push_front(Unsent { bytes: Bytes::Fixed(fixed), n_sent, n_told: 0 });
+        outbox.queue.push_front(Unsent { bytes, n_sent, n_told: 0 });
         self.launch(token);
     }
 
@@ -469,12 +474,28 @@ impl Uring {
         self.ring.push_cancel(Ticket { kind: Kind::Send, ..ticket }, ticket);
     }
 
+    /// Whether nothing is being sent that a further send could overtake.
+    fn is_alone(&self, token: Token) -> bool {
+        let seat = &self.seats[token.index()];
+        seat.unconfirmed.is_none() && seat.outbox.as_ref().is_none_or(|outbox| outbox.stage == Sending::Idle)
+    }
+
+    /// Hands over a send that says nothing of success.
+    fn trust(&mut self, token: Token, request: &squeue::Entry, unconfirmed: Unconfirmed) {
+        self.seats[token.index()].unconfirmed = Some(unconfirmed);
+        let ticket = self.ticket(token, Kind::Send);
+        let request = request.clone().flags(squeue::Flags::SKIP_SUCCESS).user_data(ticket.bits());
+        // SAFETY: the bytes are in `lent`, which is kept until the kernel has let go of every request, and stay where they are.
+        unsafe { self.ring.push(&request) };
+    }
+
     /// Puts bytes behind those that the token has yet to send.
     fn enqueue(&mut self, token: Token, bytes: Outgoing<'_>) {
         let seat = self.seats.get_mut(token.index()).expect("the caller has looked at the seat");
         let outbox = seat.outbox.get_or_insert_default();
         match bytes {
             Outgoing::Copy(bytes) => self.lent.flights.enqueue(&mut outbox.queue, bytes, 1),
+            Outgoing::Untold(bytes) => self.lent.flights.enqueue(&mut outbox.queue, bytes, 0),
             Outgoing::Fixed(fixed) => {
                 outbox.queue.push_back(Unsent { bytes: Bytes::Fixed(fixed), n_sent: 0, n_told: 0 });
             }
@@ -577,6 +598,8 @@ impl Uring {
 enum Outgoing<'a> {
     Fixed(Fixed),
     Copy(&'a [u8]),
+    /// A copy of whose end nothing is to be told.
+    Untold(&'a [u8]),
 }
 
 /// Sends all of the bytes that fit one request, however often the kernel has to begin again.
@@ -606,6 +629,7 @@ impl Reactor for Uring {
             large: Pool::new(&ring.io, LARGE_GROUP, SMALL.0..SMALL.0 + LARGE.0, LARGE.1)?,
             scratch: Block::new(LARGE.1),
             fixed: Vec::new(),
+            copies: Copies::default(),
             flights: Flights::default(),
         };
         Ok(Self {
@@ -644,6 +668,7 @@ impl Reactor for Uring {
     fn adopt(&mut self, token: Token, socket: Socket) {
         let is_local = socket.domain().is_ok_and(|domain| domain == Domain::UNIX);
         self.occupy(token, socket, Stage::Open).is_local = is_local;
+        self.lent.copies.retire(token);
         self.mark(token);
     }
 
@@ -653,26 +678,32 @@ impl Reactor for Uring {
     }
 
     fn send_fixed(&mut self, token: Token, bytes: Fixed) {
-        let seat = self.seat(token);
-        if seat.stage == Stage::Dead {
+        if self.seat(token).stage == Stage::Dead {
             return;
         }
-        let is_alone =
-            seat.unconfirmed.is_none() && seat.outbox.as_ref().is_none_or(|outbox| outbox.stage == Sending::Idle);
-        if !is_alone || self.lent.fixed[bytes.index()].len() > UNCONFIRMED {
+        if !self.is_alone(token) || self.lent.fixed[bytes.index()].len() > UNCONFIRMED {
             return self.enqueue(token, Outgoing::Fixed(bytes));
         }
-        self.seats[token.index()].unconfirmed = Some(bytes);
-        let request = send(self.fd(token), &self.lent.fixed[bytes.index()]).flags(squeue::Flags::SKIP_SUCCESS);
-        let ticket = self.ticket(token, Kind::Send);
-        // SAFETY: the bytes are in `lent`, which is kept until the kernel has let go of every request.
-        unsafe { self.ring.push(&request.user_data(ticket.bits())) };
+        let request = send(self.fd(token), &self.lent.fixed[bytes.index()]);
+        self.trust(token, &request, Unconfirmed::Fixed(bytes));
     }
 
     fn send(&mut self, token: Token, bytes: &[u8]) {
         if self.seat(token).stage != Stage::Dead {
             self.enqueue(token, Outgoing::Copy(bytes));
         }
+    }
+
+    fn send_quietly(&mut self, token: Token, bytes: &[u8]) {
+        if self.seat(token).stage == Stage::Dead {
+            return;
+        }
+        if !self.is_alone(token) || bytes.len() > UNCONFIRMED {
+            return self.enqueue(token, Outgoing::Untold(bytes));
+        }
+        let fd = self.fd(token);
+        let request = send(fd, self.lent.copies.put(token, bytes));
+        self.trust(token, &request, Unconfirmed::Copied);
     }
 
     fn discard(&mut self, token: Token, count: u64) {

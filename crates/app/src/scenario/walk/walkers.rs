@@ -645,7 +645,11 @@ impl Walkers {
             match take.take(&looked, &mut user.scope_again(&shared.program), &mut value) {
                 Ok(()) => trace.took(name, &value),
                 Err(Why::Packed) => trace.said(&take.cause, Some(PACKED)),
-                Err(Why::Said) => trace.said(&format!("take {name}"), Some(&take.cause)),
+                Err(Why::Said) => {
+                    let what = format!("take {name}");
+                    let why = take.cause.trim_start_matches(&what).trim_start_matches(": ");
+                    trace.said(&what, Some(why));
+                }
             }
         }
     }

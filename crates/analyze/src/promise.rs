@@ -47,6 +47,8 @@ pub enum PromiseError {
     Unit {
         /// The metric.
         metric: String,
+        /// What it is counted in.
+        unit: Unit,
         /// What was promised.
         text: String,
         /// What is wrong with it.
@@ -68,9 +70,16 @@ impl PromiseError {
     pub fn hint(&self) -> String {
         match self {
             Self::UnknownMetric { known, .. } => format!("this test measures {}", known.join(", ")),
-            Self::Unit { metric, .. } => {
-                format!("write a relation, a number and its unit, such as `{metric} >= 10G`, `< 20ms` or `<= 0.1 %`")
-            }
+            Self::Unit { metric, unit, .. } => format!(
+                "write a relation, a number and its unit, such as `{metric} {}`",
+                match unit {
+                    Unit::BitsPerSec => ">= 10G",
+                    Unit::RequestsPerSec | Unit::FramesPerSec | Unit::PerSec | Unit::Count => ">= 20k",
+                    Unit::Nanos => "< 20ms",
+                    Unit::Bytes => "< 4KiB",
+                    Unit::Ratio => "<= 0.1%",
+                }
+            ),
             Self::NoRelation { text, .. } => format!("write `>= {text}` or `<= {text}`"),
         }
     }
@@ -115,7 +124,8 @@ pub fn parse(text: &str, metric: &Metric) -> Result<Promise, PromiseError> {
             return Err(PromiseError::NoRelation { metric: metric.name.to_string(), text: text.to_owned() });
         }
     };
-    let unit = |cause| PromiseError::Unit { metric: metric.name.to_string(), text: text.to_owned(), cause };
+    let unit =
+        |cause| PromiseError::Unit { metric: metric.name.to_string(), unit: metric.unit, text: text.to_owned(), cause };
     Ok(Promise { relation, bound: quantity_of(quantity.trim(), metric.unit).map_err(unit)? })
 }
 
@@ -214,6 +224,7 @@ mod tests {
             "{refused}"
         );
         assert!(refused.hint().contains(">= 10G"));
+        assert!(parse("< 3kg", &p999()).unwrap_err().hint().ends_with(" < 20ms`"), "in the metric's own unit");
         let neither = Metric { better: Better::Neither, ..throughput() };
         assert_eq!(parse("10G", &neither).unwrap_err().hint(), "write `>= 10G` or `<= 10G`");
     }

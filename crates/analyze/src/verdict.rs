@@ -78,6 +78,11 @@ pub(crate) fn compare(whose: &str, (summary, value): (&Summary, f64), promise: P
     let outcome = promise.judge(value, summary.confidence.as_ref());
     let (what, shown, bound) = (metric.title.as_ref(), metric.show(value), metric.show(promise.bound));
     let reason = match (outcome, &summary.confidence) {
+        (Outcome::Inconclusive, Some(interval)) if summary.is_vague() => format!(
+            "{whose} {what} {shown} (not known from {} rounds) leaves {} {bound} open",
+            interval.n_trials,
+            promise.relation.sign(),
+        ),
         (Outcome::Inconclusive, Some(interval)) => format!(
             "{whose} {what} {shown} ({} to {}) leaves {} {bound} open",
             metric.show(interval.low),
@@ -157,6 +162,20 @@ mod tests {
         let verdict = story.analyzed().verdict;
         assert_eq!(verdict.outcome, Outcome::Inconclusive);
         assert!(verdict.reasons[0].contains("leaves >= 8.10 kbit/s open"), "{:?}", verdict.reasons);
+    }
+
+    #[test]
+    fn rounds_that_differ_too_much_leave_a_promise_open_without_figures() {
+        let mut story = Story::new();
+        story.tcp_stream(&[100, 5000]);
+        promise(&mut story, "throughput_bps", ">= 8.1k");
+        let verdict = story.analyzed().verdict;
+        assert_eq!(verdict.outcome, Outcome::Inconclusive);
+        assert!(
+            verdict.reasons[0].ends_with("(not known from 2 rounds) leaves >= 8.10 kbit/s open"),
+            "{:?}",
+            verdict.reasons
+        );
     }
 
     #[test]

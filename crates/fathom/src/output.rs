@@ -6,7 +6,11 @@ use std::{
 };
 
 use clap::{Arg, ArgAction, ArgMatches};
-use fathom_model::{Run, finding::Outcome, run::Completeness};
+use fathom_model::{
+    Derivation, Run, Summary, Trial,
+    finding::Outcome,
+    run::{Completeness, TestRun},
+};
 use fathom_report::{
     FORMATS, Format,
     formats::{Colour, Text, TextStyle},
@@ -87,12 +91,25 @@ pub(crate) fn print(run: &Run, matches: &ArgMatches) -> anyhow::Result<Exit> {
     Ok(exit_of(run, matches.get_flag("strict")))
 }
 
+/// Whether a test has no value, or values only of what comes before and beside the work that it is about.
+fn measured_nothing(test: &TestRun) -> bool {
+    let mut rates = test.summaries.iter().filter(|summary| matches!(summary.metric.from, Derivation::Rate { .. }));
+    let is_missing = |summary: &Summary| summary.value.is_none();
+    test.summaries.iter().all(is_missing) || rates.next().is_some_and(is_missing) && rates.all(is_missing)
+}
+
+/// Whether none of its trials came to its end.
+fn ended_early(test: &TestRun) -> bool {
+    let is_cut = |trial: &Trial| trial.records.values().any(|record| !record.complete);
+    !test.trials.is_empty() && test.trials.iter().all(is_cut)
+}
+
 /// The exit code that a finished run deserves.
 pub(crate) fn exit_of(run: &Run, is_strict: bool) -> Exit {
-    let measured_nothing = run.tests.iter().all(|test| test.summaries.iter().all(|summary| summary.value.is_none()));
     match (&run.completeness, run.verdict.outcome) {
-        _ if measured_nothing => Exit::Failed,
+        _ if run.tests.iter().all(measured_nothing) => Exit::Failed,
         (Completeness::Incomplete { .. }, _) => Exit::Incomplete,
+        _ if run.tests.iter().any(ended_early) => Exit::Incomplete,
         (_, Outcome::Fail) => Exit::Threshold,
         (_, Outcome::Inconclusive) if is_strict => Exit::Inconclusive,
         _ => Exit::Pass,

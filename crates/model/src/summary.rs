@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::metric::Metric;
+use crate::metric::{Metric, Unit};
 
 /// An interval that contains the true value with a given probability, if the trials are like those to come.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -37,6 +37,24 @@ pub struct Summary {
     /// What must be said beside the value, such as that the samples are too few.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+}
+
+/// An end of an interval that is this many times the value leaves open even its order of magnitude.
+const VAGUE: f64 = 10.0;
+
+impl Summary {
+    /// Whether the trials differ too much for so few of them to say where the value lies.
+    ///
+    /// Two trials that differ by half have a Student-t interval over several orders of magnitude: correct, and useless as
+    /// figures. A share is bounded by nature, so only the interval from nothing to everything says nothing.
+    #[must_use]
+    pub fn is_vague(&self) -> bool {
+        let Some((value, interval)) = self.value.zip(self.confidence) else { return false };
+        match self.metric.unit {
+            Unit::Ratio => interval.low <= 0.0 && interval.high >= 1.0,
+            _ => interval.high > VAGUE * value,
+        }
+    }
 }
 
 /// Where a limit comes from.

@@ -109,7 +109,9 @@ fn cell(summary: Option<&Summary>) -> Cell {
         return Cell { text: MISSING.to_owned(), interval: String::new(), few: false };
     };
     let few = summary.note.as_deref().is_some_and(|note| note.starts_with(view::TOO_FEW));
-    Cell { text: summary.metric.show(value), interval: view::interval(summary), few }
+    // How many rounds there were stands above the table; here it would only widen every column.
+    let interval = if summary.is_vague() { view::NOT_KNOWN.to_owned() } else { view::interval(summary) };
+    Cell { text: summary.metric.show(value), interval, few }
 }
 
 /// A judged promise in words, with the value that it is about among those given.
@@ -227,10 +229,12 @@ pub(crate) fn who(users: &UsersSummary) -> String {
     let value = |name: &str| named(&users.summaries, name).and_then(|s| Some(s.metric.show(s.value?)));
     let aside = |name: &str| value(name).map(|value| format!(" ({value})")).unwrap_or_default();
     format!(
-        "{} users came, at most {} at once; {} visits to the end{}, {} given up{}",
+        "{} {} came, at most {} at once; {} {} to the end{}, {} given up{}",
         grouped(users.n_started),
+        if users.n_started == 1 { "user" } else { "users" },
         grouped(users.n_most),
         grouped(users.n_finished),
+        if users.n_finished == 1 { "visit" } else { "visits" },
         aside("finished_per_sec"),
         grouped(users.n_gave_up),
         if users.n_gave_up > 0 { aside("gave_up_ratio") } else { String::new() },

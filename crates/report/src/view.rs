@@ -204,12 +204,20 @@ pub(crate) fn headline_value(metric: &Metric, value: f64) -> String {
     }
 }
 
+/// What stands for an interval that leaves the order of magnitude open.
+pub(crate) const NOT_KNOWN: &str = "not known";
+
 /// The interval around a value: `± 0.4 %` for what is symmetric and good when high, else both ends.
+///
+/// One that leaves the order of magnitude open is not told in figures, which would only look as if they said something.
 pub(crate) fn interval(summary: &Summary) -> String {
-    let (Some(value), Some(Confidence { low, high, .. })) = (summary.value, summary.confidence) else {
+    let (Some(value), Some(Confidence { low, high, n_trials, .. })) = (summary.value, summary.confidence) else {
         let alone = summary.value.is_some() && summary.trials.len() == 1;
         return if alone { "one round".to_owned() } else { String::new() };
     };
+    if summary.is_vague() {
+        return format!("{NOT_KNOWN} from {n_trials} rounds");
+    }
     let (below, above) = (value - low, high - value);
     let symmetric = below.min(above) * 2.0 >= below.max(above);
     if summary.metric.better == Better::Higher && symmetric && value > 0.0 && summary.metric.unit != Unit::Ratio {
@@ -461,6 +469,19 @@ mod tests {
         let alone =
             Summary { confidence: None, trials: vec![1.0], ..summary(Unit::Count, Better::Higher, (1.0, 1.0, 1.0)) };
         assert_eq!(interval(&alone), "one round");
+    }
+
+    #[test]
+    fn an_interval_that_says_nothing_is_told_so_without_figures() {
+        let vague = |unit, values| interval(&summary(unit, Better::Lower, values));
+        // Two rounds with a 99th percentile of 84 µs and of 84 ms.
+        assert_eq!(vague(Unit::Nanos, (2_656_000.0, 1e-13, 1.8e26)), "not known from 5 rounds");
+        assert_eq!(vague(Unit::Nanos, (2e6, 5e5, 1.9e7)), "500 µs – 19.0 ms");
+        // Two rounds, of which one had none: the interval of the mean reaches from nothing to fourteen times it.
+        assert_eq!(vague(Unit::PerSec, (1.0, 0.0, 13.7)), "not known from 5 rounds");
+        assert_eq!(vague(Unit::Ratio, (0.5, 0.0, 1.0)), "not known from 5 rounds");
+        // A share of at most 3 % is known to be small, however small it is.
+        assert_eq!(vague(Unit::Ratio, (0.001, 0.0, 0.03)), "0 – 3.00");
     }
 
     #[test]

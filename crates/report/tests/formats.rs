@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use fathom_model::{Run, Trial, record::Series, run::Completeness, search::Ending, units::Nanos};
+use fathom_model::{
+    Confidence, Histogram, Run, Trial, record::Series, run::Completeness, search::Ending, units::Nanos,
+};
 use fathom_report::{
     FORMATS, Format,
     formats::{Colour, Csv, Html, Json, Ndjson, Text, TextStyle},
@@ -219,6 +221,33 @@ fn users_of_a_script_are_told_step_by_step_with_their_promises() {
     assert!(text.contains("(2.98 ms)") && text.contains("note  too few samples for p99 of home"), "{text}");
     let narrow = written(&Text(TextStyle { colour: Colour::Never, width: 80 }), &sample::scripted());
     assert!(narrow.contains("p99 < 50ms") && narrow.contains("−30 %"), "a promise gives way last\n{narrow}");
+}
+
+#[test]
+fn an_interval_that_says_nothing_takes_no_room_among_the_steps() {
+    let mut run = sample::scripted();
+    assert!(!written(&Html, &run).contains("not known"));
+    let p99 = &mut run.tests[0].users.as_mut().unwrap().steps[0].summaries[2];
+    let high = 20.0 * p99.value.expect("it was measured");
+    p99.confidence = Some(Confidence { low: 1.0, high, level: 0.95, n_trials: 2 });
+    assert!(written(&Html, &run).contains("<span class=\"interval\">not known</span>"));
+}
+
+#[test]
+fn a_time_that_was_none_is_not_drawn() {
+    let mut run = sample::run();
+    let mut took = |ns: u64| {
+        for record in
+            run.tests.iter_mut().flat_map(|test| &mut test.trials).flat_map(|trial| trial.records.values_mut())
+        {
+            let mut histogram = Histogram::new();
+            histogram.record(ns);
+            record.distributions.insert("waiting_time_ns".to_owned(), histogram);
+        }
+        written(&Html, &run).matches("data-name=\"waiting time\"").count()
+    };
+    assert_eq!(took(0), 0, "a line at nothing would stretch the axis down to a nanosecond");
+    assert!(took(50_000) > 0);
 }
 
 #[test]

@@ -125,6 +125,15 @@ mod tests {
     }
 
     #[test]
+    fn two_trials_that_differ_a_thousandfold_have_an_interval_that_can_be_written() {
+        let merged = histogram_of((0..100).map(|n| if n < 50 { 84_000 } else { 84_000_000 }));
+        let summary = quantile_summary(&merged, &[84_000.0, 84_000_000.0], 0.99).unwrap();
+        let interval = summary.confidence.unwrap();
+        assert!(interval.low >= 0.0 && interval.high.is_finite(), "{interval:?}");
+        assert!(interval.high > 10.0 * summary.value, "too few trials to know the order of magnitude: {interval:?}");
+    }
+
+    #[test]
     fn one_trial_has_a_value_but_no_interval() {
         let summary = quantile_summary(&histogram_of(1..=1000), &[990.0], 0.99).unwrap();
         assert_eq!((summary.confidence, summary.n_samples), (None, 1000));

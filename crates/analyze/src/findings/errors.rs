@@ -53,7 +53,11 @@ impl Cause for Errors {
         vec![Finding {
             id: self.id().to_owned(),
             short: "errors".to_owned(),
-            title: format!("{} errors{of}, most often `{most}`", grouped(n_errors)),
+            title: if n_errors == 1 {
+                format!("1 error{of}: `{most}`")
+            } else {
+                format!("{} errors{of}, most often `{most}`", grouped(n_errors))
+            },
             severity,
             tests: vec![seen.test.name.clone()],
             evidence: causes.iter().map(|((host, cause), n)| counted(host, cause, *n)).collect(),

@@ -8,6 +8,7 @@ mod errors;
 mod flow_limited;
 mod gave_up;
 mod generator_limited;
+mod gone_early;
 mod incomplete;
 mod limit;
 mod line;
@@ -37,6 +38,8 @@ use crate::{
 };
 
 /// Something that may hold a test back or make its value say nothing.
+///
+/// The interface alone: the files beside this one implement it, one type per cause, and [`CAUSES`] lists them.
 pub trait Cause: Sync {
     /// Its stable name, the id of its findings.
     fn id(&self) -> &'static str;
@@ -62,6 +65,7 @@ pub const CAUSES: &[&dyn Cause] = &[
     &steal::Steal,
     &unsteady::NoSteadyState,
     &step_errors::StepErrors,
+    &gone_early::GoneEarly,
     &gave_up::GaveUp,
     &users_late::UsersLate,
     &step_time::StepTime,

@@ -202,7 +202,8 @@ impl Scripting {
         let errors: Vec<(String, u64)> = faults.errors().collect();
         let n_errors: u64 = errors.iter().map(|(_, n)| n).sum();
         if let Some((first, _)) = errors.iter().max_by_key(|(_, n)| n) {
-            let text = format!("the script failed {n_errors} times and went on; most often: {first}");
+            let times = if n_errors == 1 { "time" } else { "times" };
+            let text = format!("the script failed {n_errors} {times} and went on; most often: {first}");
             record.notes.push(Note { id: "script-errors".to_owned(), text });
         }
         record.errors.extend(errors);

@@ -9,6 +9,7 @@ use std::{
 };
 
 use fathom_engine::Error;
+use fathom_model::units::Bytes;
 use mlua::{Function, Lua, LuaString, Table, Value, WeakLua};
 
 use super::{
@@ -108,7 +109,8 @@ impl State {
             // What the callback held is garbage now, and the next one needs room.
             let _ = self.lua.gc_collect();
             let (path, most) = (&self.script.path, self.script.memory_max);
-            let message = format!("{path}: not enough memory: a state may have {most} bytes (option script-memory)");
+            let most = Bytes(u64::try_from(most).unwrap_or(u64::MAX));
+            let message = format!("{path}: not enough memory: a state may have {most} (option script-memory)");
             return Fault::new(message, callback, owner);
         }
         Fault::of(error, callback, owner)

@@ -393,7 +393,7 @@ mod tests {
         let place = Stage::new("local t = {} for i = 1, 1e9 do t[i] = {i} end");
         let said = place.refused(&place.settings().with("script-memory", "32MiB"));
         assert!(
-            said.starts_with("the script does not start: x.lua: not enough memory: a state may have 33554432 bytes"),
+            said.starts_with("the script does not start: x.lua: not enough memory: a state may have 32 MiB"),
             "{said}"
         );
         let (_place, _world, mut users) = users(

@@ -123,9 +123,21 @@ fn shape() -> Shape {
         .arg_required_else_help(true)
         .max_term_width(110)
         .disable_help_subcommand(true);
-    COMMANDS
+    with_commands(shape, COMMANDS)
+}
+
+/// Adds a table of commands, each with its own arguments.
+fn with_commands(shape: Shape, commands: &[Command]) -> Shape {
+    commands
         .iter()
         .fold(shape, |shape, command| shape.subcommand((command.shape)(Shape::new(command.name).about(command.about))))
+}
+
+/// Runs the command of a table that the command line named.
+fn dispatch(matches: &ArgMatches, commands: &[Command]) -> anyhow::Result<Exit> {
+    let (name, given) = matches.subcommand().expect("clap requires a command");
+    let command = commands.iter().find(|command| command.name == name).expect("clap knows the commands of the table");
+    (command.run)(given)
 }
 
 /// Reads the command line and runs the command.
@@ -138,9 +150,7 @@ pub(crate) fn run(words: Vec<String>) -> anyhow::Result<Exit> {
         }
         Err(error) => return Err(usage(&error).into()),
     };
-    let (name, given) = matches.subcommand().expect("clap requires a command");
-    let command = COMMANDS.iter().find(|command| command.name == name).expect("clap knows the commands of the table");
-    (command.run)(given)
+    dispatch(&matches, COMMANDS)
 }
 
 /// What clap found wrong, in the form of all our errors.

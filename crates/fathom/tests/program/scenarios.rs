@@ -14,7 +14,10 @@ use std::{
 
 use fathom_model::{Run, run::Completeness, steps::UsersRecord};
 
-use crate::stage::{Ending, Stage};
+use crate::{
+    stage::{Ending, Stage, until},
+    traces::processes,
+};
 
 /// A server that knows its users by their tokens.
 struct Shop {
@@ -269,4 +272,99 @@ fn data_whose_end_is_an_error_ends_the_run_incomplete_with_its_result() {
     let words = ["app", "run", "shop.scenario", &shop.url(), "--warmup", "0ms", "--rounds", "1", "--json"];
     let run = run_of(&stage.fathom(words).succeeded());
     assert_eq!((&run.completeness, users(&run).n_finished), (&Completeness::Complete, 10));
+}
+
+/// Users who each need a row, of which there are so many.
+fn stage_with_rows(n: usize, coming: &str) -> Stage {
+    let stage = Stage::new();
+    let scenario = format!("{coming}\n\nstep look\n  GET /new?${{rows.id}}\n  expect 200, 4xx\n\nthink 10ms\n");
+    fs::write(stage.path("rows.scenario"), scenario).unwrap();
+    let rows: Vec<String> = (0..n).map(|n| format!("{n}\n")).collect();
+    fs::write(stage.path("rows.csv"), format!("id\n{}", rows.concat())).unwrap();
+    stage
+}
+
+#[test]
+fn users_who_leave_during_the_warm_up_leave_no_result_but_a_way_to_one() {
+    let (stage, shop) = (stage_with_rows(3, "closed 2 for 1s\ndata rows from rows.csv unique"), Shop::open());
+    let shown = stage.fathom(["app", "run", "rows.scenario", &shop.url(), "--rounds", "1"]).code(1).stdout;
+    for words in ["had left before the warm-up was over", "--warmup 0s"] {
+        assert!(shown.contains(words), "{shown}");
+    }
+}
+
+#[test]
+fn what_is_no_scenario_is_told_from_one_with_mistakes() {
+    let stage = Stage::new();
+    fs::write(stage.path("x.lua"), "function request() return wrk.format() end").unwrap();
+    fs::write(stage.path("noise.scenario"), [0xff, 0xfe, 0, 1]).unwrap();
+    fs::create_dir(stage.path("folder.scenario")).unwrap();
+    for command in ["check", "format", "try"] {
+        stage
+            .fathom(["app", command, "x.lua"])
+            .refused(2, &["x.lua is a script for wrk", "fathom app run x.lua http://"]);
+    }
+    for command in ["check", "format", "try", "run"] {
+        stage
+            .fathom(["app", command, "noise.scenario"])
+            .refused(2, &["cannot read noise.scenario", "not text in UTF-8"]);
+        stage.fathom(["app", command, "folder.scenario"]).refused(2, &["cannot read folder.scenario", "directory"]);
+    }
+}
+
+#[test]
+fn what_cannot_be_imported_is_refused_with_its_reason() {
+    const BOMB: &str = r#"<?xml version="1.0"?><!DOCTYPE l [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><jmeterTestPlan>&b;</jmeterTestPlan>"#;
+    let cases: [(&str, &[u8], &str); 5] = [
+        (
+            "bomb.jmx",
+            BOMB.as_bytes(),
+            "it declares a document type, which may define entities: that is refused (line 1)",
+        ),
+        ("page.jmx", b"<html/>", "its outermost element is <html> (line 1)"),
+        ("other.har", b"{\"a\":1}", "missing field `log`"),
+        ("noise.har", &[0xff, 0xfe, 0, 1], "not UTF-8 text"),
+        ("nothing.jmx", b"", "neither a HAR file nor a test plan"),
+    ];
+    let stage = Stage::new();
+    for (name, text, said) in cases {
+        fs::write(stage.path(name), text).unwrap();
+        stage
+            .fathom(["app", "import", name, "-o", "out.scenario"])
+            .refused(2, &[&format!("cannot import {name}"), said]);
+    }
+    assert!(!stage.path("out.scenario").exists(), "nothing is written");
+}
+
+#[test]
+fn a_row_of_another_length_is_found_before_the_run() {
+    let (stage, shop) = (stage_with(SCENARIO), Shop::open());
+    fs::write(stage.path("accounts.csv"), "user,password\nann,1\nbob,2\ncid\n").unwrap();
+    let shown = stage.fathom(["app", "check", "shop.scenario"]).code(2).stdout;
+    assert!(shown.contains("line 4: 1 cells, where the head has 2"), "{shown}");
+    let ending = stage.fathom(["app", "run", "shop.scenario", &shop.url()]).code(2);
+    assert!(ending.stderr.contains("line 4: 1 cells") && ending.stdout.is_empty(), "{}", ending.stderr);
+    assert!(shop.seen().is_empty(), "{:?}", shop.seen());
+}
+
+#[test]
+fn trying_where_nobody_listens_says_why() {
+    let stage = stage_with(SCENARIO);
+    stage
+        .fathom(["app", "try", "shop.scenario", "http://127.0.0.1:9/"])
+        .refused(3, &["1 attempt, none taken", "Connection refused"]);
+    stage
+        .fathom(["app", "try", "shop.scenario", "http://192.0.2.1/"])
+        .refused(3, &["fathom app try shop.scenario http://192.0.2.1/ --allow 192.0.2.1"]);
+}
+
+#[test]
+fn users_end_with_the_program_that_sent_them() {
+    let stage = stage_with_rows(1, "closed 4 for 1m\ndata rows from rows.csv random");
+    let shop = Shop::open();
+    let run = stage.start(["app", "run", "rows.scenario", &shop.url()]);
+    until(|| (shop.n_connections.load(Relaxed) > 4).then_some(()));
+    run.handle().kill().unwrap();
+    drop(run);
+    until(|| processes(&stage).is_empty().then_some(()));
 }

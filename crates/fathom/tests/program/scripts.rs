@@ -176,7 +176,7 @@ fn a_script_that_takes_all_memory_is_stopped_at_its_bound() {
     let Some(ending) = run(&stage, text, &words) else { return };
     let run = ending.succeeded().run();
     let record = run.tests[0].trials[0].records.values().next().unwrap();
-    let said = "script: x.lua: not enough memory: a state may have 67108864 bytes (option script-memory) (request(), thread 1)";
+    let said = "script: x.lua: not enough memory: a state may have 64 MiB (option script-memory) (request(), thread 1)";
     assert!(record.errors.contains_key(said), "{:?}", record.errors);
 }
 

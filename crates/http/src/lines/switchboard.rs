@@ -220,7 +220,8 @@ impl<R: Reactor> Switchboard<R> {
         if self.n_missed < many || self.target.reached.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let what = format!("connect to {}: {} attempts, none taken", self.target.name, self.n_missed);
+        let plural = if self.n_missed == 1 { "" } else { "s" };
+        let what = format!("connect to {}: {} attempt{plural}, none taken", self.target.name, self.n_missed);
         let fault = faults.keys().next();
         let cause = match fault.map(|fault| fault.cause) {
             Some(Cause::Errno(errno)) => std::io::Error::from_raw_os_error(errno),

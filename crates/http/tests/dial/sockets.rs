@@ -166,13 +166,17 @@ fn a_proxy_passes_requests_on_and_makes_tunnels() {
     let (url, through) = (format!("https://{address}/x"), format!("http://me:pw@{proxy}"));
     let record = ask(&[("url", &url), ("proxy", &through), ("ca", &issuer.ca())]).unwrap();
     is_whole(&record);
-    assert_eq!(record.distributions[distribution::PROXY_TIME].count(), record.totals[count::CONNECTIONS]);
+    let n_connections = record.totals[count::CONNECTIONS];
+    assert_eq!(record.distributions[distribution::PROXY_TIME].count(), n_connections);
     assert!(seen.iter().take(20).all(|head| head.starts_with("GET /x HTTP/1.1\r\n")));
-    let tunnels: Vec<String> = asked.try_iter().collect();
-    assert!(
-        tunnels.len() == 2 && tunnels.iter().all(|head| head.starts_with(&format!("CONNECT {address} HTTP/1.1\r\n")))
-    );
+    // The first of two connections may have answered everything before the second one has its tunnel.
+    assert!((1..=2).contains(&n_connections), "{n_connections}");
+    let tunnels = asked.iter().take(usize::try_from(n_connections).unwrap()).collect::<Vec<_>>();
+    assert!(tunnels.iter().all(|head| head.starts_with(&format!("CONNECT {address} HTTP/1.1\r\n"))), "{tunnels:?}");
 
+    // A proxy of its own, since that second tunnel may be asked for only now.
+    let (proxy, asked) = self::proxy();
+    let through = format!("http://me:pw@{proxy}");
     is_whole(&ask(&[("url", "http://a.invalid/x"), ("proxy", &through)]).unwrap());
     assert!(
         asked.iter().take(20).all(|head| head.starts_with("GET http://a.invalid/x HTTP/1.1\r\nHost: a.invalid\r\n"))

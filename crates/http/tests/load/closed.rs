@@ -6,7 +6,10 @@ use std::{
     thread,
 };
 
-use crate::stage::{self, PHASES, over_both, read_request, role, server, server_of};
+use crate::{
+    common::{over_both, read_request},
+    stage::{self, PHASES, role, server, server_of},
+};
 use fathom_engine::{Error, TestKind};
 use fathom_http::{Closed, names};
 use fathom_model::{

@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
 
 mod closed;
+#[path = "../common/mod.rs"]
+mod common;
 mod ledger;
 mod misbehaviour;
 mod open;

@@ -6,7 +6,10 @@ use std::{
     thread,
 };
 
-use crate::stage::{self, PHASES, over_both, server, server_of};
+use crate::{
+    common::{over_both, read_request},
+    stage::{self, PHASES, server, server_of},
+};
 use fathom_engine::TestKind;
 use fathom_http::{Closed, Open, names};
 use fathom_model::{Phases, Record, names::count, units::Nanos};
@@ -117,7 +120,7 @@ fn a_refused_connect_after_a_good_one() {
         let dying = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             drop(listener);
-            stage::read_request(&mut stream).unwrap();
+            read_request(&mut stream).unwrap();
             stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").unwrap();
         });
         let phases = Phases { warmup_max_ns: Nanos::ZERO, measure_ns: Nanos::from_millis(300), ..PHASES };
@@ -150,7 +153,7 @@ fn an_end_of_one_direction_behind_the_answer() {
         stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nhello")?;
         stream.shutdown(std::net::Shutdown::Write)?;
         // It reads on until the client has closed.
-        while stage::read_request(stream).is_some() {}
+        while read_request(stream).is_some() {}
         Err(ErrorKind::Other.into())
     });
     let begin = clock::now();

@@ -1,15 +1,16 @@
 //! What the tests of the kinds share: roles, sessions, and servers that behave as they are told.
 
 use std::{
-    cell::Cell,
-    io::{Read, Write},
+    io::Write,
     net::{SocketAddr, TcpListener, TcpStream},
     thread,
 };
 
 use fathom_engine::{Error, Session, TestKind};
 use fathom_model::{Endpoints, Phases, Record, Role, Settings, Side, units::Nanos};
-use fathom_sys::{clock, reactor::uring};
+use fathom_sys::clock;
+
+use crate::common::{reactor, read_request};
 
 pub(crate) const PHASES: Phases = Phases {
     warmup_max_ns: Nanos::from_millis(40),
@@ -17,38 +18,8 @@ pub(crate) const PHASES: Phases = Phases {
     interval_ns: Nanos::from_millis(20),
 };
 
-thread_local! {
-    /// The reactor of the test that this thread runs.
-    static REACTOR: Cell<&'static str> = const { Cell::new("auto") };
-}
-
-/// Runs a test over a reactor; one that the kernel does not give is a skip that is heard of, and a failure in CI.
-#[expect(clippy::print_stderr, reason = "a skip has to be heard of")]
-pub(crate) fn over(reactor: &'static str, test: fn()) {
-    if let Some(error) = uring::is_allowed().err().filter(|_| reactor == "io_uring") {
-        assert!(std::env::var_os("CI").is_none(), "{error}: {}", error.source);
-        eprintln!("SKIPPED: {error}: {}", error.source);
-        return;
-    }
-    REACTOR.set(reactor);
-    test();
-}
-
-/// Makes tests of functions, each over both reactors.
-macro_rules! over_both {
-    ($($test:ident)*) => {
-        mod over_epoll {
-            $(#[test] fn $test() { crate::stage::over("epoll", super::$test) })*
-        }
-        mod over_io_uring {
-            $(#[test] fn $test() { crate::stage::over("io_uring", super::$test) })*
-        }
-    };
-}
-pub(crate) use over_both;
-
 pub(crate) fn role(kind: &dyn TestKind, side: Side, options: &[(&str, &str)]) -> Role {
-    let settings = Settings::default().with("reactor", REACTOR.get());
+    let settings = Settings::default().with("reactor", reactor());
     let settings = options.iter().fold(settings, |all, (name, value)| all.with(name, *value));
     Role {
         test: "requests".to_owned(),
@@ -116,15 +87,4 @@ pub(crate) fn server(answer: impl Fn(&mut TcpStream) -> std::io::Result<()> + Cl
 /// A server that always answers with the same bytes.
 pub(crate) fn server_of(text: &'static [u8]) -> SocketAddr {
     server(move |stream| stream.write_all(text))
-}
-
-/// Reads one request without a body, byte by byte: the next one may stand behind it.
-pub(crate) fn read_request(stream: &mut TcpStream) -> Option<Vec<u8>> {
-    let mut request = Vec::new();
-    let mut byte = [0];
-    while !request.ends_with(b"\r\n\r\n") {
-        stream.read_exact(&mut byte).ok()?;
-        request.push(byte[0]);
-    }
-    Some(request)
 }

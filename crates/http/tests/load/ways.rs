@@ -8,7 +8,10 @@ use std::{
     thread,
 };
 
-use crate::stage::{PHASES, long_enough, over_both, role, server_of};
+use crate::{
+    common::over_both,
+    stage::{PHASES, long_enough, role, server_of},
+};
 use fathom_engine::{Error, Session, TestKind};
 use fathom_http::{
     Closed, Open,

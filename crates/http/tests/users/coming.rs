@@ -12,7 +12,8 @@ use fathom_model::{
 
 use crate::{
     cast::{Act, Cast, Memories, Told, answers, get},
-    stage::{LONG, answering, crowd, ok, over_both, play, play_for, population, url},
+    common::over_both,
+    stage::{LONG, answering, crowd, ok, play, play_for, population, url},
 };
 
 over_both! {

@@ -22,7 +22,8 @@ use fathom_sys::clock;
 
 use crate::{
     cast::{Act, Cast, Plea, Told, answers, get},
-    stage::{LONG, answering, crowd, ok, over_both, play, play_for, population, read_request, server, target, url},
+    common::{over_both, read_request},
+    stage::{LONG, answering, crowd, ok, play, play_for, population, server, target, url},
 };
 
 over_both! {

@@ -12,7 +12,8 @@ use fathom_sys::clock;
 
 use crate::{
     cast::get,
-    stage::{LONG, answering, crowd, ok, over_both, population, target, url},
+    common::over_both,
+    stage::{LONG, answering, crowd, ok, population, target, url},
 };
 
 over_both! {

@@ -3,6 +3,8 @@
 
 mod cast;
 mod coming;
+#[path = "../common/mod.rs"]
+mod common;
 mod conversation;
 mod literal;
 mod misfortunes;

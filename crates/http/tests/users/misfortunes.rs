@@ -18,7 +18,8 @@ use fathom_sys::socket::SockRef;
 
 use crate::{
     cast::{Act, Memory, Plea, Told, answers, failures, get},
-    stage::{answering, crowd, ok, over_both, play, population, read_request, server, target, url},
+    common::{over_both, read_request},
+    stage::{answering, crowd, ok, play, population, server, target, url},
 };
 
 over_both! {

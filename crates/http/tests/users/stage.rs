@@ -1,8 +1,6 @@
 //! What the tests share: roles, sessions, and servers that behave as they are told.
 
 use std::{
-    cell::Cell,
-    io::Read,
     net::{SocketAddr, TcpListener, TcpStream},
     thread,
 };
@@ -10,47 +8,20 @@ use std::{
 use fathom_engine::{Error, Session};
 use fathom_http::users::{Coming, Crowd, OPTIONS, Seat};
 use fathom_model::{Endpoints, Phases, Record, Role, Settings, Side, units::Nanos};
-use fathom_sys::{clock, reactor::uring};
+use fathom_sys::clock;
 
-use crate::cast::{Act, Cast, Memories, Memory};
+use crate::{
+    cast::{Act, Cast, Memories, Memory},
+    common::{reactor, read_request},
+};
 
 /// Long enough for what ends by itself, however busy the machine is.
 pub(crate) const LONG: Phases =
     Phases { warmup_max_ns: Nanos::ZERO, measure_ns: Nanos::from_secs(20), interval_ns: Nanos::from_millis(20) };
 
-thread_local! {
-    /// The reactor of the test that this thread runs.
-    static REACTOR: Cell<&'static str> = const { Cell::new("auto") };
-}
-
-/// Runs a test over a reactor; one that the kernel does not give is a skip that is heard of, and a failure in CI.
-#[expect(clippy::print_stderr, reason = "a skip has to be heard of")]
-pub(crate) fn over(reactor: &'static str, test: fn()) {
-    if let Some(error) = uring::is_allowed().err().filter(|_| reactor == "io_uring") {
-        assert!(std::env::var_os("CI").is_none(), "{error}: {}", error.source);
-        eprintln!("SKIPPED: {error}: {}", error.source);
-        return;
-    }
-    REACTOR.set(reactor);
-    test();
-}
-
-/// Makes tests of functions, each over both reactors.
-macro_rules! over_both {
-    ($($test:ident)*) => {
-        mod over_epoll {
-            $(#[test] fn $test() { crate::stage::over("epoll", super::$test) })*
-        }
-        mod over_io_uring {
-            $(#[test] fn $test() { crate::stage::over("io_uring", super::$test) })*
-        }
-    };
-}
-pub(crate) use over_both;
-
 /// A crowd that asks these servers.
 pub(crate) fn crowd(urls: &str, options: &[(&str, &str)], coming: Coming) -> Crowd {
-    let settings = Settings::default().with("reactor", REACTOR.get()).with("url", urls);
+    let settings = Settings::default().with("reactor", reactor()).with("url", urls);
     let settings = options.iter().fold(settings, |all, (name, value)| all.with(name, *value));
     let role = Role {
         test: "users".to_owned(),
@@ -120,17 +91,6 @@ pub(crate) fn answering(
 
 pub(crate) fn url(address: SocketAddr) -> String {
     format!("http://{address}")
-}
-
-/// Reads one request without a body, byte by byte: the next one may stand behind it.
-pub(crate) fn read_request(stream: &mut TcpStream) -> Option<String> {
-    let mut request = Vec::new();
-    let mut byte = [0];
-    while !request.ends_with(b"\r\n\r\n") {
-        stream.read_exact(&mut byte).ok()?;
-        request.push(byte[0]);
-    }
-    Some(String::from_utf8(request).unwrap())
 }
 
 /// An answer with this body.

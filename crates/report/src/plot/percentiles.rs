@@ -22,6 +22,8 @@ const TOP: f64 = 12.0;
 const BOTTOM: f64 = 34.0;
 /// A quantile with fewer values above it is drawn dotted: it would be another one the next time.
 const ABOVE_MIN: u64 = 10;
+/// How many lines have a colour of their own: a request has five times, from its connect to its end.
+const N_COLOURS: usize = 5;
 /// How many points are drawn per power of ten of 1 / (1 − p).
 const POINTS_PER_DECADE: u32 = 12;
 
@@ -43,9 +45,10 @@ pub(crate) fn spoken(name: &str) -> String {
     name.trim_end_matches("_ns").replace('_', " ")
 }
 
-/// Draws every distribution of a test.
+/// Draws every distribution of a test that took time: a line at nothing would stretch the axis down to a nanosecond.
 pub(crate) fn percentiles(test: &TestRun) -> Plot {
-    let all = merged(test);
+    let mut all = merged(test);
+    all.retain(|_, histogram| histogram.max().is_some_and(|max| max > 0));
     let lowest = all.values().filter_map(Histogram::min).min().ok_or("No latency was recorded in this test.")?;
     let highest = all.values().filter_map(Histogram::max).max().unwrap_or(lowest);
     let n_most = all.values().map(Histogram::count).max().unwrap_or(1);
@@ -79,7 +82,7 @@ fn draw(all: &BTreeMap<&str, Histogram>, ticks: &[f64], x: &Scale, y: &Scale) ->
         @if all.len() > 1 {
             ul.legend {
                 @for (index, name) in all.keys().enumerate() {
-                    li { span class={ "key s" (index % 4 + 1) } {} (spoken(name)) }
+                    li { span class={ "key s" (index % N_COLOURS + 1) } {} (spoken(name)) }
                 }
             }
         }
@@ -92,8 +95,8 @@ fn line(name: &str, index: usize, histogram: &Histogram, (x, y): (&Scale, &Scale
     let place = |(inverse, ns): &(f64, f64)| (x.at(*inverse), y.at(*ns));
     let split = points.iter().rposition(|(inverse, _)| *inverse <= approximate(sure)).unwrap_or(0);
     html! {
-        path class={ "line unsure s" (index % 4 + 1) } d=(path(points.iter().skip(split).map(place))) data-name=(name) {}
-        path class={ "line s" (index % 4 + 1) } d=(path(points.iter().take(split + 1).map(place))) data-name=(name) {
+        path class={ "line unsure s" (index % N_COLOURS + 1) } d=(path(points.iter().skip(split).map(place))) data-name=(name) {}
+        path class={ "line s" (index % N_COLOURS + 1) } d=(path(points.iter().take(split + 1).map(place))) data-name=(name) {
             title { (name) ", " (grouped(histogram.count())) " samples" }
         }
     }

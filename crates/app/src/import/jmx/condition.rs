@@ -140,7 +140,7 @@ mod tests {
         for source in [
             "",
             "${JMeterThread.last_sample_ok}",
-            r#""${a}" == "b" && "${c}" == "d" || true"#,
+            r#""${a}" == "b" && "${c}" == "d" || ${n} < 10"#,
             "${__groovy(vars.get('a').toInteger() > 3)}",
             r#""${a}".contains("b")"#,
             "${__jexl3(${a} + 1 == 3)}",

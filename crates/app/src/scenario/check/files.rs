@@ -11,12 +11,13 @@ use super::{
     super::{
         diagnostic::Diagnostic,
         tree::{Content, Data, FieldValue, Name, Scenario},
+        walk::{Layout, Rows, RowsError},
     },
     Found, steps,
 };
 
-/// Larger files of JSON are not read to check them: it takes seconds.
-const JSON_MAX: u64 = 64 << 20;
+/// Larger files are not read whole to check them: it takes seconds.
+const WHOLE_MAX: u64 = 64 << 20;
 
 /// The first two rows of a file of values lie within this, or it is none.
 const FIRST_ROWS_MAX: u64 = 1 << 20;
@@ -83,7 +84,7 @@ fn columns_of(set: &Data, folder: &Path) -> Result<Option<BTreeSet<String>>, Box
     }
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
     if extension == "json" {
-        if metadata.len() > JSON_MAX {
+        if metadata.len() > WHOLE_MAX {
             return Ok(None);
         }
         let mut text = String::new();
@@ -108,6 +109,14 @@ fn columns_of(set: &Data, folder: &Path) -> Result<Option<BTreeSet<String>>, Box
     let n_values = first.map_err(|error| wrong(error.to_string()))?.len();
     if n_values != names.len() {
         return Err(wrong(format!("{} columns are named, its first row has {n_values} values", names.len())));
+    }
+    // Columns that the scenario itself names twice are told where it does.
+    let is_told = names.iter().collect::<BTreeSet<_>>().len() < set.columns.len();
+    if metadata.len() <= WHOLE_MAX && !is_told {
+        Rows::read(&path, &Layout::of(set)).map_err(|error| match error {
+            RowsError::Form { line, what, .. } => wrong(format!("line {line}: {what}")),
+            error => wrong(error.to_string()),
+        })?;
     }
     Ok(Some(names.into_iter().collect()))
 }

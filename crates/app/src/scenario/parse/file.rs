@@ -426,7 +426,14 @@ fn promise(cursor: &mut Cursor<'_>, node: &Node) -> Result<Promise, Fault> {
     let whole = cursor.words("what is promised")?;
     let wrong = |text: &str| Diagnostic::error(whole.span, format!("`{text}` promises nothing")).fix(USAGE).boxed();
     let mut promise = Promise { span: node.span, of: None, terms: Vec::new() };
-    for (idx, term) in whole.text.split(',').map(str::trim).enumerate() {
+    let mut begin = whole.span.start;
+    for (idx, part) in whole.text.split(',').enumerate() {
+        let term = part.trim();
+        let start = begin + (part.len() - part.trim_start().len());
+        begin += part.len() + 1;
+        // The text has one blank where the file may have several: then the whole line is meant.
+        let is_as_written = whole.text.len() == whole.span.end - whole.span.start;
+        let span = if is_as_written { (start..start + term.len()).into() } else { whole.span };
         let at = term.find(['<', '>', '≤', '≥']).ok_or_else(|| wrong(term))?;
         let value = term[at..].trim_start_matches(['<', '>', '≤', '≥', '=']);
         let relation = term[at..at + (term.len() - at - value.len())].trim();
@@ -448,7 +455,7 @@ fn promise(cursor: &mut Cursor<'_>, node: &Node) -> Result<Promise, Fault> {
             None => {}
         }
         let relation = relation.replace('≤', "<=").replace('≥', ">=");
-        promise.terms.push(Name { text: format!("{metric} {relation} {value}"), span: whole.span });
+        promise.terms.push(Name { text: format!("{metric} {relation} {value}"), span });
     }
     Ok(promise)
 }

@@ -80,7 +80,7 @@ pub struct Layout<'a> {
 
 impl<'a> Layout<'a> {
     /// What a scenario says of a data set.
-    pub(super) fn of(data: &'a Data) -> Self {
+    pub(in crate::scenario) fn of(data: &'a Data) -> Self {
         Self { columns: &data.columns, separator: data.separator }
     }
 }
@@ -98,7 +98,7 @@ impl Rows {
     ///
     /// # Errors
     /// Says what is wrong, and on which line.
-    pub(super) fn read(path: &Path, layout: &Layout<'_>) -> Result<Self, RowsError> {
+    pub(in crate::scenario) fn read(path: &Path, layout: &Layout<'_>) -> Result<Self, RowsError> {
         let bytes = std::fs::read(path).map_err(|cause| RowsError::File { path: path.to_owned(), cause })?;
         Self::parse(path, &bytes, layout)
     }

@@ -2,10 +2,10 @@
 
 use std::{
     io::{self, Write as _},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
-use clap::{Arg, ArgMatches, Command};
+use clap::{ArgMatches, Command};
 use fathom_analyze::{promise, steps};
 use fathom_app::scenario::{self, Diagnostic, Severity, tree::Scenario};
 
@@ -19,18 +19,12 @@ Files that a scenario names are looked for in its folder. The exit code is 2 whe
 only warnings.";
 
 pub(super) fn shape(command: Command) -> Command {
-    let files = Arg::new("file")
-        .value_name("FILE")
-        .required(true)
-        .num_args(1..)
-        .value_parser(clap::value_parser!(PathBuf))
-        .help("scenarios; - is standard input");
-    command.arg(files).after_help(NOTES)
+    command.arg(super::files("scenarios; - is standard input")).after_help(NOTES)
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let mut exit = Exit::Pass;
-    for path in matches.get_many::<PathBuf>("file").into_iter().flatten() {
+    for path in super::given_files(matches) {
         let text = super::read(path)?;
         let found = match scenario::parse(&text) {
             Ok(parsed) => {

@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{self, Write as _},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -20,19 +20,13 @@ Examples:
 A file with errors is left as it is; the exit code is 2 then.";
 
 pub(super) fn shape(command: Command) -> Command {
-    let files = Arg::new("file")
-        .value_name("FILE")
-        .required(true)
-        .num_args(1..)
-        .value_parser(clap::value_parser!(PathBuf))
-        .help("scenarios; - is standard input, written to standard output");
     let check = Arg::new("check").long("check").action(ArgAction::SetTrue).help("write nothing; say what would change");
-    command.arg(files).arg(check).after_help(NOTES)
+    command.arg(super::files("scenarios; - is standard input, written to standard output")).arg(check).after_help(NOTES)
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let (mut n_unlike, mut n_wrong) = (0, 0);
-    for path in matches.get_many::<PathBuf>("file").into_iter().flatten() {
+    for path in super::given_files(matches) {
         let text = super::read(path)?;
         let formatted = match scenario::format(&text) {
             Ok(formatted) => formatted,

@@ -10,21 +10,13 @@ mod r#try;
 use std::{
     fs::File,
     io::{self, Read},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
-use clap::{ArgMatches, Command as Shape};
+use clap::{Arg, ArgMatches, Command as Shape};
 
+use super::Command;
 use crate::exit::{Exit, Screen};
-
-/// What can be done with a script.
-struct Command {
-    name: &'static str,
-    about: &'static str,
-    /// Adds arguments and examples.
-    shape: fn(Shape) -> Shape,
-    run: fn(&ArgMatches) -> anyhow::Result<Exit>,
-}
 
 /// In the order in which one comes to need them.
 const COMMANDS: &[Command] = &[
@@ -56,16 +48,26 @@ const COMMANDS: &[Command] = &[
 ];
 
 pub(super) fn shape(shape: Shape) -> Shape {
-    let shape = shape.subcommand_required(true).arg_required_else_help(true);
-    COMMANDS
-        .iter()
-        .fold(shape, |shape, command| shape.subcommand((command.shape)(Shape::new(command.name).about(command.about))))
+    super::with_commands(shape.subcommand_required(true).arg_required_else_help(true), COMMANDS)
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
-    let (name, given) = matches.subcommand().expect("clap requires a subcommand");
-    let command = COMMANDS.iter().find(|command| command.name == name).expect("clap knows the commands of the table");
-    (command.run)(given)
+    super::dispatch(matches, COMMANDS)
+}
+
+/// The scenarios that a command goes through one after another.
+fn files(help: &'static str) -> Arg {
+    Arg::new("file")
+        .value_name("FILE")
+        .required(true)
+        .num_args(1..)
+        .value_parser(clap::value_parser!(PathBuf))
+        .help(help)
+}
+
+/// The same as the command line named them.
+fn given_files(matches: &ArgMatches) -> impl Iterator<Item = &PathBuf> {
+    matches.get_many::<PathBuf>("file").into_iter().flatten()
 }
 
 /// Reads a file of text, or standard input for `-`; no more of it than tells that it is too long for a scenario.
@@ -78,7 +80,17 @@ fn read(path: &Path) -> Result<String, Screen> {
         source.take(LENGTH_MAX).read_to_string(&mut text)?;
         Ok(text)
     };
+    let shown = path.display();
+    if path.extension().is_some_and(|extension| extension == "lua") {
+        return Err(Screen::new(Exit::Usage, format!("{shown} is a script for wrk, and this command reads scenarios"))
+            .line("use", format!("fathom app run {shown} http://127.0.0.1:8080/")));
+    }
     read().map_err(|error| {
-        Screen::new(Exit::Usage, format!("cannot read {}", path.display())).line("why", error.to_string())
+        let screen = Screen::new(Exit::Usage, format!("cannot read {shown}"));
+        if error.kind() == io::ErrorKind::InvalidData {
+            let screen = screen.line("why", "it is not text in UTF-8, as scenarios are");
+            return screen.line("see", format!("file {shown}"));
+        }
+        screen.line("why", error.to_string())
     })
 }

@@ -61,7 +61,8 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let file = matches.get_one::<String>("file").expect("clap requires the file");
     let Prepared { settings, .. } = prepare(matches, file)?;
     let allowed = Allowed::gather(matches.get_many::<String>("allow").into_iter().flatten())?;
-    check_targets(&settings, &allowed, file)?;
+    let url = matches.get_one::<String>("url").map(|url| format!(" {url}")).unwrap_or_default();
+    check_targets(&settings, &allowed, &format!("fathom app try {file}{url}"))?;
     let phases = Phases { warmup_max_ns: Nanos::ZERO, measure_ns: PATIENCE, interval_ns: INTERVAL };
     let role = Role {
         test: "try".to_owned(),
@@ -78,6 +79,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let session = Session::new(fathom_sys::clock::now(), phases);
     let exchanges = walk::rehearse(&role, &session).map_err(|error| {
         let screen = Screen::new(Exit::Preflight, error.to_string());
+        let screen = std::error::Error::source(&error).into_iter().fold(screen, Screen::because);
         error.hint().into_iter().fold(screen, |screen, hint| screen.line("use", hint))
     })?;
     let is_secret = !matches.get_flag("secrets");
@@ -87,22 +89,25 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     }
     let n_failed = exchanges.iter().filter(|exchange| exchange.is_failed()).count();
     let n = exchanges.len();
+    let requests = if n == 1 { "request" } else { "requests" };
     let summary = match (n, n_failed) {
         (0, _) => "nothing was asked".to_owned(),
-        (_, 0) => format!("{n} requests, everything as expected"),
-        _ => format!("{n} requests, {n_failed} of them failed"),
+        (_, 0) => format!("{n} {requests}, everything as expected"),
+        _ => format!("{n} {requests}, {n_failed} of them failed"),
     };
     writeln!(out, "{summary}")?;
     Ok(if n_failed == 0 && n > 0 { Exit::Pass } else { Exit::Failed })
 }
 
 /// Refuses targets that are neither on this machine nor allowed.
-fn check_targets(settings: &Settings, allowed: &Allowed, file: &str) -> Result<(), Screen> {
+///
+/// `command` is what was typed, to be repeated with what allows them.
+fn check_targets(settings: &Settings, allowed: &Allowed, command: &str) -> Result<(), Screen> {
     let names =
         fathom_http::dial::destinations(settings).map_err(|error| Screen::new(Exit::Usage, error.to_string()))?;
     for name in names {
         for address in target::resolve(&name.host)? {
-            allowed.check(address, &name.host, &format!("fathom app try {file}"))?;
+            allowed.check(address, &name.host, command)?;
         }
     }
     Ok(())

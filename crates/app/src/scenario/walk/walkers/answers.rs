@@ -169,7 +169,8 @@ impl Walkers {
                 Ok(()) => trace.took(name, &value),
                 Err(because) => {
                     because.tell(&take.cause, &mut why);
-                    trace.said(&format!("take {name}"), Some(&why));
+                    let what = format!("take {name}");
+                    trace.said(&what, Some(why.trim_start_matches(&what).trim_start_matches(": ")));
                 }
             }
         }

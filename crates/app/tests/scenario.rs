@@ -122,13 +122,10 @@ user b 50%
 ";
     assert_eq!(scenario::format(text).unwrap(), text);
     // However deep blocks were indented, a comment keeps its place among them.
-    let wide: String = text
-        .lines()
-        .map(|line| {
-            let indent = line.len() - line.trim_start().len();
-            format!("{}{}\n", " ".repeat(2 * indent), line.trim_start())
-        })
-        .collect();
+    let wide: String = text.lines().fold(String::new(), |all, line| {
+        let indent = line.len() - line.trim_start().len();
+        all + &" ".repeat(indent) + line + "\n"
+    });
     assert_eq!(scenario::format(&wide).unwrap(), text);
     // What is deeper than a line belongs to it, by however much.
     let between = "user a\n    step one\n        GET /\n      # of the step\n  # of the user\n";

@@ -40,7 +40,7 @@ impl Request {
         {
             let boundary = boundary.split(';').next().unwrap_or_default();
             self.body = self.body.replace(boundary, "BOUNDARY");
-            *value = media.to_owned();
+            media.clone_into(value);
         }
         self.line = upper_hex(&self.line);
         self.body = upper_hex(&self.body);

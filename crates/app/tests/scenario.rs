@@ -93,6 +93,47 @@ fn whatever_can_be_said_is_written_in_one_way() {
 
 /// Texts half as long as a scenario may be, each made of one piece again and again.
 #[test]
+fn a_comment_stays_with_what_it_precedes_or_with_the_block_that_it_ends() {
+    let text = "\
+# of the file
+user a 50%
+  # of the first step
+  step one
+    # of the request
+    GET /
+    form
+      a = b
+      # at the end of the form
+    # at the end of the step
+  # at the end of the transaction's neighbours
+  transaction t
+    step two
+      GET /
+    # at the end of the transaction
+  # at the end of the user
+
+# of the second user
+user b 50%
+  step three
+    GET /
+    # at the end of the last step
+  # at the end of the last user
+# at the end of the file
+";
+    assert_eq!(scenario::format(text).unwrap(), text);
+    // However deep blocks were indented, a comment keeps its place among them.
+    let wide: String = text.lines().fold(String::new(), |all, line| {
+        let indent = line.len() - line.trim_start().len();
+        all + &" ".repeat(indent) + line + "\n"
+    });
+    assert_eq!(scenario::format(&wide).unwrap(), text);
+    // What is deeper than a line belongs to it, by however much.
+    let between = "user a\n    step one\n        GET /\n      # of the step\n  # of the user\n";
+    let formatted = "user a\n  step one\n    GET /\n    # of the step\n  # of the user\n";
+    assert_eq!(scenario::format(between).unwrap(), formatted);
+}
+
+#[test]
 fn the_longest_texts_are_read_in_time_that_grows_with_their_length_only() {
     const LENGTH: usize = 1 << 19;
     let head = "base http://a.test\nstep home\n  GET /\n";

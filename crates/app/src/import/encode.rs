@@ -1,7 +1,7 @@
 //! The encodings that readers need: of URLs and of names and passwords.
 
 use data_encoding::BASE64;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use super::story::{Piece, Text};
 
@@ -16,6 +16,14 @@ pub(super) fn percent(text: Text) -> Text {
 /// Encodes as forms do: a blank becomes a plus.
 pub(super) fn form(text: Text) -> Text {
     encoded(text, |literal| utf8_percent_encode(literal, RESERVED_IN_FORMS).to_string().replace(' ', "+"))
+}
+
+/// Takes the encoding of forms off, as far as it is there; what is filled in stands as it is.
+pub(super) fn unform(text: Text) -> Text {
+    text.map_literals(|literal| {
+        let plain = literal.replace('+', " ");
+        percent_decode_str(&plain).decode_utf8().map_or_else(|_| literal.to_owned(), Into::into)
+    })
 }
 
 fn encoded(text: Text, change: impl Fn(&str) -> String) -> Text {

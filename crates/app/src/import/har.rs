@@ -166,7 +166,7 @@ pub fn read(text: &str, assets: Assets) -> Result<Story, Error> {
     if reader.steps.is_empty() {
         return Err(Error::Empty(Format::Har));
     }
-    let cookies = if reader.jar.is_empty() { Cookies::Ignored } else { Cookies::KeptForARound };
+    let cookies = if reader.jar.is_empty() { Cookies::Ignored } else { Cookies::Kept };
     let mut acts = transactions(reader.steps, &archive.log.pages);
     acts.extend(reader.left.into_iter().map(Act::Left));
     story.kinds.push(UserKind { name: "recorded".to_owned(), cookies, acts, ..UserKind::default() });

@@ -51,28 +51,14 @@ pub struct UserKind {
     pub n_rounds: Option<u64>,
     /// How long it takes at least from one round to the next.
     pub pace: Option<Nanos>,
-    /// When these users are there.
-    pub when: When,
     /// What an error does; nothing where that is not told.
     pub on_error: Option<OnError>,
-    /// Whether cookies are kept from one round to the next.
+    /// Whether cookies go back to where they came from.
     pub cookies: Cookies,
     /// Whether the certificate of a server is looked at.
     pub insecure: bool,
     /// What they do.
     pub acts: Vec<Act>,
-}
-
-/// The part of a run in which users are there.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum When {
-    /// All the time.
-    #[default]
-    Throughout,
-    /// Before the others.
-    Before,
-    /// After the others.
-    After,
 }
 
 /// What a user does after an error.
@@ -87,7 +73,7 @@ pub enum OnError {
     Leave,
 }
 
-/// How long a user remembers cookies.
+/// Whether a user remembers cookies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Cookies {
     /// Not at all.
@@ -95,8 +81,6 @@ pub enum Cookies {
     Ignored,
     /// Until it leaves.
     Kept,
-    /// Until it begins again.
-    KeptForARound,
 }
 
 /// One thing that a user does.
@@ -482,7 +466,7 @@ pub enum Piece {
     Round,
     /// So many letters and digits by chance.
     Characters(u16),
-    /// Another piece, percent-encoded.
+    /// Another piece, percent-encoded as forms are.
     UrlEncoded(Box<Piece>),
     /// The number of the user, counted from 1.
     UserNumber,
@@ -553,6 +537,71 @@ impl From<&str> for Text {
     }
 }
 
+impl Story {
+    /// Gives each act of all users to `visit`, and then those within it.
+    pub fn each_act<'a>(&'a self, visit: &mut dyn FnMut(&'a Act)) {
+        self.kinds.iter().for_each(|kind| each(&kind.acts, visit));
+    }
+
+    /// All requests of all users.
+    #[must_use]
+    pub fn requests(&self) -> Vec<&Request> {
+        let mut all = Vec::new();
+        self.each_act(&mut |act| {
+            if let Act::Request(request) = act {
+                all.push(&**request);
+            }
+        });
+        all
+    }
+
+    /// The text with the values of variables that never change, if nothing else is filled in.
+    #[must_use]
+    pub fn fixed(&self, text: &Text) -> Option<String> {
+        // A variable may be made of others, but not of itself.
+        const DEPTH_MAX: usize = 10;
+        // Variables that are made of each other many times over could fill the memory; no host and no name of a file is longer.
+        const LEN_MAX: usize = 1 << 16;
+        self.fixed_within(text, (DEPTH_MAX, &mut { LEN_MAX }))
+    }
+
+    fn fixed_within(&self, text: &Text, (depth, left): (usize, &mut usize)) -> Option<String> {
+        let mut all = String::new();
+        for piece in &text.0 {
+            match piece {
+                Piece::Literal(literal) => {
+                    *left = left.checked_sub(literal.len())?;
+                    all.push_str(literal);
+                }
+                Piece::Variable(name) => {
+                    // One that is empty takes time, too.
+                    *left = left.checked_sub(1)?;
+                    let (_, value) = self.variables.iter().rev().find(|(known, _)| known == name)?;
+                    all.push_str(&self.fixed_within(value, (depth.checked_sub(1)?, &mut *left))?);
+                }
+                _ => return None,
+            }
+        }
+        Some(all)
+    }
+}
+
+fn each<'a>(acts: &'a [Act], visit: &mut dyn FnMut(&'a Act)) {
+    for act in acts {
+        visit(act);
+        match act {
+            Act::Transaction { acts, .. }
+            | Act::Repeat { acts, .. }
+            | Act::If { acts, .. }
+            | Act::While { acts, .. }
+            | Act::Once(acts)
+            | Act::Share { acts, .. } => each(acts, visit),
+            Act::OneOf(branches) => branches.iter().for_each(|acts| each(acts, visit)),
+            Act::Request(_) | Act::Think(_) | Act::Meet(_) | Act::Set { .. } | Act::Left(_) => {}
+        }
+    }
+}
+
 /// For people who read a note: places that are filled in are shown by their names.
 impl fmt::Display for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -584,9 +633,7 @@ impl Request {
     pub fn header(&self, name: &str) -> Option<&Text> {
         self.headers.iter().find(|(given, _)| given.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
-}
 
-impl Request {
     /// All texts of it in which something can be filled in.
     fn texts(&self) -> Vec<&Text> {
         let mut texts = vec![&self.url];

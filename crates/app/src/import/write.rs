@@ -14,7 +14,7 @@ use fathom_model::units::Nanos;
 use self::names::Names;
 use super::{
     Error,
-    story::{Act, Cookies, DataSet, FirstRow, Note, Policy, Redirects, Request, Story, Text, UserKind, When},
+    story::{Cookies, DataSet, FirstRow, Note, Policy, Redirects, Request, Story, Text, UserKind},
 };
 use crate::scenario;
 
@@ -164,7 +164,7 @@ impl<'a> Writer<'a> {
 
     /// How users come: all groups together, as far as they come alike.
     fn coming(&mut self) {
-        let kinds: Vec<&UserKind> = self.story.kinds.iter().filter(|kind| kind.when == When::Throughout).collect();
+        let kinds = &self.story.kinds;
         if kinds.iter().all(|kind| kind.n_users.is_none() && kind.n_rounds.is_none() && kind.duration.is_none()) {
             self.comment("One user, once: raise it, or let users come by themselves with `open 10/s for 1m`.");
             self.line("closed 1 repeat 1");
@@ -172,11 +172,12 @@ impl<'a> Writer<'a> {
         }
         let n_users = kinds.iter().fold(0_u64, |sum, kind| sum.saturating_add(kind.n_users.unwrap_or(1)));
         let mut line = format!("closed {}", n_users.max(1));
-        let longest = |of: fn(&UserKind) -> Option<Nanos>| kinds.iter().filter_map(|kind| of(kind)).max();
-        if let Some(ramp) = longest(|kind| kind.ramp) {
+        let longest = |of: fn(&UserKind) -> Option<Nanos>| kinds.iter().filter_map(of).max();
+        let (ramp, duration) = (longest(|kind| kind.ramp), longest(|kind| kind.duration));
+        if let Some(ramp) = ramp {
             let _ = write!(line, " ramp {}", ramp.exact());
         }
-        if let Some(duration) = longest(|kind| kind.duration) {
+        if let Some(duration) = duration {
             let _ = write!(line, " for {}", duration.exact());
         }
         let rounds = kinds.iter().map(|kind| kind.n_rounds).max().flatten();
@@ -192,10 +193,10 @@ impl<'a> Writer<'a> {
             if kind.n_rounds.is_some_and(|own| Some(own) != rounds) {
                 self.note(&place, "its users do not go through as often as those of the other groups");
             }
-            if kind.duration.is_some() && kind.duration != longest_of(self.story, |kind| kind.duration) {
+            if kind.duration.is_some() && kind.duration != duration {
                 self.note(&place, "its users stay as long as those of the other groups");
             }
-            if kind.ramp != longest_of(self.story, |kind| kind.ramp) {
+            if kind.ramp != ramp {
                 self.note(&place, "its users come over the same time as those of the other groups");
             }
         }
@@ -231,27 +232,17 @@ impl<'a> Writer<'a> {
 
     fn kinds(&mut self) {
         let story = self.story;
-        let n_all = story.kinds.iter().filter(|kind| kind.when == When::Throughout).count();
-        let sum = story.kinds.iter().filter(|kind| kind.when == When::Throughout);
-        let sum = sum.fold(0_u64, |sum, kind| sum.saturating_add(kind.n_users.unwrap_or(1)));
+        let n_all = story.kinds.len();
+        let sum = story.kinds.iter().fold(0_u64, |sum, kind| sum.saturating_add(kind.n_users.unwrap_or(1)));
         let one_way = common(story.kinds.iter().map(|kind| kind.on_error)).is_some();
-        let (parts, users): (Vec<_>, Vec<_>) = story.kinds.iter().partition(|kind| kind.when != When::Throughout);
-        for kind in parts {
-            self.blank();
-            let when = if kind.when == When::Before { "before" } else { "after" };
-            self.note(&kind.name, format!("what is done once {when} all users is only this part: no user does it"));
-            let name = self.names.fresh_part(&kind.name);
-            self.line(&format!("part {name}"));
-            self.inside(&kind.acts);
-        }
-        for kind in users {
+        for kind in &story.kinds {
             self.blank();
             self.n_users = kind.n_users.unwrap_or(1);
             if self.n_users == 0 {
                 self.note(&kind.name, "a group of no users is left out");
                 continue;
             }
-            let is_alone = n_all == 1 && kind.pace.is_none() && one_way && story.kinds.len() == 1;
+            let is_alone = n_all == 1 && kind.pace.is_none() && one_way;
             if is_alone && kind.n_users.is_none() {
                 self.acts(&kind.acts);
                 continue;
@@ -272,10 +263,6 @@ impl<'a> Writer<'a> {
             self.depth -= 1;
         }
     }
-}
-
-fn longest_of(story: &Story, of: fn(&UserKind) -> Option<Nanos>) -> Option<Nanos> {
-    story.kinds.iter().filter(|kind| kind.when == When::Throughout).filter_map(of).max()
 }
 
 fn data_line(set: &DataSet, name: &str) -> String {
@@ -326,31 +313,6 @@ fn common_headers(requests: &[&Request]) -> Vec<(String, Text)> {
             && rest.iter().all(|request| is_single(request, name) && request.header(name) == Some(value))
     };
     first.headers.iter().filter(is_common).cloned().collect()
-}
-
-impl Story {
-    /// All requests of all users.
-    fn requests(&self) -> Vec<&Request> {
-        let mut all = Vec::new();
-        self.kinds.iter().for_each(|kind| collect(&kind.acts, &mut all));
-        all
-    }
-}
-
-fn collect<'a>(acts: &'a [Act], all: &mut Vec<&'a Request>) {
-    for act in acts {
-        match act {
-            Act::Request(request) => all.push(request),
-            Act::Transaction { acts, .. }
-            | Act::Repeat { acts, .. }
-            | Act::If { acts, .. }
-            | Act::While { acts, .. }
-            | Act::Once(acts)
-            | Act::Share { acts, .. } => collect(acts, all),
-            Act::OneOf(branches) => branches.iter().for_each(|acts| collect(acts, all)),
-            Act::Think(_) | Act::Meet(_) | Act::Set { .. } | Act::Left(_) => {}
-        }
-    }
 }
 
 #[cfg(test)]

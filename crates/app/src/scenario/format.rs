@@ -4,9 +4,9 @@ use super::{
     diagnostic::Diagnostic,
     parse::{COMPARISONS, parse},
     tree::{
-        Arrivals, Arriving, Claim, Condition, Content, Data, DataEnd, Expect, Expected, Field, FieldValue, Header, If,
-        Model, OnFailure, Pace, Pick, Place, Policy, Promise, Redirects, Scenario, Section, Statement, Statuses, Step,
-        Subject, Take, TakeSource, Test, User, Wait, Way, Written,
+        Arrivals, Arriving, Claim, Comment, Condition, Content, Data, DataEnd, Expect, Expected, Field, FieldValue,
+        Header, If, Model, OnFailure, Pace, Pick, Place, Policy, Promise, Redirects, Scenario, Section, Statement,
+        Statuses, Step, Subject, Take, TakeSource, Test, User, Wait, Way, Written,
     },
     write,
 };
@@ -65,32 +65,43 @@ impl Lines {
             let is_own = text[line_start..comment.span.start].trim().is_empty();
             if is_own { own.push(comment) } else { behind.push(comment) }
         }
-        let written = |text: &str| match text {
-            "" => "#".to_owned(),
-            text if text.starts_with('!') => format!("#{text}"),
-            text => format!("# {text}"),
-        };
         for comment in behind {
             let idx = self.all.partition_point(|line| line.start <= comment.span.start);
             if let Some(line) = idx.checked_sub(1).and_then(|idx| self.all.get_mut(idx)) {
                 line.text = format!("{}  {}", line.text, written(&comment.text));
             }
         }
-        let mut comments = Vec::new();
-        for comment in own {
-            let start = comment.span.start;
-            let next = self.all.partition_point(|line| line.start <= start);
-            let (depth, column_of_next) =
-                self.all.get(next).map_or((0, 0), |next| (next.depth, column(text, next.start)));
-            let before = next.checked_sub(1).map_or(0, |idx| self.all[idx].depth);
-            let depth = if column(text, start) > column_of_next { depth.max(before) } else { depth };
-            let text = written(&comment.text);
-            comments.push(Line { start, depth, text, raw: Vec::new(), is_comment: true, is_apart: false });
-        }
+        own.sort_by_key(|comment| comment.span.start);
+        let comments = self.own_lines(&own, text);
         self.all.extend(comments);
         self.all.sort_by_key(|line| line.start);
         self.set_apart(text);
         self.text()
+    }
+
+    /// Comments on lines of their own: each as deep as what it precedes, or as the block at whose end it stands.
+    fn own_lines(&self, comments: &[&Comment], text: &str) -> Vec<Line> {
+        let (mut lines, mut next) = (Vec::new(), 0);
+        // The last line of each block that is not closed yet: its depth and its column.
+        let mut open: Vec<(usize, usize)> = Vec::new();
+        for comment in comments {
+            let start = comment.span.start;
+            while let Some(line) = self.all.get(next).filter(|line| line.start <= start) {
+                open.retain(|(depth, _)| *depth < line.depth);
+                open.push((line.depth, column(text, line.start)));
+                next += 1;
+            }
+            let own = column(text, start);
+            let (depth, column_of_next) =
+                self.all.get(next).map_or((0, 0), |next| (next.depth, column(text, next.start)));
+            // What is indented deeper than a line belongs to it; the last line itself has no block, or what follows is in it.
+            let above = open.iter().rev().find(|(_, column)| *column < own).map_or(0, |(depth, _)| depth + 1);
+            let ended = above.min(open.last().map_or(0, |(depth, _)| *depth));
+            let depth = if own > column_of_next { depth.max(ended) } else { depth };
+            let text = written(&comment.text);
+            lines.push(Line { start, depth, text, raw: Vec::new(), is_comment: true, is_apart: false });
+        }
+        lines
     }
 
     /// Keeps one empty line where there were some, and puts one before each user and each part.
@@ -130,6 +141,14 @@ impl Lines {
             }
         }
         text
+    }
+}
+
+fn written(comment: &str) -> String {
+    match comment {
+        "" => "#".to_owned(),
+        text if text.starts_with('!') => format!("#{text}"),
+        text => format!("# {text}"),
     }
 }
 

@@ -838,6 +838,8 @@ pub enum Clock {
 pub enum Filter {
     /// Percent-encoded, all but letters, digits and `-._~`.
     Url,
+    /// Percent-encoded as in `application/x-www-form-urlencoded`: all but letters, digits and `*-._`, and a blank is a plus.
+    Form,
     /// As it stands within the quotes of a JSON string.
     Json,
     /// Base64 with padding (RFC 4648 section 4).

@@ -37,9 +37,14 @@ pub(super) fn headers<'a>(reader: &mut Reader, element: &'a Element, scope: &mut
     Ok(Vec::new())
 }
 
+/// What a user who begins again has already.
+pub(super) const KEPT_COOKIES: &str = "cookies are kept from one round to the next, where JMeter begins without any";
+
 pub(super) fn cookies<'a>(reader: &mut Reader, element: &'a Element, _: &mut Scope<'a>) -> Done {
-    let clears = element.is_on("CookieManager.clearEachIteration");
-    reader.cookies = if clears { Cookies::KeptForARound } else { Cookies::Kept };
+    reader.cookies = Cookies::Kept;
+    if element.is_on("CookieManager.clearEachIteration") {
+        reader.remarks.0.push(KEPT_COOKIES.to_owned());
+    }
     for cookie in element.properties.members("CookieManager.cookies") {
         reader.remarks.0.push(format!("the cookie {} that users begin with is left out", cookie.name));
     }
@@ -70,7 +75,7 @@ pub(super) fn variables<'a>(_: &mut Reader, _: &'a Element, _: &mut Scope<'a>) -
 
 pub(super) fn data<'a>(reader: &mut Reader, element: &'a Element, _: &mut Scope<'a>) -> Done {
     let file = reader.text(element.text("filename").unwrap_or_default());
-    let file = reader.fixed(&file).filter(|file| !file.is_empty()).ok_or("the name of its file is not fixed")?;
+    let file = reader.story.fixed(&file).filter(|file| !file.is_empty()).ok_or("the name of its file is not fixed")?;
     let columns = element
         .text("variableNames")
         .map(|names| names.split(',').map(|name| name.trim().trim_matches('"').to_owned()).collect::<Vec<_>>());
@@ -148,7 +153,7 @@ pub(super) fn random<'a>(reader: &mut Reader, element: &'a Element, _: &mut Scop
 fn times(reader: &mut Reader, element: &Element) -> Result<(Nanos, Nanos), String> {
     let mut time = |property| {
         let told = reader.text(element.text(property).unwrap_or("0"));
-        let told = reader.fixed(&told).and_then(|told| millis(&told));
+        let told = reader.story.fixed(&told).and_then(|told| millis(&told));
         told.ok_or_else(|| format!("its {} is not a time", property.trim_start_matches("ConstantTimer.")))
     };
     Ok((time("ConstantTimer.delay")?, time("RandomTimer.range")?))
@@ -182,7 +187,8 @@ pub(super) fn poisson<'a>(reader: &mut Reader, element: &'a Element, scope: &mut
 
 pub(super) fn constant_throughput<'a>(reader: &mut Reader, element: &'a Element, _: &mut Scope<'a>) -> Done {
     let told = reader.text(element.text("throughput").unwrap_or_default());
-    let per_minute = reader.fixed(&told).and_then(|told| told.trim().parse::<f64>().ok()).filter(|rate| *rate > 0.0);
+    let per_minute =
+        reader.story.fixed(&told).and_then(|told| told.trim().parse::<f64>().ok()).filter(|rate| *rate > 0.0);
     let per_minute = per_minute.ok_or("its rate is not a number")?;
     let is_shared = element.text("calcMode").unwrap_or("0") != "0";
     reader.throttle(Throughput { per_minute, is_shared })
@@ -191,7 +197,7 @@ pub(super) fn constant_throughput<'a>(reader: &mut Reader, element: &'a Element,
 pub(super) fn precise_throughput<'a>(reader: &mut Reader, element: &'a Element, _: &mut Scope<'a>) -> Done {
     let mut number = |property| {
         let told = reader.text(element.text(property).unwrap_or_default());
-        reader.fixed(&told).and_then(|told| told.trim().parse::<f64>().ok()).filter(|number| *number > 0.0)
+        reader.story.fixed(&told).and_then(|told| told.trim().parse::<f64>().ok()).filter(|number| *number > 0.0)
     };
     let rate = number("throughput").zip(number("throughputPeriod")).ok_or("its rate is not a number")?;
     let done = reader.throttle(Throughput { per_minute: rate.0 * 60.0 / rate.1, is_shared: true })?;

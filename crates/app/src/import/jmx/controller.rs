@@ -18,7 +18,7 @@ pub(super) fn pause(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -
         return Err("it ends a user, a loop or the test".to_owned());
     }
     let told = reader.text(element.text("ActionProcessor.duration").unwrap_or("0"));
-    let time = reader.fixed(&told).and_then(|told| millis(&told)).ok_or("its time is not a number")?;
+    let time = reader.story.fixed(&told).and_then(|told| millis(&told)).ok_or("its time is not a number")?;
     // Timers wait before it as before a request.
     let timers = scope.thinks.iter().cloned();
     Ok(timers.chain([Think::Fixed(time)]).map(Act::Think).collect())
@@ -73,7 +73,7 @@ pub(super) fn share(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -
         return Err("it is done so many times in all".to_owned());
     }
     let told = reader.text(element.text("ThroughputController.percentThroughput").unwrap_or("100"));
-    let percent = reader.fixed(&told).and_then(|told| told.trim().parse::<f64>().ok());
+    let percent = reader.story.fixed(&told).and_then(|told| told.trim().parse::<f64>().ok());
     let percent = percent.filter(|percent| (0.0..=100.0).contains(percent)).ok_or("its share is not a percentage")?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a percentage")]
     let per_myriad = (percent * 100.0).round() as u32;

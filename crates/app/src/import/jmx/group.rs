@@ -3,8 +3,8 @@
 use fathom_model::units::Nanos;
 
 use super::{
-    super::story::{Act, Cookies, OnError, UserKind, When},
-    Reader,
+    super::story::{Act, Cookies, OnError, UserKind},
+    Reader, configuration,
     element::Element,
     scope::Scope,
 };
@@ -12,15 +12,11 @@ use super::{
 /// How the users of a group come, of whatever class it is.
 type Come = fn(&mut Reader, &Element, &mut UserKind);
 
-const GROUPS: &[(&str, When, Come)] = &[
-    ("ThreadGroup", When::Throughout, usual),
-    ("SetupThreadGroup", When::Before, usual),
-    ("PostThreadGroup", When::After, usual),
-    ("kg.apc.jmeter.threads.SteppingThreadGroup", When::Throughout, stepping),
-];
+/// Those for setUp and tearDown are not among them: they run once for a plan, and with variables and cookies of their own.
+const GROUPS: &[(&str, Come)] = &[("ThreadGroup", usual), ("kg.apc.jmeter.threads.SteppingThreadGroup", stepping)];
 
 pub(super) fn is_one(element: &Element) -> bool {
-    GROUPS.iter().any(|(tag, _, _)| *tag == element.tag)
+    GROUPS.iter().any(|(tag, _)| *tag == element.tag)
 }
 
 /// Reads a group that is one.
@@ -28,8 +24,7 @@ pub(super) fn read(reader: &mut Reader, element: &Element, (scope, prelude): (&S
     reader.path.push(element.title());
     let (of_plan, cookies) = (reader.throughput, reader.cookies);
     let mut kind = UserKind { name: element.title(), ..UserKind::default() };
-    if let Some((_, when, come)) = GROUPS.iter().find(|(tag, _, _)| *tag == element.tag) {
-        kind.when = *when;
+    if let Some((_, come)) = GROUPS.iter().find(|(tag, _)| *tag == element.tag) {
         come(reader, element, &mut kind);
     }
     kind.on_error = Some(on_error(reader, element));
@@ -37,12 +32,10 @@ pub(super) fn read(reader: &mut Reader, element: &Element, (scope, prelude): (&S
     kind.acts = prelude.to_vec();
     let acts = reader.acts(&element.children, scope);
     kind.acts.extend(acts);
-    kind.cookies = match reader.cookies {
-        Cookies::Kept if element.text("ThreadGroup.same_user_on_next_iteration") == Some("false") => {
-            Cookies::KeptForARound
-        }
-        cookies => cookies,
-    };
+    kind.cookies = reader.cookies;
+    if kind.cookies == Cookies::Kept && element.text("ThreadGroup.same_user_on_next_iteration") == Some("false") {
+        reader.remarks.0.push(configuration::KEPT_COOKIES.to_owned());
+    }
     kind.pace = pace(reader, &kind);
     let left: Vec<_> = left.into_iter().chain(reader.drain()).map(Act::Left).collect();
     kind.acts.splice(..0, left);
@@ -54,7 +47,7 @@ pub(super) fn read(reader: &mut Reader, element: &Element, (scope, prelude): (&S
 fn usual(reader: &mut Reader, element: &Element, kind: &mut UserKind) {
     let seconds = |reader: &mut Reader, property: &str| {
         let told = reader.text(element.text(property)?);
-        let seconds: f64 = reader.fixed(&told)?.trim().parse().ok()?;
+        let seconds: f64 = reader.story.fixed(&told)?.trim().parse().ok()?;
         (seconds > 0.0).then(|| Nanos::from_secs_f64(seconds))
     };
     kind.n_users = reader.number(element.text("ThreadGroup.num_threads").unwrap_or("1"));

@@ -17,7 +17,7 @@ mod xml;
 use self::{element::Element, function::Remarks, scope::Scope};
 use super::{
     Error, Format,
-    story::{Act, Cookies, Expect, Note, Piece, Story, Take, Text},
+    story::{Act, Cookies, Expect, Note, Story, Take, Text},
 };
 
 /// Adds to a scope; what it gives is done at the beginning of the controller that has it.
@@ -127,24 +127,10 @@ pub fn read(text: &str) -> Result<Story, Error> {
         elements.iter().find(|element| element.tag == "TestPlan").ok_or_else(|| no_plan("it has no test plan"))?;
     let mut reader = Reader::default();
     reader.plan(plan);
-    if reader.story.kinds.iter().all(|kind| kind.acts.iter().all(|act| !has_request(act))) {
+    if reader.story.requests().is_empty() {
         return Err(Error::Empty(Format::Jmx));
     }
     Ok(reader.story)
-}
-
-fn has_request(act: &Act) -> bool {
-    match act {
-        Act::Request(_) => true,
-        Act::Transaction { acts, .. }
-        | Act::Repeat { acts, .. }
-        | Act::If { acts, .. }
-        | Act::While { acts, .. }
-        | Act::Once(acts)
-        | Act::Share { acts, .. } => acts.iter().any(has_request),
-        Act::OneOf(branches) => branches.iter().flatten().any(has_request),
-        Act::Think(_) | Act::Meet(_) | Act::Set { .. } | Act::Left(_) => false,
-    }
 }
 
 impl Reader {
@@ -307,14 +293,9 @@ impl Reader {
         function::text(source, &mut self.remarks)
     }
 
-    /// The text with the values of variables that never change, if nothing else is filled in.
-    fn fixed(&self, text: &Text) -> Option<String> {
-        self.story.fixed(text)
-    }
-
     fn number(&mut self, source: &str) -> Option<u64> {
         let told = self.text(source);
-        self.fixed(&told)?.trim().parse().ok()
+        self.story.fixed(&told)?.trim().parse().ok()
     }
 
     /// Remembers the rate of a thread group; of a smaller part nothing is known of how often it comes.
@@ -325,31 +306,6 @@ impl Reader {
         }
         self.throughput = Some(throughput);
         Ok(Vec::new())
-    }
-}
-
-impl Story {
-    /// The text with the values of variables that never change, if nothing else is filled in.
-    #[must_use]
-    pub fn fixed(&self, text: &Text) -> Option<String> {
-        // A variable may be made of others, but not of itself.
-        const DEPTH_MAX: usize = 10;
-        self.fixed_within(text, DEPTH_MAX)
-    }
-
-    fn fixed_within(&self, text: &Text, depth: usize) -> Option<String> {
-        let mut all = String::new();
-        for piece in &text.0 {
-            match piece {
-                Piece::Literal(literal) => all.push_str(literal),
-                Piece::Variable(name) => {
-                    let (_, value) = self.variables.iter().rev().find(|(known, _)| known == name)?;
-                    all.push_str(&self.fixed_within(value, depth.checked_sub(1)?)?);
-                }
-                _ => return None,
-            }
-        }
-        Some(all)
     }
 }
 

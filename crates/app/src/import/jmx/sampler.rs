@@ -12,6 +12,9 @@ use super::{
     scope::Scope,
 };
 
+/// What JMeter says of a body of names and values.
+const FORM: &str = "application/x-www-form-urlencoded; charset=UTF-8";
+
 /// Whose parameters go into the URL.
 const WITH_QUERY: &[&str] = &["GET", "HEAD", "OPTIONS", "TRACE", "DELETE"];
 
@@ -47,7 +50,7 @@ pub(super) fn http(reader: &mut Reader, element: &Element, outside: &Scope<'_>) 
     request.timeout =
         timeout.and_then(|millis| reader.number(&millis)).filter(|millis| *millis > 0).map(Nanos::from_millis);
     if request.header("Authorization").is_none()
-        && let Some(header) = reader.fixed(&request.url).and_then(|url| scope.login(&url).cloned())
+        && let Some(header) = reader.story.fixed(&request.url).and_then(|url| scope.login(&url).cloned())
     {
         request.headers.push(("Authorization".to_owned(), header));
     }
@@ -127,15 +130,16 @@ fn arguments(reader: &mut Reader, own: &Properties, scope: &Scope<'_>) -> Vec<Ar
 fn content(reader: &mut Reader, request: &mut Request, (own, arguments): (&Properties, Vec<Argument>)) {
     let files = own.members_in("HTTPsampler.Files", "HTTPFileArgs.files");
     let file_of = |reader: &mut Reader, file: &Properties| reader.text(file.text("File.path").unwrap_or_default());
-    if own.is_on("HTTPSampler.postBodyRaw") {
+    let has_no_names = !arguments.is_empty() && arguments.iter().all(|argument| argument.name.is_empty());
+    if own.is_on("HTTPSampler.postBodyRaw") || (has_no_names && files.is_empty()) {
         let mut body = Text::default();
         // JMeter keeps the line ends of the machine on which the plan was written as they are in the file.
         for argument in arguments {
             body.append(argument.value);
         }
-        request.body = if body.is_empty() { Body::None } else { Body::Text(body) };
-        if request.body != Body::None && request.header("Content-Type").is_none() {
-            request.headers.push(("Content-Type".to_owned(), "text/plain; charset=UTF-8".into()));
+        if !body.is_empty() {
+            request.body = Body::Text(body);
+            set_type(request, "text/plain; charset=UTF-8");
         }
     } else if WITH_QUERY.contains(&request.method.as_str()) {
         if let Some(query) = joined(arguments) {
@@ -144,8 +148,11 @@ fn content(reader: &mut Reader, request: &mut Request, (own, arguments): (&Prope
             request.url.append(query.clone());
             // JMeter sends them twice then.
             if request.method == "DELETE" {
-                form(request, query);
+                request.body = Body::Text(query);
             }
+        }
+        if request.method == "DELETE" {
+            set_type(request, FORM);
         }
     } else if own.is_on("HTTPSampler.DO_MULTIPART_POST")
         || files.iter().any(|file| file.text("File.paramname").is_some())
@@ -167,21 +174,31 @@ fn content(reader: &mut Reader, request: &mut Request, (own, arguments): (&Prope
         request.body = Body::Multipart(parts);
     } else if let [file] = files {
         request.body = Body::File(file_of(reader, file));
-        if let Some(media) = file.text("File.mimetype").filter(|_| request.header("Content-Type").is_none()) {
-            request.headers.push(("Content-Type".to_owned(), Text::literal(media)));
+        if let Some(media) = file.text("File.mimetype") {
+            set_type(request, media);
         }
-    } else if arguments.iter().all(|argument| argument.encode && argument.equals) && !arguments.is_empty() {
-        let fields = arguments.into_iter().map(|argument| (argument.name, argument.value));
-        request.body = Body::Form(fields.collect());
-    } else if let Some(fields) = joined(arguments) {
-        form(request, fields);
+    } else {
+        // What is told to be encoded already is decoded, and then encoded with the rest.
+        let named = arguments.into_iter().filter(|argument| !argument.name.is_empty());
+        let fields: Vec<_> = named
+            .map(
+                |Argument { name, value, encode, .. }| {
+                    if encode { (name, value) } else { (encode::unform(name), encode::unform(value)) }
+                },
+            )
+            .collect();
+        if !fields.is_empty() {
+            request.body = Body::Form(fields);
+        }
+        // Also without any field.
+        set_type(request, FORM);
     }
 }
 
-fn form(request: &mut Request, fields: Text) {
-    request.body = Body::Text(fields);
+/// Says what a body is, unless the plan does.
+fn set_type(request: &mut Request, media: &str) {
     if request.header("Content-Type").is_none() {
-        request.headers.push(("Content-Type".to_owned(), "application/x-www-form-urlencoded".into()));
+        request.headers.push(("Content-Type".to_owned(), Text::literal(media)));
     }
 }
 

@@ -15,6 +15,11 @@ use super::{
 
 /// As many as the tools follow from which is imported, or nearly: browsers and JMeter 20, curl 50.
 pub(super) const REDIRECTS: &str = "redirects 20";
+/// The media types that bodies of a scenario say by themselves.
+const FORM: &str = "application/x-www-form-urlencoded";
+const JSON: &str = "application/json";
+/// With a boundary that only the engine knows.
+const MULTIPART: &str = "multipart/form-data";
 /// Who waits for others without end waits so long here.
 const MEET_MAX: Nanos = Nanos::from_secs(60);
 
@@ -189,10 +194,11 @@ impl Writer<'_> {
 
     fn headers_and_body(&mut self, request: &Request, name: &str) {
         let media = request.header("Content-Type").and_then(Text::as_literal).unwrap_or_default();
-        let (body, says_type) = self.body(request, media, name);
+        let (body, said) = self.body(request, media, name);
         for (header, value) in &request.headers {
             let is_common = self.headers.iter().any(|(common, _)| common.eq_ignore_ascii_case(header));
-            let is_said = says_type && header.eq_ignore_ascii_case("content-type");
+            let is_said = header.eq_ignore_ascii_case("content-type")
+                && said.is_some_and(|said| said == MULTIPART || value.to_string().eq_ignore_ascii_case(said));
             if is_common || is_said {
                 continue;
             }
@@ -208,49 +214,49 @@ impl Writer<'_> {
         }
     }
 
-    /// The lines of a body, and whether they say its media type.
-    fn body(&mut self, request: &Request, media: &str, name: &str) -> (Vec<String>, bool) {
+    /// The lines of a body, and the media type that they say.
+    fn body(&mut self, request: &Request, media: &str, name: &str) -> (Vec<String>, Option<&'static str>) {
         match &request.body {
-            Body::None => (Vec::new(), false),
+            Body::None => (Vec::new(), None),
             Body::Bytes(bytes) => {
                 self.note(
                     name,
                     format!("{} bytes that are no text: put them in a file, `body from FILE`", bytes.len()),
                 );
-                (Vec::new(), false)
+                (Vec::new(), None)
             }
             Body::File(file) => {
                 if let Some(file) = self.story.fixed(file) {
-                    return (vec![format!("body from {}", plain(&file))], false);
+                    return (vec![format!("body from {}", plain(&file))], None);
                 }
                 let what = format!("the name of the file {file} is not known before the start: it is left out");
                 self.note(name, what);
-                (Vec::new(), false)
+                (Vec::new(), None)
             }
             Body::Form(fields) => {
                 let fields = fields.iter().map(|(name, value)| self.field(name, value));
-                (std::iter::once("form".to_owned()).chain(fields).collect(), true)
+                (std::iter::once("form".to_owned()).chain(fields).collect(), Some(FORM))
             }
-            Body::Multipart(parts) if parts.is_empty() => (Vec::new(), false),
+            Body::Multipart(parts) if parts.is_empty() => (Vec::new(), None),
             Body::Multipart(parts) => {
                 let mut lines = vec!["multipart".to_owned()];
                 for part in parts {
                     let line = self.part(part, name);
                     lines.extend(line);
                 }
-                (lines, true)
+                (lines, Some(MULTIPART))
             }
-            Body::Text(text) if text.is_empty() => (Vec::new(), false),
+            Body::Text(text) if text.is_empty() => (Vec::new(), None),
             Body::Text(text) => {
-                let is_json = media.eq_ignore_ascii_case("application/json") && is_json(text);
+                let is_json = media.eq_ignore_ascii_case(JSON) && is_json(text);
                 if !is_json
-                    && media.eq_ignore_ascii_case("application/x-www-form-urlencoded")
+                    && media.eq_ignore_ascii_case(FORM)
                     && let Some(fields) = simple_fields(text)
                 {
                     let fields = fields.iter().map(|(name, value)| self.field(name, value));
-                    return (std::iter::once("form".to_owned()).chain(fields).collect(), true);
+                    return (std::iter::once("form".to_owned()).chain(fields).collect(), Some(FORM));
                 }
-                (self.text_body(if is_json { "json" } else { "body" }, text), is_json)
+                (self.text_body(if is_json { "json" } else { "body" }, text), is_json.then_some(JSON))
             }
         }
     }

@@ -49,9 +49,11 @@ impl Names {
         };
         let mut known: Vec<String> = story.variables.iter().map(|(name, _)| name.clone()).collect();
         known.extend(requests.iter().flat_map(|request| &request.takes).map(|take| take.name.clone()));
-        for kind in &story.kinds {
-            set_by(&kind.acts, &mut known);
-        }
+        story.each_act(&mut |act| {
+            if let Act::Set { name, .. } = act {
+                known.push(name.clone());
+            }
+        });
         for name in &known {
             if !names.variables.contains_key(name) {
                 let plain = word(name);
@@ -110,11 +112,7 @@ impl Names {
         name
     }
 
-    pub(super) fn fresh_part(&mut self, told: &str) -> String {
-        self.fresh_user(told)
-    }
-
-    /// A name that no user and no part has; a share would be read at its end.
+    /// A name that no user has; a share would be read at its end.
     pub(super) fn fresh_user(&mut self, told: &str) -> String {
         let plain = several_words(told, "user").replace('%', "");
         let name = numbered(&plain, " ", |name| self.users.contains(name));
@@ -143,23 +141,6 @@ fn numbered(name: &str, between: &str, is_taken: impl Fn(&str) -> bool) -> Strin
     numbers.into_iter().find(|name| !is_taken(name)).unwrap_or_default()
 }
 
-/// Adds the variables that acts set themselves.
-fn set_by(acts: &[Act], known: &mut Vec<String>) {
-    for act in acts {
-        match act {
-            Act::Set { name, .. } => known.push(name.clone()),
-            Act::Transaction { acts, .. }
-            | Act::Repeat { acts, .. }
-            | Act::If { acts, .. }
-            | Act::While { acts, .. }
-            | Act::Once(acts)
-            | Act::Share { acts, .. } => set_by(acts, known),
-            Act::OneOf(branches) => branches.iter().for_each(|acts| set_by(acts, known)),
-            Act::Request(_) | Act::Think(_) | Act::Meet(_) | Act::Left(_) => {}
-        }
-    }
-}
-
 /// All variables that something fills in, also those of which others are made.
 fn used(story: &Story, requests: &[&Request]) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
@@ -174,9 +155,16 @@ fn used(story: &Story, requests: &[&Request]) -> Vec<String> {
             }
         }
     }
-    for kind in &story.kinds {
-        in_acts(&kind.acts, &mut all);
-    }
+    story.each_act(&mut |act| match act {
+        Act::Set { to, .. } => to.add_variables(&mut all),
+        Act::If { condition, .. } | Act::While { condition, .. } => {
+            for Comparison { left, right, .. } in &condition.tests {
+                left.add_variables(&mut all);
+                right.add_variables(&mut all);
+            }
+        }
+        _ => {}
+    });
     let mut idx = 0;
     while let Some(name) = all.get(idx).cloned() {
         if let Some((_, value)) = story.variables.iter().rev().find(|(known, _)| *known == name) {
@@ -185,24 +173,4 @@ fn used(story: &Story, requests: &[&Request]) -> Vec<String> {
         idx += 1;
     }
     all
-}
-
-fn in_acts(acts: &[Act], all: &mut Vec<String>) {
-    for act in acts {
-        match act {
-            Act::Set { to, .. } => to.add_variables(all),
-            Act::If { condition, acts } | Act::While { condition, acts } => {
-                for Comparison { left, right, .. } in &condition.tests {
-                    left.add_variables(all);
-                    right.add_variables(all);
-                }
-                in_acts(acts, all);
-            }
-            Act::Transaction { acts, .. } | Act::Repeat { acts, .. } | Act::Once(acts) | Act::Share { acts, .. } => {
-                in_acts(acts, all);
-            }
-            Act::OneOf(branches) => branches.iter().for_each(|acts| in_acts(acts, all)),
-            Act::Request(_) | Act::Think(_) | Act::Meet(_) | Act::Left(_) => {}
-        }
-    }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    import::story::{Body, Piece},
+    import::story::{Act, Body, Piece},
     scenario::tree::{Content, Statement, Step},
 };
 

@@ -138,7 +138,7 @@ fn source(piece: &Piece, names: &Names) -> String {
         Piece::Counter(from, digits) => format!("seq from {from}{}", width(*digits)),
         Piece::Round => "iteration".to_owned(),
         Piece::Characters(n) => format!("chars {n}"),
-        Piece::UrlEncoded(piece) => format!("{}|url", source(piece, names)),
+        Piece::UrlEncoded(piece) => format!("{}|form", source(piece, names)),
         Piece::UserNumber => "user".to_owned(),
     }
 }

@@ -22,8 +22,13 @@ pub(super) const GENERATORS: [(&str, &str); 9] = [
 ];
 
 /// What can be done to what fills a hole.
-pub(in super::super) const FILTERS: [(&str, Filter); 4] =
-    [("url", Filter::Url), ("json", Filter::Json), ("base64", Filter::Base64), ("hex", Filter::Hex)];
+pub(in super::super) const FILTERS: [(&str, Filter); 5] = [
+    ("url", Filter::Url),
+    ("form", Filter::Form),
+    ("json", Filter::Json),
+    ("base64", Filter::Base64),
+    ("hex", Filter::Hex),
+];
 
 /// The most digits of a number: those of the largest one.
 const WIDTH_MAX: u64 = 20;

@@ -104,7 +104,11 @@ impl Jar {
         match (old, is_past) {
             (Some(idx), true) => drop(self.0.remove(idx)),
             (Some(idx), false) => self.0[idx] = cookie,
-            (None, false) if self.0.len() < COOKIES_MAX => self.0.push(cookie),
+            (None, false) if self.0.len() < COOKIES_MAX => {
+                // Longer paths first, and of equal ones the older cookie (RFC 6265 section 5.4).
+                let at = self.0.partition_point(|other| other.path.len() >= cookie.path.len());
+                self.0.insert(at, cookie);
+            }
             (None, _) => {}
         }
     }
@@ -122,7 +126,7 @@ impl Jar {
         }
     }
 
-    /// The value of the last cookie of a name.
+    /// The value of the last cookie of a name, in the order in which they go.
     #[cfg(test)]
     fn value(&self, name: &[u8]) -> Option<&[u8]> {
         self.0.iter().rev().find(|cookie| cookie.name() == name).map(Cookie::value)
@@ -282,6 +286,13 @@ mod tests {
     }
 
     #[test]
+    fn longer_paths_go_first_and_of_equal_ones_the_older_cookie() {
+        let from = at("shop.test", "/");
+        let jar = jar(&["a=1; Path=/", "b=1; Path=/orders", "c=1; Path=/", "a=2; Path=/"], &from);
+        assert_eq!(line(&jar, &at("shop.test", "/orders/7"), NOW), "b=1; a=2; c=1");
+    }
+
+    #[test]
     fn what_a_request_says_itself_is_not_said_again() {
         let to = at("h", "/");
         let jar = jar(&["sid=1", "id=2", "b=3"], &to);
@@ -304,7 +315,7 @@ mod tests {
     #[test]
     fn a_path_covers_what_is_below_it() {
         let jar = jar(&["a=1; Path=/shop", "b=2"], &at("h", "/shop/cart/add?x=/y/z"));
-        assert_eq!(line(&jar, &at("h", "/shop/cart?q"), NOW), "a=1; b=2");
+        assert_eq!(line(&jar, &at("h", "/shop/cart?q"), NOW), "b=2; a=1");
         assert_eq!(line(&jar, &at("h", "/shop"), NOW), "a=1");
         assert_eq!(line(&jar, &at("h", "/shopping"), NOW), "");
     }

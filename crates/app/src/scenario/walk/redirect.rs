@@ -79,7 +79,8 @@ pub(crate) fn request(before: &[u8], status: u16, (server, target): (&Server, &[
         let name = line.split(|byte| *byte == b':').next().unwrap_or_default().to_ascii_lowercase();
         let is_left_out = match name.as_slice() {
             b"host" => true,
-            b"content-length" | b"content-type" => becomes_get,
+            // They are about a body, and browsers say where a GET came from only to other hosts.
+            b"content-length" | b"content-type" | b"content-encoding" | b"content-language" | b"origin" => becomes_get,
             // What is meant for one host is not for another.
             b"authorization" | b"cookie" => is_elsewhere,
             _ => false,

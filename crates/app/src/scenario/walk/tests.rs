@@ -277,7 +277,7 @@ fn cookies_and_redirects_are_followed_as_browsers_do() {
         let line = request.split(" HTTP").next().unwrap();
         match (server, line) {
             (0, "POST /login") => {
-                assert!(request.ends_with("Content-Length: 19\r\n\r\nuser=a%20b%26c&n=1") || request.ends_with("user=a%20b%26c&n=1"), "{request}");
+                assert!(request.ends_with("Content-Length: 17\r\n\r\nuser=a+b%26c&n=1") || request.ends_with("user=a+b%26c&n=1"), "{request}");
                 Ok("HTTP/1.1 302 F\r\nSet-Cookie: sid=1; Path=/\r\nSet-Cookie: deep=2; Path=/deep\r\nLocation: home?x\r\n\r\n".to_owned())
             }
             (0, "GET /home?x") => {

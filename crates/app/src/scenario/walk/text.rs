@@ -241,6 +241,11 @@ pub(crate) fn apply(filter: Filter, begin: usize, text: &mut Vec<u8>) {
             byte @ (b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~') => text.push(byte),
             byte => percent_encoded(byte, text),
         }),
+        Filter::Form => (begin..end).for_each(|at| match text[at] {
+            byte @ (b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'*' | b'-' | b'.' | b'_') => text.push(byte),
+            b' ' => text.push(b'+'),
+            byte => percent_encoded(byte, text),
+        }),
         Filter::Json => (begin..end).for_each(|at| in_json(text[at], text)),
         Filter::Hex => (begin..end).for_each(|at| {
             let digits = b"0123456789abcdef";
@@ -415,9 +420,10 @@ mod tests {
 
     #[test]
     fn filters_are_applied_from_left_to_right() {
-        use Filter::{Base64, Hex, Json, Url};
-        let cases: [(&[Filter], &str, &str); 7] = [
+        use Filter::{Base64, Form, Hex, Json, Url};
+        let cases: [(&[Filter], &str, &str); 8] = [
             (&[Url], "a b/ü~", "<a%20b%2F%C3%BC~"),
+            (&[Form], "a b/ü~*+", "<a+b%2F%C3%BC%7E*%2B"),
             (&[Json], "a\"b\\c\n\u{1}ü", "<a\\\"b\\\\c\\n\\u0001ü"),
             (&[Base64], "ann:hush", "<YW5uOmh1c2g="),
             (&[Base64, Url], "ann:hush", "<YW5uOmh1c2g%3D"),

@@ -37,17 +37,17 @@ impl Compiler<'_> {
         fs::read(&path).map_err(|cause| CompileError::File { path, cause })
     }
 
-    /// Names and values in percent-encoding, which every reader of forms takes; a blank is `%20`.
+    /// Names and values as browsers encode them: a blank is a plus.
     fn form(&mut self, fields: &[Field]) -> Result<Text, CompileError> {
         let mut text = Text::default();
         for (idx, field) in fields.iter().enumerate() {
             if idx > 0 {
                 text.push_filtered(b"&", &[]);
             }
-            text.push_filtered(field.name.text.as_bytes(), &[Filter::Url]);
+            text.push_filtered(field.name.text.as_bytes(), &[Filter::Form]);
             text.push_filtered(b"=", &[]);
             if let FieldValue::Text(value) = &field.value {
-                let value = self.text(value, Some(Filter::Url))?;
+                let value = self.text(value, Some(Filter::Form))?;
                 text.append(value);
             }
         }

@@ -34,7 +34,9 @@ impl Compiler<'_> {
 
     fn hole(&mut self, hole: &Hole, also: Option<Filter>, text: &mut Text) -> Result<(), CompileError> {
         let mut filters = hole.filters.clone();
-        if let Some(also) = also.filter(|also| filters.last() != Some(also)) {
+        // Whoever has encoded a value for a form by himself does not mean twice.
+        let is_encoded = matches!(filters.last(), Some(Filter::Url | Filter::Form));
+        if let Some(also) = also.filter(|_| !is_encoded) {
             filters.push(also);
         }
         let (source, width) = match &hole.source {

@@ -63,7 +63,7 @@ impl Copies {
         place
     }
 
-    /// Gives a token another place: a socket that comes connected may send before that of the one before it is handed over.
+    /// Gives a token another place, for a socket that may send before the kernel is done with what the one before it sent.
     pub(super) fn retire(&mut self, token: Token) {
         let place = self.places.get_mut(token.index()).map(std::mem::take);
         self.outgrown.extend(place.filter(|place| place.capacity() > 0));

@@ -667,8 +667,10 @@ impl Reactor for Uring {
 
     fn adopt(&mut self, token: Token, socket: Socket) {
         let is_local = socket.domain().is_ok_and(|domain| domain == Domain::UNIX);
+        if self.seats.get(token.index()).is_some_and(|before| before.unconfirmed == Some(Unconfirmed::Copied)) {
+            self.lent.copies.retire(token);
+        }
         self.occupy(token, socket, Stage::Open).is_local = is_local;
-        self.lent.copies.retire(token);
         self.mark(token);
     }
 

@@ -6,6 +6,7 @@
 mod conservation;
 pub mod curve;
 mod findings;
+mod flows;
 mod limits;
 pub mod promise;
 pub mod steps;
@@ -54,6 +55,7 @@ pub fn analyze(run: &mut Run, context: &Context) {
         let conservation = conservation::conservation(test, &run.hosts);
         (run.tests[idx].summaries, run.tests[idx].conservation) = (summaries, conservation);
         run.tests[idx].users = steps::users(&run.tests[idx], &run.hosts);
+        run.tests[idx].flows = flows::flows(run, &run.tests[idx], context);
     }
     // The layer below may stand anywhere in the list, so limits wait for all values.
     for idx in 0..run.tests.len() {

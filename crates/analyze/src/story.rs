@@ -180,6 +180,7 @@ impl Story {
             options: fathom_model::Settings::default(),
             expect: BTreeMap::new(),
             trials,
+            flows: Vec::new(),
             summaries: Vec::new(),
             limits: Vec::new(),
             conservation: None,

@@ -8,6 +8,7 @@ mod errors;
 mod flow_limited;
 mod gave_up;
 mod generator_limited;
+mod held_back;
 mod incomplete;
 mod limit;
 mod line;
@@ -23,7 +24,7 @@ mod users_late;
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use fathom_model::{
-    Environment, Evidence, Finding, HostRecord, Limit, LimitKind, Record, Run, Severity, Side, Trial,
+    Environment, Evidence, Finding, HostRecord, Limit, LimitKind, Record, Restraint, Run, Severity, Side, Trial,
     names::{count, host as counter},
     plan::Reach,
     run::TestRun,
@@ -57,6 +58,10 @@ pub const CAUSES: &[&dyn Cause] = &[
     &retransmissions::Retransmissions,
     &flow_limited::ReceiveWindow,
     &flow_limited::SendBuffer,
+    &held_back::HeldBack(Restraint::CongestionWindow),
+    &held_back::HeldBack(Restraint::Queue),
+    &held_back::HeldBack(Restraint::Pacing),
+    &held_back::HeldBack(Restraint::Application),
     &line::LinkFull,
     &line::NoLineRate,
     &steal::Steal,
@@ -120,6 +125,11 @@ impl CoreUse {
         WORK.iter().map(|(counter, _)| self.share(counter)).sum()
     }
 
+    /// Whether no time is left.
+    pub(crate) fn is_full(&self) -> bool {
+        self.busy() >= FULL
+    }
+
     /// The state of work that takes the most: its counter, its word and its share.
     pub(crate) fn mostly(&self) -> (&'static str, &'static str, f64) {
         let shares = WORK.iter().map(|(counter, word)| (*counter, *word, self.share(counter)));
@@ -128,7 +138,7 @@ impl CoreUse {
 }
 
 impl<'a> Evidenced<'a> {
-    fn new(run: &'a Run, test: &'a TestRun, context: &'a Context) -> Self {
+    pub(crate) fn new(run: &'a Run, test: &'a TestRun, context: &'a Context) -> Self {
         Self { run, test, context, trials: usable(&test.trials) }
     }
 
@@ -222,7 +232,7 @@ impl<'a> Evidenced<'a> {
     /// Whether both ends run on the same cores and those have no time left.
     pub(crate) fn shares_full_cores(&self) -> bool {
         let cores = self.cores(&self.test.from);
-        self.one_machine() && !cores.is_empty() && cores.iter().all(|core| core.busy() >= core_saturated::FULL)
+        self.one_machine() && !cores.is_empty() && cores.iter().all(CoreUse::is_full)
     }
 
     /// The host that sends and the host that receives, where the work goes one way.
@@ -274,6 +284,9 @@ impl<'a> Evidenced<'a> {
         self.test.limits.iter().find_map(|limit| limit.used)
     }
 }
+
+/// A core without work for less than one part in twenty is taken for full: the kernel counts in ticks of 1 to 10 ms.
+const FULL: f64 = 0.95;
 
 /// All states of a core.
 const CPU_STATES: [&str; 6] = [

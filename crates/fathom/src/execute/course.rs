@@ -91,6 +91,7 @@ fn blank(plan: &Plan, surroundings: &Surroundings, now: &Zoned) -> anyhow::Resul
             options: test.options.clone(),
             expect: test.expect.clone(),
             trials: Vec::new(),
+            flows: Vec::new(),
             summaries: Vec::new(),
             limits: Vec::new(),
             conservation: None,

@@ -1,6 +1,6 @@
 //! What held each connection of a stream back, from what the kernel said of it over time.
 //!
-//! The kernel accounts a sender's time to one cause at a time (`tcp_chrono`, net/ipv4/tcp_output.c): nothing to send, the peer's
+//! The kernel accounts a sender's time to one cause at a time (`tcp_chrono` of the kernel): nothing to send, the peer's
 //! window, the own buffer, or the network. It knows nothing of processors, so the hosts' cores are looked at beside it.
 //! The thresholds and their reasons stand in `docs/methods/restraints.md`.
 
@@ -174,7 +174,7 @@ mod tests {
         story
     }
 
-    fn only(story: Story) -> FlowSummary {
+    fn only(story: &Story) -> FlowSummary {
         let [flow] = <[FlowSummary; 1]>::try_from(story.analyzed().tests[0].flows.clone()).unwrap();
         flow
     }
@@ -193,7 +193,7 @@ mod tests {
             (&[(tcp::DELIVERY_RATE_BPS, 990_000_000), (tcp::PACING_MAX_BPS, 1_000_000_000)], Restraint::Pacing),
         ];
         for (values, expected) in cases {
-            assert_eq!(only(streaming(values)).held_by, expected, "{values:?}");
+            assert_eq!(only(&streaming(values)).held_by, expected, "{values:?}");
         }
     }
 
@@ -202,7 +202,7 @@ mod tests {
         let held_by = |host: &str, values: &[(&str, u64)]| {
             let mut story = streaming(values);
             story.cpu(host, "cpu0", [10, 80, 10, 0]);
-            only(story).held_by
+            only(&story).held_by
         };
         let closed: &[(&str, u64)] = &[(tcp::RWND_LIMITED_NS, 500_000_000)];
         assert_eq!(held_by("client", &[]), Restraint::SenderCpu);
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn the_measured_time_is_divided_up_completely() {
-        let flow = only(streaming(&[
+        let flow = only(&streaming(&[
             (tcp::BUSY_NS, 800_000_000),
             (tcp::RWND_LIMITED_NS, 300_000_000),
             (tcp::SNDBUF_LIMITED_NS, 100_000_000),

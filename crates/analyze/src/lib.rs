@@ -8,6 +8,7 @@ pub mod curve;
 mod findings;
 mod flows;
 mod limits;
+mod precision;
 pub mod promise;
 pub mod steps;
 mod summaries;
@@ -22,6 +23,7 @@ use std::collections::BTreeMap;
 use fathom_model::{Derivation, Metric, Run};
 
 pub use findings::{CAUSES, Cause, Evidenced};
+pub use precision::is_narrow;
 
 /// What the analysis must be told because no record holds it.
 #[derive(Debug, Clone, Default)]

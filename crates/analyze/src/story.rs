@@ -146,6 +146,7 @@ impl Story {
             schema: fathom_model::plan::SCHEMA.to_owned(),
             title: "a story".to_owned(),
             rounds: 1,
+            until_ci: None,
             seed: 1,
             lab: None,
             hosts: [("client".to_owned(), tls("10.0.0.1:7700")), ("target".to_owned(), tls("10.0.0.2:7700"))].into(),

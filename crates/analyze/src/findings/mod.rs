@@ -18,6 +18,7 @@ mod retransmissions;
 mod steal;
 mod step_errors;
 mod step_time;
+mod too_wide;
 mod unsteady;
 mod users_late;
 
@@ -66,6 +67,7 @@ pub const CAUSES: &[&dyn Cause] = &[
     &line::NoLineRate,
     &steal::Steal,
     &unsteady::NoSteadyState,
+    &too_wide::TooWide,
     &step_errors::StepErrors,
     &gave_up::GaveUp,
     &users_late::UsersLate,

@@ -31,6 +31,9 @@ const INTERVAL_MIN: Nanos = Nanos::from_millis(10);
 /// Intervals of a long trial: short enough for a plot, long enough to cost nothing.
 const INTERVAL_MAX: Nanos = Nanos::from_millis(50);
 
+/// How often in a row the intervals must be narrow enough: once may be by chance, as they are looked at after every round.
+const NARROW_ROUNDS: u32 = 2;
+
 /// Runs a complete plan to its end and says what it means.
 pub(crate) fn execute(plan: &Plan, surroundings: &Surroundings) -> anyhow::Result<Executed> {
     check_targets(plan, surroundings)?;
@@ -163,6 +166,7 @@ pub(super) struct Course<'a> {
 impl Course<'_> {
     /// Goes through all rounds; what a failed test means for the run is written into it.
     fn rounds(&mut self, run: &mut Run, hosts: &mut Hosts) -> anyhow::Result<()> {
+        let mut n_narrow = 0;
         for round in 0..self.plan.rounds {
             for (idx, test) in self.plan.tests.iter().enumerate() {
                 // A search spreads its trials itself, and what it found would be no better for a second one.
@@ -183,6 +187,10 @@ impl Course<'_> {
                 {
                     return Ok(());
                 }
+            }
+            n_narrow = if fathom_analyze::is_narrow(run, &wire_up::metrics()) { n_narrow + 1 } else { 0 };
+            if n_narrow == NARROW_ROUNDS {
+                return Ok(());
             }
         }
         Ok(())

@@ -498,6 +498,7 @@ pub(crate) fn run() -> Run {
             schema: fathom_model::plan::SCHEMA.to_owned(),
             title: "Every layer between gen-1 and web-1".to_owned(),
             rounds: ROUNDS,
+            until_ci: None,
             seed: 42,
             lab: None,
             hosts: BTreeMap::from([

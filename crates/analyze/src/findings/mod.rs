@@ -109,7 +109,7 @@ pub(crate) struct CoreUse {
 }
 
 /// The states of a core that are work.
-const WORK: [(&str, &str); 4] = [
+pub(crate) const WORK: [(&str, &str); 4] = [
     (counter::CPU_USER_NS, "user"),
     (counter::CPU_SYSTEM_NS, "system"),
     (counter::CPU_SOFTIRQ_NS, "softirq"),

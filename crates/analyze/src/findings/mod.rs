@@ -15,6 +15,7 @@ mod line;
 mod notes;
 mod promise_broken;
 mod retransmissions;
+mod scan;
 mod steal;
 mod step_errors;
 mod step_time;
@@ -49,6 +50,7 @@ pub trait Cause: Sync {
 /// Every cause that is looked for.
 pub const CAUSES: &[&dyn Cause] = &[
     &limit::LimitFound,
+    &scan::Scan,
     &core_saturated::CoreSaturated,
     &generator_limited::GeneratorLimited,
     &generator_limited::OfferedTooLittle,

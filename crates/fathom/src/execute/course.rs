@@ -86,7 +86,7 @@ fn blank(plan: &Plan, surroundings: &Surroundings, now: &Zoned) -> anyhow::Resul
         let kind = wire_up::kind(&test.kind).map_err(|error| engine_screen(&error))?;
         Ok(TestRun {
             name: test.name.clone(),
-            title: title(test, kind),
+            title: title(test, kind, plan),
             layer: kind.layer(),
             kind: test.kind.clone(),
             from: test.from.clone(),
@@ -120,9 +120,13 @@ fn blank(plan: &Plan, surroundings: &Surroundings, now: &Zoned) -> anyhow::Resul
     })
 }
 
-/// What a test is called: a search by its objective too.
-fn title(test: &TestPlan, kind: &dyn TestKind) -> String {
-    let title = kind.title(&test.options);
+/// What a test is called: a search by its objective too, and tests that would be called the same by their names.
+fn title(test: &TestPlan, kind: &dyn TestKind, plan: &Plan) -> String {
+    let mut title = kind.title(&test.options);
+    let is_alike = |other: &TestPlan| other.kind == test.kind && kind.title(&other.options) == title;
+    if plan.tests.iter().filter(|other| is_alike(other)).count() > 1 {
+        title = format!("{title}, {}", test.name);
+    }
     match Sought::of(test, kind) {
         Ok(sought) => format!("{title}, limit of {}", sought.words()),
         Err(_) => title,

@@ -6,7 +6,9 @@
 mod conservation;
 pub mod curve;
 mod findings;
+mod flows;
 mod limits;
+mod precision;
 pub mod promise;
 pub mod steps;
 mod summaries;
@@ -21,6 +23,7 @@ use std::collections::BTreeMap;
 use fathom_model::{Derivation, Metric, Run};
 
 pub use findings::{CAUSES, Cause, Evidenced};
+pub use precision::is_narrow;
 
 /// What the analysis must be told because no record holds it.
 #[derive(Debug, Clone, Default)]
@@ -54,6 +57,7 @@ pub fn analyze(run: &mut Run, context: &Context) {
         let conservation = conservation::conservation(test, &run.hosts);
         (run.tests[idx].summaries, run.tests[idx].conservation) = (summaries, conservation);
         run.tests[idx].users = steps::users(&run.tests[idx], &run.hosts);
+        run.tests[idx].flows = flows::flows(run, &run.tests[idx], context);
     }
     // The layer below may stand anywhere in the list, so limits wait for all values.
     for idx in 0..run.tests.len() {

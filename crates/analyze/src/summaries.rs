@@ -8,6 +8,7 @@ use fathom_model::{
     Better, Confidence, Derivation, Histogram, Metric, Record, Side, StepKind, StepRecord, Summary, Trial, Unit,
     UsersRecord, Visits,
     metric::{StepValue, UsersValue},
+    record::Series,
     run::{Host, TestRun},
     units::{Nanos, approximate, approximate_signed, grouped, ratio},
 };
@@ -15,7 +16,8 @@ use fathom_statistics::{LEVEL, mean, mean_interval, quantile_summary, samples_ne
 
 use crate::{
     curve,
-    window::{Window, record_of, usable, widened},
+    findings::WORK,
+    window::{Window, record_of, samples_within, usable, widened},
 };
 
 /// Everything that values of one test are computed from.
@@ -52,6 +54,9 @@ pub(crate) fn of_trial(trial: &Trial, hosts: &BTreeMap<String, Host>, metric: &M
     Trials { trials: vec![trial], hosts }.summary(metric)
 }
 
+/// What work is counted in where the counter counts bytes.
+const GIBIBYTE: f64 = 1_073_741_824.0;
+
 /// A value of one trial, or why there is none.
 type Value = Result<f64, String>;
 
@@ -86,6 +91,9 @@ impl<'a> Trials<'a> {
                 self.of_means(metric, |trial| total(trial, *side, counter).map(approximate))
             }
             Derivation::Cost { side, counter } => self.of_means(metric, |trial| cost(trial, *side, counter)),
+            Derivation::HostCost { side, counter } => {
+                self.of_means(metric, |trial| self.host_cost(trial, *side, counter))
+            }
             Derivation::Limit => Summary { note: Some("one trial has no limit".to_owned()), ..empty(metric) },
             Derivation::Users { of } => self.of_users(metric, *of),
             Derivation::Step { step, of } => self.of_step(metric, step, *of),
@@ -162,6 +170,21 @@ impl<'a> Trials<'a> {
             Some((growth, span)) if span > Nanos::ZERO => Ok(approximate(growth) / span.as_secs_f64()),
             _ => Err("no whole interval lies where all sides measured".to_owned()),
         }
+    }
+
+    /// What all cores of a side's host worked per unit of the side's work while all sides measured.
+    fn host_cost(&self, trial: &Trial, side: Side, counter: &str) -> Value {
+        let (host, _) = recorded(trial, side)?;
+        let window = Window::common(trial, self.hosts).ok_or("the sides did not measure at the same time")?;
+        let unknown = || format!("the cores of {host} were not watched");
+        let record = trial.hosts.get(host).ok_or_else(unknown)?;
+        let (first, last) = samples_within(record, window.on_host(self.hosts, host)).ok_or_else(unknown)?;
+        let grown = |series: &Series| Some(series.at(last)?.saturating_sub(series.at(first)?));
+        let worked: u64 = WORK.iter().flat_map(|(state, _)| record.named(state)).filter_map(grown).sum();
+        let secs = (record.at_ns[last] - record.at_ns[first]).as_secs_f64();
+        let rate = self.rate(trial, side, counter)?;
+        let cost = approximate(worked) / secs / rate * if counter.contains("bytes") { GIBIBYTE } else { 1.0 };
+        if worked > 0 && cost.is_finite() { Ok(cost) } else { Err(format!("the {} did no work", side_name(side))) }
     }
 
     /// The values of the trials that have one, and the first reason of those that have none.
@@ -315,6 +338,39 @@ mod tests {
     use super::*;
     use crate::story::{Story, loss, p999, throughput};
     use fathom_model::names::{count, distribution};
+
+    #[test]
+    fn the_work_of_all_cores_of_a_host_is_divided_by_what_was_done() {
+        let mut story = Story::new();
+        story.tcp_rr(1_000, 1);
+        story.cpu("client", "cpu0", [10, 20, 20, 0]);
+        story.cpu("client", "cpu1", [0, 0, 10, 0]);
+        let cost = Metric {
+            unit: Unit::Nanos,
+            from: Derivation::host_cost(Side::Initiator, count::TRANSACTIONS),
+            ..throughput()
+        };
+        story.context.metrics.insert("tcp_rr".to_owned(), vec![cost.clone()]);
+        let near = |value: f64, expected: f64| (value / expected - 1.0).abs() < 1e-6;
+        // 0.6 cores for 1,000 transactions per second.
+        let value = story.analyzed().tests[0].summaries[0].value.unwrap();
+        assert!(near(value, 600_000.0), "{value}");
+        let mut blind = Story::new();
+        blind.tcp_rr(1_000, 1);
+        blind.context.metrics.insert("tcp_rr".to_owned(), vec![cost]);
+        assert_eq!(blind.analyzed().tests[0].summaries[0].value, None);
+        // Of bytes, the cost is that of a gibibyte.
+        let mut stream = Story::new();
+        stream.tcp_stream(&[125_000_000]);
+        stream.cpu("target", "cpu0", [0, 50, 0, 0]);
+        let from = Derivation::host_cost(Side::Responder, count::BYTES_RECEIVED);
+        stream
+            .context
+            .metrics
+            .insert("tcp_stream".to_owned(), vec![Metric { unit: Unit::Nanos, from, ..throughput() }]);
+        let value = stream.analyzed().tests[0].summaries[0].value.unwrap();
+        assert!(near(value, 0.5e9 * GIBIBYTE / 125e6), "{value}");
+    }
 
     #[test]
     fn a_rate_is_the_mean_of_the_trials_with_an_interval_over_them() {

@@ -153,6 +153,15 @@ pub enum Derivation {
         /// The total that is the work.
         counter: Cow<'static, str>,
     },
+    /// Work of all cores of one side's host per unit of its work while all sides measured, in nanoseconds.
+    ///
+    /// The unit of work is a GiB where the counter counts bytes. Softirqs, the kernel's own threads and other programs are in it; ends that share a machine have the same value.
+    HostCost {
+        /// Whose host.
+        side: Side,
+        /// The counter in the timeline that is the work.
+        counter: Cow<'static, str>,
+    },
     /// What scripted users did in the measured part (`docs/methods/steps.md`).
     Users {
         /// Which value of it.
@@ -241,6 +250,12 @@ impl Derivation {
     #[must_use]
     pub const fn cost(side: Side, counter: &'static str) -> Self {
         Self::Cost { side, counter: Cow::Borrowed(counter) }
+    }
+
+    /// Work of a whole host per unit of work.
+    #[must_use]
+    pub const fn host_cost(side: Side, counter: &'static str) -> Self {
+        Self::HostCost { side, counter: Cow::Borrowed(counter) }
     }
 }
 

@@ -118,6 +118,16 @@ pub mod tcp {
     pub const DELIVERY_RATE_BPS: &str = "delivery_rate_bps";
     /// The rate at which the kernel paces.
     pub const PACING_RATE_BPS: &str = "pacing_rate_bps";
+    /// The bound on pacing that the kernel was told to keep (`SO_MAX_PACING_RATE`).
+    pub const PACING_MAX_BPS: &str = "pacing_rate_bps_max";
+    /// Segments delivered that an ECN mark came back for.
+    pub const DELIVERED_CE: &str = "delivered_ce_segments";
+    /// Segments that the peer reported to have received twice (RFC 2883).
+    pub const DSACK_SEGMENTS: &str = "dsack_segments";
+    /// Times that reordering was seen.
+    pub const REORDERINGS: &str = "reorderings";
+    /// The window that the peer offers.
+    pub const SND_WND_BYTES: &str = "snd_wnd_bytes";
 }
 
 /// Counters that kinds record; a kind may have more of its own.

@@ -106,6 +106,9 @@ pub struct Plan {
     pub title: String,
     /// How often the list of tests is gone through; each time is one trial of each test.
     pub rounds: u32,
+    /// How wide the interval of each test's first value may be to either side, such as `2%`: the rounds end early when all are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_ci: Option<String>,
     /// The seed of everything random.
     #[serde(default)]
     pub seed: u64,

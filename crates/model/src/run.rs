@@ -10,6 +10,7 @@ use crate::{
     metric::Layer,
     plan::Plan,
     record::{HostRecord, Record},
+    restraint::FlowSummary,
     search::LoadCurve,
     settings::Settings,
     steps::UsersSummary,
@@ -84,6 +85,9 @@ pub struct TestRun {
     /// What scripted users did, step by step; absent for a test without a script.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub users: Option<UsersSummary>,
+    /// What held each connection of a stream back, in the last round that sampled any; empty for other tests.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flows: Vec<FlowSummary>,
     /// The values, the most important first.
     #[serde(default)]
     pub summaries: Vec<Summary>,

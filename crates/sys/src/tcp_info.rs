@@ -88,6 +88,8 @@ pub struct TcpInfo {
     pub delivery_rate_app_limited: Option<bool>,
     /// How fast the kernel lets segments leave; none when unlimited.
     pub pacing_rate: Option<BitsPerSec>,
+    /// The bound on `pacing_rate` that was asked for (`SO_MAX_PACING_RATE`); none when none was.
+    pub max_pacing_rate: Option<BitsPerSec>,
     /// Payload acknowledged by the peer (RFC 4898 tcpEStatsAppHCThruOctetsAcked).
     pub bytes_acked: Option<Bytes>,
     /// Payload received in order (RFC 4898 tcpEStatsAppHCThruOctetsReceived).
@@ -225,6 +227,7 @@ impl TcpInfo {
             total_retrans: f.u32(100)?,
             delivery_rate_app_limited: f.u64(160).map(|_| bytes[7] & 1 == 1),
             pacing_rate: f.rate(104, u64::MAX),
+            max_pacing_rate: f.rate(112, u64::MAX),
             bytes_acked: f.bytes(120),
             bytes_received: f.bytes(128),
             segs_out: f.u32(136),

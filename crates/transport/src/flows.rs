@@ -52,6 +52,11 @@ fn values(info: &TcpInfo) -> BTreeMap<String, u64> {
         (tcp::SNDBUF_LIMITED_NS, info.sndbuf_limited.map(nanos)),
         (tcp::DELIVERY_RATE_BPS, info.delivery_rate.map(bits)),
         (tcp::PACING_RATE_BPS, info.pacing_rate.map(bits)),
+        (tcp::PACING_MAX_BPS, info.max_pacing_rate.map(bits)),
+        (tcp::DELIVERED_CE, info.delivered_ce.map(u64::from)),
+        (tcp::DSACK_SEGMENTS, info.dsack_dups.map(u64::from)),
+        (tcp::REORDERINGS, info.reord_seen.map(u64::from)),
+        (tcp::SND_WND_BYTES, info.snd_wnd.map(bytes)),
     ];
     rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }

@@ -9,8 +9,6 @@ use fathom_statistics::mean;
 
 use super::{Cause, CoreUse, Evidenced, generator_limited, measured};
 
-/// A core without work for less than one part in twenty is taken for full: the kernel counts in ticks of 1 to 10 ms.
-pub(super) const FULL: f64 = 0.95;
 /// Cores that are busy for less than this could take over work.
 const FREE: f64 = 0.5;
 
@@ -30,13 +28,13 @@ impl Cause for CoreSaturated {
         let paced = seen.offered().filter(|offered| offered.share >= generator_limited::OFFERED);
         let cores = seen.hosts().map(|host| (host, seen.cores(host)));
         let suspect = |(host, cores): &(&str, Vec<CoreUse>)| match &paced {
-            Some(_) if seen.one_machine() => cores.iter().all(|core| core.busy() >= FULL),
+            Some(_) if seen.one_machine() => cores.iter().all(CoreUse::is_full),
             Some(offered) => *host != offered.host,
             None => true,
         };
         let hosts: Vec<(&str, Vec<CoreUse>)> = cores.filter(|(_, cores)| !cores.is_empty()).filter(suspect).collect();
         let busiest = hosts.iter().max_by(|a, b| a.1[0].busy().total_cmp(&b.1[0].busy()));
-        let Some((host, cores)) = busiest.filter(|(_, cores)| cores[0].busy() >= FULL) else { return Vec::new() };
+        let Some((host, cores)) = busiest.filter(|(_, cores)| cores[0].is_full()) else { return Vec::new() };
         // The same core, said twice, would read like two causes.
         if seen.part_of(host) != "receiver" && generator_limited::by_processor(seen).is_some() {
             return Vec::new();
@@ -44,7 +42,7 @@ impl Cause for CoreSaturated {
         let shared = seen.one_machine();
         let mut evidence: Vec<Evidence> = Vec::new();
         for (host, cores) in &hosts {
-            let full = cores.iter().filter(|core| core.busy() >= FULL);
+            let full = cores.iter().filter(|core| core.is_full());
             evidence.extend(full.flat_map(|core| proof(host, core)));
             if shared {
                 break;
@@ -78,8 +76,7 @@ fn title(seen: &Evidenced<'_>, host: &str, cores: &[CoreUse]) -> String {
     let (_, word, share) = core.mostly();
     let busy = format!("busy {} of the time, {word} {}", percent(core.busy()), percent(share));
     if seen.one_machine() {
-        let mut full: Vec<&str> =
-            cores.iter().filter(|core| core.busy() >= FULL).map(|core| core.core.as_str()).collect();
+        let mut full: Vec<&str> = cores.iter().filter(|core| core.is_full()).map(|core| core.core.as_str()).collect();
         full.sort_unstable();
         let are = if full.len() > 1 { "are" } else { "is" };
         return format!(

@@ -9,22 +9,25 @@ mod flow_limited;
 mod gave_up;
 mod generator_limited;
 mod gone_early;
+mod held_back;
 mod incomplete;
 mod limit;
 mod line;
 mod notes;
 mod promise_broken;
 mod retransmissions;
+mod scan;
 mod steal;
 mod step_errors;
 mod step_time;
+mod too_wide;
 mod unsteady;
 mod users_late;
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use fathom_model::{
-    Environment, Evidence, Finding, HostRecord, Limit, LimitKind, Record, Run, Severity, Side, Trial,
+    Environment, Evidence, Finding, HostRecord, Limit, LimitKind, Record, Restraint, Run, Severity, Side, Trial,
     names::{count, host as counter},
     plan::Reach,
     run::TestRun,
@@ -50,6 +53,7 @@ pub trait Cause: Sync {
 /// Every cause that is looked for.
 pub const CAUSES: &[&dyn Cause] = &[
     &limit::LimitFound,
+    &scan::Scan,
     &core_saturated::CoreSaturated,
     &generator_limited::GeneratorLimited,
     &generator_limited::OfferedTooLittle,
@@ -60,10 +64,15 @@ pub const CAUSES: &[&dyn Cause] = &[
     &retransmissions::Retransmissions,
     &flow_limited::ReceiveWindow,
     &flow_limited::SendBuffer,
+    &held_back::HeldBack(Restraint::CongestionWindow),
+    &held_back::HeldBack(Restraint::Queue),
+    &held_back::HeldBack(Restraint::Pacing),
+    &held_back::HeldBack(Restraint::Application),
     &line::LinkFull,
     &line::NoLineRate,
     &steal::Steal,
     &unsteady::NoSteadyState,
+    &too_wide::TooWide,
     &step_errors::StepErrors,
     &gone_early::GoneEarly,
     &gave_up::GaveUp,
@@ -106,7 +115,7 @@ pub(crate) struct CoreUse {
 }
 
 /// The states of a core that are work.
-const WORK: [(&str, &str); 4] = [
+pub(crate) const WORK: [(&str, &str); 4] = [
     (counter::CPU_USER_NS, "user"),
     (counter::CPU_SYSTEM_NS, "system"),
     (counter::CPU_SOFTIRQ_NS, "softirq"),
@@ -124,6 +133,11 @@ impl CoreUse {
         WORK.iter().map(|(counter, _)| self.share(counter)).sum()
     }
 
+    /// Whether no time is left.
+    pub(crate) fn is_full(&self) -> bool {
+        self.busy() >= FULL
+    }
+
     /// The state of work that takes the most: its counter, its word and its share.
     pub(crate) fn mostly(&self) -> (&'static str, &'static str, f64) {
         let shares = WORK.iter().map(|(counter, word)| (*counter, *word, self.share(counter)));
@@ -132,7 +146,7 @@ impl CoreUse {
 }
 
 impl<'a> Evidenced<'a> {
-    fn new(run: &'a Run, test: &'a TestRun, context: &'a Context) -> Self {
+    pub(crate) fn new(run: &'a Run, test: &'a TestRun, context: &'a Context) -> Self {
         Self { run, test, context, trials: usable(&test.trials) }
     }
 
@@ -226,7 +240,7 @@ impl<'a> Evidenced<'a> {
     /// Whether both ends run on the same cores and those have no time left.
     pub(crate) fn shares_full_cores(&self) -> bool {
         let cores = self.cores(&self.test.from);
-        self.one_machine() && !cores.is_empty() && cores.iter().all(|core| core.busy() >= core_saturated::FULL)
+        self.one_machine() && !cores.is_empty() && cores.iter().all(CoreUse::is_full)
     }
 
     /// The host that sends and the host that receives, where the work goes one way.
@@ -278,6 +292,9 @@ impl<'a> Evidenced<'a> {
         self.test.limits.iter().find_map(|limit| limit.used)
     }
 }
+
+/// A core without work for less than one part in twenty is taken for full: the kernel counts in ticks of 1 to 10 ms.
+const FULL: f64 = 0.95;
 
 /// All states of a core.
 const CPU_STATES: [&str; 6] = [

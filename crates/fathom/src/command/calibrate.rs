@@ -82,6 +82,7 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
             schema: SCHEMA.to_owned(),
             title: "Own ceilings".to_owned(),
             rounds: 3,
+            until_ci: None,
             seed: 1,
             tests: ceilings.iter().map(test).collect(),
             lab: ends.lab,

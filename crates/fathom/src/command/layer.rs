@@ -2,11 +2,12 @@
 
 use clap::{Arg, ArgMatches, Command, parser::ValueSource};
 use fathom_engine::{TestKind, pace::Profile};
-use fathom_model::{TestPlan, units::Nanos};
+use fathom_model::{Settings, TestPlan, units::Nanos};
 
 use super::{
     find,
     measuring::{self, Ends, Keep},
+    scan,
 };
 use crate::{
     exit::{Exit, Screen},
@@ -108,6 +109,7 @@ impl LayerCommand {
             .arg(test.help("what is measured"))
             .args(options)
             .args(find::arguments())
+            .args(scan::arguments())
             .args(measuring::arguments())
             .after_help(self.examples)
     }
@@ -121,26 +123,29 @@ impl LayerCommand {
         if let Some(url) = &url {
             settings.set("url", url.clone());
         }
-        let settings = settings
-            .complete(wire_up::kind(kind)?.options())
-            .map_err(|error| Screen::new(Exit::Usage, format!("{} --test {word}: {error}", self.name)))?;
+        let of_command = |screen: Screen| screen.line("in", format!("fathom {} --test {word}", self.name));
+        let scanned = scan::tests(matches, (&settings, wire_up::kind(kind)?.options())).map_err(of_command)?;
+        let settings = &scanned[0].1;
         // A profile is gone through once, to its end.
         let profile = settings.text("profile").and_then(|profile| profile.parse::<Profile>().ok());
         let search = find::search(matches);
         let (warmup, duration) = if search.is_some() { find::SPANS } else { SPANS };
         let duration = profile.and_then(|profile| profile.length()).unwrap_or(duration);
         let rounds = if search.is_some() { 1 } else { ROUNDS };
-        let mut tests = vec![TestPlan {
-            name: (*kind).to_owned(),
+        let (warmup, duration) =
+            (measuring::span(matches, "warmup", warmup)?, measuring::span(matches, "duration", duration)?);
+        let test = |(label, options): (String, Settings)| TestPlan {
+            name: if label.is_empty() { (*kind).to_owned() } else { label },
             kind: (*kind).to_owned(),
             from: ends.from().to_owned(),
             to: url.is_none().then(|| ends.to().to_owned()),
-            warmup: measuring::span(matches, "warmup", warmup)?.exact(),
-            duration: measuring::span(matches, "duration", duration)?.exact(),
-            options: settings,
-            search,
+            warmup: warmup.exact(),
+            duration: duration.exact(),
+            options,
+            search: search.clone(),
             expect: std::collections::BTreeMap::new(),
-        }];
+        };
+        let mut tests: Vec<TestPlan> = scanned.into_iter().map(test).collect();
         measuring::promise(&mut tests, matches)?;
         let title = format!("{} {}", self.title, url.as_deref().unwrap_or(word));
         measuring::carry_out(measuring::plan((title, rounds), ends, tests, matches), matches, Keep::WhenAsked)

@@ -29,6 +29,11 @@ pub(crate) fn arguments() -> Vec<Arg> {
         text("warmup", "TIME", "longest warm-up; it ends earlier when the rate is steady"),
         text("rounds", "N", "how often each test is repeated; intervals come from the differences between rounds")
             .value_parser(clap::value_parser!(u32).range(1..=1000)),
+        text(
+            "until-ci",
+            "WIDTH",
+            "end the rounds when each test's interval is at most so wide to either side, such as 2%; at most --rounds [default: 30]",
+        ),
         text("seed", "N", "seed of everything random [default: from the clock]").value_parser(clap::value_parser!(u64)),
         text(
             "expect",
@@ -171,13 +176,19 @@ fn is_of(value: &str, unit: Unit) -> bool {
     }
 }
 
+/// The most rounds of a run that goes on until its intervals are narrow, as netperf has them.
+const ROUNDS_MAX: u32 = 30;
+
 /// Puts a plan together; `rounds` holds unless the command line says otherwise.
 pub(crate) fn plan((title, rounds): (String, u32), ends: Ends, tests: Vec<TestPlan>, matches: &ArgMatches) -> Plan {
     let seed = matches.get_one::<u64>("seed").copied().unwrap_or_else(|| fathom_sys::clock::wall().0 & 0xffff_ffff);
+    let until_ci = matches.get_one::<String>("until-ci").cloned();
+    let rounds = if until_ci.is_some() { ROUNDS_MAX } else { rounds };
     Plan {
         schema: SCHEMA.to_owned(),
         title,
         rounds: matches.get_one::<u32>("rounds").copied().unwrap_or(rounds),
+        until_ci,
         seed,
         lab: ends.lab,
         hosts: ends.hosts.into_iter().map(|(name, reach)| (name.to_owned(), reach)).collect(),

@@ -13,6 +13,7 @@ mod layer;
 mod measuring;
 mod report;
 mod run;
+mod scan;
 mod serve;
 
 pub(crate) use lab::screen as lab_screen;

@@ -51,6 +51,9 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     if let Some(rounds) = matches.get_one::<u32>("rounds") {
         plan.rounds = *rounds;
     }
+    if let Some(width) = matches.get_one::<String>("until-ci") {
+        plan.until_ci = Some(width.clone());
+    }
     if let Some(seed) = matches.get_one::<u64>("seed") {
         plan.seed = *seed;
     }

@@ -32,6 +32,9 @@ const INTERVAL_MIN: Nanos = Nanos::from_millis(10);
 /// Intervals of a long trial: short enough for a plot, long enough to cost nothing.
 const INTERVAL_MAX: Nanos = Nanos::from_millis(50);
 
+/// How often in a row the intervals must be narrow enough: once may be by chance, as they are looked at after every round.
+const NARROW_ROUNDS: u32 = 2;
+
 /// Runs a complete plan to its end and says what it means.
 pub(crate) fn execute(plan: &Plan, surroundings: &Surroundings) -> anyhow::Result<Executed> {
     check_targets(plan, surroundings)?;
@@ -89,7 +92,7 @@ fn blank(plan: &Plan, surroundings: &Surroundings, now: &Zoned) -> anyhow::Resul
         let kind = wire_up::kind(&test.kind).map_err(|error| engine_screen(&error))?;
         Ok(TestRun {
             name: test.name.clone(),
-            title: title(test, kind),
+            title: title(test, kind, plan),
             layer: kind.layer(),
             kind: test.kind.clone(),
             from: test.from.clone(),
@@ -97,6 +100,7 @@ fn blank(plan: &Plan, surroundings: &Surroundings, now: &Zoned) -> anyhow::Resul
             options: test.options.clone(),
             expect: test.expect.clone(),
             trials: Vec::new(),
+            flows: Vec::new(),
             summaries: Vec::new(),
             limits: Vec::new(),
             conservation: None,
@@ -122,9 +126,13 @@ fn blank(plan: &Plan, surroundings: &Surroundings, now: &Zoned) -> anyhow::Resul
     })
 }
 
-/// What a test is called: a search by its objective too.
-fn title(test: &TestPlan, kind: &dyn TestKind) -> String {
-    let title = kind.title(&test.options);
+/// What a test is called: a search by its objective too, and tests that would be called the same by their names.
+fn title(test: &TestPlan, kind: &dyn TestKind, plan: &Plan) -> String {
+    let mut title = kind.title(&test.options);
+    let is_alike = |other: &TestPlan| other.kind == test.kind && kind.title(&other.options) == title;
+    if plan.tests.iter().filter(|other| is_alike(other)).count() > 1 {
+        title = format!("{title}, {}", test.name);
+    }
     match Sought::of(test, kind) {
         Ok(sought) => format!("{title}, limit of {}", sought.words()),
         Err(_) => title,
@@ -168,6 +176,7 @@ pub(super) struct Course<'a> {
 impl Course<'_> {
     /// Goes through all rounds; what a failed test means for the run is written into it.
     fn rounds(&mut self, run: &mut Run, hosts: &mut Hosts) -> anyhow::Result<()> {
+        let mut n_narrow = 0;
         for round in 0..self.plan.rounds {
             for (idx, test) in self.plan.tests.iter().enumerate() {
                 // A search spreads its trials itself, and what it found would be no better for a second one.
@@ -195,6 +204,10 @@ impl Course<'_> {
                 {
                     return Ok(());
                 }
+            }
+            n_narrow = if fathom_analyze::is_narrow(run, &wire_up::metrics()) { n_narrow + 1 } else { 0 };
+            if n_narrow == NARROW_ROUNDS {
+                return Ok(());
             }
         }
         Ok(())

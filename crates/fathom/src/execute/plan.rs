@@ -36,6 +36,9 @@ pub(crate) fn without_keys(plan: &Plan) -> Plan {
     plan
 }
 
+/// Narrower than a thousandth is below what machines repeat; wider than a half is no interval.
+const UNTIL_CI: std::ops::RangeInclusive<f64> = 0.001..=0.5;
+
 fn wrong(what: impl Into<String>) -> Screen {
     Screen::new(Exit::Usage, what)
 }
@@ -47,6 +50,9 @@ pub(crate) fn complete(plan: &mut Plan) -> Result<(), Screen> {
     }
     if plan.tests.is_empty() || plan.rounds == 0 {
         return Err(wrong("the plan has nothing to do").line("use", "at least one [[tests]] and rounds = 1"));
+    }
+    if let Some(width) = &plan.until_ci {
+        sought::share(width, "until_ci", UNTIL_CI)?;
     }
     if let Some(lab) = &plan.lab {
         fathom_lab::preset::find(&lab.preset).map_err(|error| crate::command::lab_screen(&error))?;

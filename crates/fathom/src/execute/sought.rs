@@ -9,7 +9,7 @@ use fathom_model::{
     Metric, OptionDoc, Settings, TestPlan, ValueKind,
     plan::SearchPlan,
     settings::Setting,
-    units::{BitsPerSec, Nanos, PerSec},
+    units::{BitsPerSec, Nanos, PerSec, share_of_percent},
 };
 use promise::{Promise, PromiseError, Relation};
 
@@ -124,9 +124,8 @@ fn option(search: &SearchPlan, kind: &dyn TestKind) -> Result<&'static OptionDoc
 }
 
 /// A share that is written as `2.5%`.
-fn share(text: &str, name: &str, range: std::ops::RangeInclusive<f64>) -> Result<f64, Screen> {
-    let percent = text.trim().strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
-    percent.map(|percent| percent / 100.0).filter(|share| range.contains(share)).ok_or_else(|| {
+pub(super) fn share(text: &str, name: &str, range: std::ops::RangeInclusive<f64>) -> Result<f64, Screen> {
+    share_of_percent(text).filter(|share| range.contains(share)).ok_or_else(|| {
         let (low, high) = (100.0 * range.start(), 100.0 * range.end());
         wrong(format!("{name}: `{text}` is not between {low}% and {high}%"))
     })

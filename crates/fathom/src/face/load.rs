@@ -181,6 +181,7 @@ impl Load {
             schema: SCHEMA.to_owned(),
             title: self.title.clone(),
             rounds: 1,
+            until_ci: None,
             seed: fathom_sys::clock::wall().0 & 0xffff_ffff,
             lab: None,
             hosts: [(here, Reach::This)].into(),

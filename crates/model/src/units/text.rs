@@ -77,6 +77,13 @@ pub fn percent(share: f64) -> String {
     }
 }
 
+/// A share that is written as a percentage, such as `2.5%`; nothing for other text.
+#[must_use]
+pub fn share_of_percent(text: &str) -> Option<f64> {
+    let percent: f64 = text.trim().strip_suffix('%')?.trim().parse().ok()?;
+    percent.is_finite().then_some(percent / 100.0)
+}
+
 /// A count with a comma between each three digits, as in `1,488,095`.
 #[must_use]
 pub fn grouped(count: u64) -> String {

@@ -240,6 +240,7 @@ fn test(shape: &Shape) -> TestRun {
         unavailable: None,
         curve: None,
         users: None,
+        flows: Vec::new(),
     }
 }
 
@@ -377,6 +378,7 @@ fn tests() -> Vec<TestRun> {
     let none = Shape { name: "frames_1518", title: "1518 B", rounds: 0, ..shapes()[4] };
     let unavailable = TestRun {
         trials: Vec::new(),
+        flows: Vec::new(),
         summaries: Vec::new(),
         unavailable: Some("needs CAP_NET_RAW".to_owned()),
         ..test(&none)
@@ -496,6 +498,7 @@ pub(crate) fn run() -> Run {
             schema: fathom_model::plan::SCHEMA.to_owned(),
             title: "Every layer between gen-1 and web-1".to_owned(),
             rounds: ROUNDS,
+            until_ci: None,
             seed: 42,
             lab: None,
             hosts: BTreeMap::from([

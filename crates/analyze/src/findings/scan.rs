@@ -1,0 +1,182 @@
+//! What a test that was measured at several values of one option says of that option.
+
+use std::collections::BTreeSet;
+
+use fathom_model::{Evidence, Finding, Restraint, Severity, Summary, run::TestRun, units::Bytes};
+
+use super::{Cause, Evidenced};
+use crate::summaries::main_rate;
+
+/// Values that reach this share of the best one are as good: below it, rounds of the same test differ too.
+const AS_GOOD: f64 = 0.95;
+/// From this growth over the whole scan on, the option matters.
+const MATTERS: f64 = 1.2;
+/// A last step that gains at least this share of what it adds shows no end.
+const STILL_GROWS: f64 = 0.5;
+
+/// Compares the tests of one kind between the same hosts that differ in one option alone.
+pub(crate) struct Scan;
+
+impl Cause for Scan {
+    fn id(&self) -> &'static str {
+        "scan"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        let options: BTreeSet<&str> =
+            seen.run.tests.iter().flat_map(|test| test.options.0.keys().map(String::as_str)).collect();
+        options.into_iter().filter_map(|option| self.along(seen, option)).collect()
+    }
+}
+
+/// A value of the option with what was measured at it.
+struct Point<'a> {
+    text: String,
+    at: f64,
+    test: &'a TestRun,
+    value: &'a Summary,
+    mean: f64,
+}
+
+impl Scan {
+    /// The finding of one option, told at the last of its tests.
+    fn along(&self, seen: &Evidenced<'_>, option: &str) -> Option<Finding> {
+        let points = points(seen, option);
+        let (first, last) = (points.first()?, points.last()?);
+        if points.len() < 2 || !std::ptr::eq(last.test, seen.test) {
+            return None;
+        }
+        let best = points.iter().max_by(|a, b| a.mean.total_cmp(&b.mean))?;
+        let knee = points.iter().find(|point| point.mean >= AS_GOOD * best.mean)?;
+        let what = &best.value.metric.title;
+        let shown = |point: &Point<'_>| format!("{} at {option}={}", point.value.metric.show(point.mean), point.text);
+        let grows = best.mean >= MATTERS * first.mean;
+        let title = match (grows, option == "flows") {
+            (false, true) => format!(
+                "{} carries as much as {}: what limits {what} is shared by all flows ({})",
+                flows(first),
+                flows(last),
+                shown(best)
+            ),
+            (true, true) => format!(
+                "{what} grows with the flows from {} to {}, {}: a single flow is held back by itself{}",
+                shown(first),
+                shown(best),
+                ending(&points, knee),
+                by(first)
+            ),
+            (_, false) => format!("{what} is best with {}, {}", shown(best), ending(&points, knee)),
+        };
+        let proof = |point: &Point<'_>| Evidence {
+            host: seen.test.from.clone(),
+            counter: format!("{} at {option}={}", point.value.metric.name, point.text),
+            value: point.value.metric.show(point.mean),
+        };
+        Some(Finding {
+            id: self.id().to_owned(),
+            short: format!("knee at {}", knee.text),
+            title,
+            severity: Severity::Remark,
+            tests: points.iter().map(|point| point.test.name.clone()).collect(),
+            evidence: points.iter().map(proof).collect(),
+            explains: None,
+            next: None,
+        })
+    }
+}
+
+/// The tests that differ from this one in an option alone, by its value.
+fn points<'a>(seen: &Evidenced<'a>, option: &str) -> Vec<Point<'a>> {
+    let others = |test: &TestRun| {
+        let mut options = test.options.clone();
+        options.0.remove(option);
+        options
+    };
+    let here = others(seen.test);
+    let is_like = |test: &&TestRun| {
+        (&test.kind, &test.from, &test.to) == (&seen.test.kind, &seen.test.from, &seen.test.to) && others(test) == here
+    };
+    let mut points: Vec<Point<'a>> = (seen.run.tests.iter().filter(is_like))
+        .filter_map(|test| {
+            let (text, value) = (test.options.text(option)?, main_rate(test)?);
+            // A bare number is a volume in bytes as well, so one way of reading serves counts and sizes.
+            let at = fathom_model::units::approximate(text.parse::<Bytes>().ok()?.0);
+            Some(Point { at, test, value, mean: value.value?, text })
+        })
+        .collect();
+    points.sort_by(|a, b| a.at.total_cmp(&b.at));
+    points
+}
+
+fn flows(point: &Point<'_>) -> String {
+    if point.text == "1" { "one flow".to_owned() } else { format!("{} flows", point.text) }
+}
+
+/// Where it levels off, or that it does not.
+fn ending(points: &[Point<'_>], knee: &Point<'_>) -> String {
+    let [.., before, last] = points else { return String::new() };
+    let gained = last.mean / before.mean - 1.0;
+    let added = last.at / before.at - 1.0;
+    if std::ptr::eq(knee, last) && gained >= STILL_GROWS * added {
+        return "and still grows there".to_owned();
+    }
+    format!("and within 5 % of it from {} on", knee.text)
+}
+
+/// What held the connections of a test back, where most agree.
+fn by(point: &Point<'_>) -> String {
+    let flows = &point.test.flows;
+    let held = |by: Restraint| flows.iter().filter(|flow| flow.held_by == by).count();
+    let most = flows.iter().map(|flow| flow.held_by).max_by_key(|by| held(*by));
+    most.map_or(String::new(), |by| format!(" ({})", by.short()))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::story::Story;
+
+    fn scanned(option: &str, results: &[(&str, u64)]) -> Story {
+        let mut story = Story::new();
+        for (value, rate) in results {
+            story.tcp_stream(&[*rate, *rate]);
+            let test = story.run.tests.last_mut().unwrap();
+            test.options.set(option, *value);
+            test.name = format!("{option}={value}");
+        }
+        story
+    }
+
+    #[test]
+    fn flows_that_add_up_are_each_held_back_by_themselves() {
+        let story = scanned("flows", &[("1", 1_000), ("2", 1_980), ("4", 3_000), ("8", 3_020)]);
+        let finding = story.finding("scan").unwrap();
+        assert_eq!(finding.short, "knee at 4");
+        assert!(finding.title.contains("a single flow is held back by itself"), "{}", finding.title);
+        assert_eq!((finding.tests.len(), finding.evidence.len()), (4, 4));
+    }
+
+    #[test]
+    fn flows_that_add_nothing_share_their_limit() {
+        let title = scanned("flows", &[("1", 1_000), ("8", 1_010), ("2", 990)]).finding("scan").unwrap().title;
+        assert!(title.starts_with("one flow carries as much as 8 flows"), "{title}");
+    }
+
+    #[test]
+    fn a_scan_that_ends_while_it_grows_says_so() {
+        let title = scanned("flows", &[("1", 1_000), ("2", 2_000), ("4", 3_900)]).finding("scan").unwrap().title;
+        assert!(title.contains("still grows there"), "{title}");
+    }
+
+    #[test]
+    fn of_another_option_the_best_value_is_told() {
+        let story = scanned("write", &[("16KiB", 1_000), ("1MiB", 2_000), ("256KiB", 2_200)]);
+        let finding = story.finding("scan").unwrap();
+        assert!(finding.title.contains("at write=256KiB"), "{}", finding.title);
+        assert_eq!(finding.short, "knee at 256KiB");
+    }
+
+    #[test]
+    fn one_test_is_no_scan() {
+        assert_eq!(scanned("flows", &[("1", 1_000)]).finding("scan"), None);
+    }
+}

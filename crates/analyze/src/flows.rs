@@ -1,0 +1,250 @@
+//! What held each connection of a stream back, from what the kernel said of it over time.
+//!
+//! The kernel accounts a sender's time to one cause at a time (`tcp_chrono` of the kernel): nothing to send, the peer's
+//! window, the own buffer, or the network. It knows nothing of processors, so the hosts' cores are looked at beside it.
+//! The thresholds and their reasons stand in `docs/methods/restraints.md`.
+
+use std::collections::BTreeMap;
+
+use fathom_model::{
+    FlowSummary, Record, Restraint, Run, TestRun, Trial, Waits,
+    names::{count, tcp},
+    record::{Flow, FlowSample},
+    units::{Nanos, approximate, ratio},
+};
+
+use crate::{
+    Context,
+    findings::{CoreUse, Evidenced},
+    window::host_of,
+};
+
+/// From this share of the time on, waiting for one thing holds a sender back.
+const HOLDS_BACK: f64 = 0.2;
+/// From this share of resent or marked bytes on, congestion control is what keeps a window small.
+const LOSSY: f64 = 1e-3;
+/// A path whose round trips take this many times the shortest one holds a queue.
+const QUEUED: f64 = 2.0;
+/// A rate this near to the bound that was asked for is that bound.
+const AT_BOUND: f64 = 0.9;
+/// Connections that were watched for less than this have nothing to tell: the kernel counts in ticks of 1 to 10 ms.
+const SPAN_MIN: Nanos = Nanos::from_millis(100);
+
+/// What held each connection of a stream back in the last round that sampled any.
+pub(crate) fn flows(run: &Run, test: &TestRun, context: &Context) -> Vec<FlowSummary> {
+    let seen = Evidenced::new(run, test, context);
+    let told = |trial: &&Trial| trial.records.values().any(|record| is_stream(record) && !record.flows.is_empty());
+    let Some(trial) = test.trials.iter().rev().find(told) else { return Vec::new() };
+    let mut all = Vec::new();
+    for (key, record) in trial.records.iter().filter(|(_, record)| is_stream(record)) {
+        let sender = host_of(key);
+        let receiver = trial.records.keys().map(|key| host_of(key)).find(|host| *host != sender);
+        let is_full = |host: &str| seen.cores(host).first().is_some_and(CoreUse::is_full);
+        let full = match (is_full(sender), receiver.is_some_and(is_full)) {
+            (true, true) if seen.one_machine() => Some(Restraint::SharedCpu),
+            (true, _) => Some(Restraint::SenderCpu),
+            (false, true) => Some(Restraint::ReceiverCpu),
+            (false, false) => None,
+        };
+        all.extend(record.flows.iter().filter_map(|flow| summary(sender, record, flow, full)));
+    }
+    all
+}
+
+/// Whether a side sent a stream: transactions wait for answers by their nature.
+fn is_stream(record: &Record) -> bool {
+    record.totals.contains_key(count::BYTES_SENT)
+}
+
+/// A connection that was watched and sent; `full` says whose cores had no time left.
+fn summary(sender: &str, record: &Record, flow: &Flow, full: Option<Restraint>) -> Option<FlowSummary> {
+    let (from, to) = record.measured_ns;
+    let inside = |sample: &&FlowSample| (from..=to).contains(&sample.at_ns);
+    let measured = Measured { first: flow.samples.iter().find(inside)?, last: flow.samples.iter().rfind(inside)? };
+    let span = measured.last.at_ns - measured.first.at_ns;
+    // A connection that received more than it sent is the other direction's.
+    let sends = measured.growth(tcp::BYTES_ACKED) > measured.growth(tcp::BYTES_RECEIVED);
+    if span < SPAN_MIN || !sends {
+        return None;
+    }
+    let waits = measured.waits(span);
+    Some(FlowSummary {
+        id: flow.id.clone(),
+        sender: sender.to_owned(),
+        acknowledged_bps: approximate(measured.growth(tcp::BYTES_ACKED)) * 8.0 / span.as_secs_f64(),
+        waits,
+        held_by: measured.restraint(waits, full),
+    })
+}
+
+/// The samples of one connection that bound the measured part.
+struct Measured<'a> {
+    first: &'a FlowSample,
+    last: &'a FlowSample,
+}
+
+impl Measured<'_> {
+    fn growth(&self, name: &str) -> u64 {
+        let value = |values: &BTreeMap<String, u64>| values.get(name).copied().unwrap_or(0);
+        value(&self.last.values).saturating_sub(value(&self.first.values))
+    }
+
+    fn now(&self, name: &str) -> Option<u64> {
+        self.last.values.get(name).copied()
+    }
+
+    fn waits(&self, span: Nanos) -> Waits {
+        let share = |part: u64| ratio(part, span.0).unwrap_or(0.0).min(1.0);
+        let busy = share(self.growth(tcp::BUSY_NS));
+        let receive_window = share(self.growth(tcp::RWND_LIMITED_NS));
+        let send_buffer = share(self.growth(tcp::SNDBUF_LIMITED_NS));
+        let network = (busy - receive_window - send_buffer).max(0.0);
+        Waits { application: 1.0 - receive_window - send_buffer - network, receive_window, send_buffer, network }
+    }
+
+    /// The bound that was asked for, then the buffers that the kernel names, then who had no time, then the path.
+    fn restraint(&self, waits: Waits, full: Option<Restraint>) -> Restraint {
+        if self.is_at_bound() {
+            return Restraint::Pacing;
+        }
+        if waits.receive_window >= HOLDS_BACK {
+            // A receiver that has no time to read closes its window.
+            return full.filter(|who| *who != Restraint::SenderCpu).unwrap_or(Restraint::ReceiveWindow);
+        }
+        if waits.send_buffer >= HOLDS_BACK {
+            return Restraint::SendBuffer;
+        }
+        if let Some(full) = full {
+            return full;
+        }
+        match (waits.application >= HOLDS_BACK, self.is_lossy(), self.is_queued()) {
+            (true, ..) => Restraint::Application,
+            (_, true, _) => Restraint::Loss,
+            (_, _, true) => Restraint::Queue,
+            _ => Restraint::CongestionWindow,
+        }
+    }
+
+    /// Whether the kernel paces as it was told to, and that is what the connection reaches.
+    fn is_at_bound(&self) -> bool {
+        let rate = self.now(tcp::DELIVERY_RATE_BPS).zip(self.now(tcp::PACING_MAX_BPS));
+        rate.and_then(|(rate, bound)| ratio(rate, bound)).is_some_and(|share| share >= AT_BOUND)
+    }
+
+    fn is_lossy(&self) -> bool {
+        let resent = ratio(self.growth(tcp::BYTES_RETRANS), self.growth(tcp::BYTES_SENT));
+        let marked = ratio(self.growth(tcp::DELIVERED_CE), self.growth(tcp::SEGMENTS_OUT));
+        [resent, marked].into_iter().flatten().any(|share| share >= LOSSY)
+    }
+
+    fn is_queued(&self) -> bool {
+        let rtt = self.now(tcp::RTT_NS).zip(self.now(tcp::RTT_MIN_NS));
+        rtt.and_then(|(rtt, least)| ratio(rtt, least)).is_some_and(|times| times >= QUEUED)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::story::Story;
+
+    /// A connection that sent a gigabit per second over the measured second, with these values at its end.
+    fn flow(values: &[(&str, u64)]) -> Flow {
+        let beside = [
+            (tcp::BYTES_ACKED, 125_000_000),
+            (tcp::BYTES_SENT, 125_000_000),
+            (tcp::SEGMENTS_OUT, 90_000),
+            (tcp::BUSY_NS, 1_000_000_000),
+            (tcp::RTT_NS, 1_500_000),
+            (tcp::RTT_MIN_NS, 1_000_000),
+            (tcp::CWND_SEGMENTS, 100),
+        ];
+        let last = beside.iter().chain(values).map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        let at = |ms: u64, values| FlowSample { at_ns: Nanos::from_millis(ms), values };
+        Flow { id: "a:1 b:2".to_owned(), samples: vec![at(200, BTreeMap::new()), at(1200, last)] }
+    }
+
+    fn streaming(values: &[(&str, u64)]) -> Story {
+        let mut story = Story::new();
+        story.tcp_stream(&[125_000_000]);
+        story.run.tests[0].trials[0].records.get_mut("client").unwrap().flows = vec![flow(values)];
+        for host in ["client", "target"] {
+            story.cpu(host, "cpu0", [10, 20, 10, 0]);
+        }
+        story
+    }
+
+    fn only(story: &Story) -> FlowSummary {
+        let [flow] = <[FlowSummary; 1]>::try_from(story.analyzed().tests[0].flows.clone()).unwrap();
+        flow
+    }
+
+    #[test]
+    fn each_restraint_is_told_by_what_the_kernel_said() {
+        let second = 1_000_000_000;
+        let cases: [(&[(&str, u64)], Restraint); 8] = [
+            (&[], Restraint::CongestionWindow),
+            (&[(tcp::RWND_LIMITED_NS, second / 4)], Restraint::ReceiveWindow),
+            (&[(tcp::SNDBUF_LIMITED_NS, second / 4)], Restraint::SendBuffer),
+            (&[(tcp::BUSY_NS, second / 2)], Restraint::Application),
+            (&[(tcp::BYTES_RETRANS, 500_000)], Restraint::Loss),
+            (&[(tcp::DELIVERED_CE, 500)], Restraint::Loss),
+            (&[(tcp::RTT_NS, 9_000_000)], Restraint::Queue),
+            (&[(tcp::DELIVERY_RATE_BPS, 990_000_000), (tcp::PACING_MAX_BPS, 1_000_000_000)], Restraint::Pacing),
+        ];
+        for (values, expected) in cases {
+            assert_eq!(only(&streaming(values)).held_by, expected, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn a_core_without_time_is_named_before_the_path_and_after_the_buffers() {
+        let held_by = |host: &str, values: &[(&str, u64)]| {
+            let mut story = streaming(values);
+            story.cpu(host, "cpu0", [10, 80, 10, 0]);
+            only(&story).held_by
+        };
+        let closed: &[(&str, u64)] = &[(tcp::RWND_LIMITED_NS, 500_000_000)];
+        assert_eq!(held_by("client", &[]), Restraint::SenderCpu);
+        assert_eq!(held_by("target", &[]), Restraint::ReceiverCpu);
+        assert_eq!(held_by("target", closed), Restraint::ReceiverCpu);
+        assert_eq!(held_by("client", closed), Restraint::ReceiveWindow);
+    }
+
+    #[test]
+    fn the_measured_time_is_divided_up_completely() {
+        let flow = only(&streaming(&[
+            (tcp::BUSY_NS, 800_000_000),
+            (tcp::RWND_LIMITED_NS, 300_000_000),
+            (tcp::SNDBUF_LIMITED_NS, 100_000_000),
+        ]));
+        let Waits { application, receive_window, send_buffer, network } = flow.waits;
+        let near = |value: f64, expected: f64| (value - expected).abs() < 1e-9;
+        assert!(near(application, 0.2) && near(receive_window, 0.3), "{:?}", flow.waits);
+        assert!(near(send_buffer, 0.1) && near(network, 0.4), "{:?}", flow.waits);
+        assert!(near(flow.acknowledged_bps, 1e9), "{}", flow.acknowledged_bps);
+    }
+
+    #[test]
+    fn a_side_that_receives_and_a_connection_seen_once_have_no_restraint() {
+        let mut story = streaming(&[(tcp::BYTES_RECEIVED, 200_000_000)]);
+        assert_eq!(story.analyzed().tests[0].flows, []);
+        story = streaming(&[]);
+        story.run.tests[0].trials[0].records.get_mut("client").unwrap().flows[0].samples.pop();
+        assert_eq!(story.analyzed().tests[0].flows, []);
+    }
+
+    #[test]
+    fn a_path_that_holds_most_connections_is_a_finding_with_its_proof() {
+        let mut story = streaming(&[(tcp::RTT_NS, 9_000_000)]);
+        let finding = story.finding("path-full").unwrap();
+        assert!(finding.title.contains("8.00 ms were spent in a queue"), "{}", finding.title);
+        assert!(finding.evidence.iter().any(|proof| proof.counter == tcp::RTT_MIN_NS && proof.value == "1.00 ms"));
+        assert_eq!(story.finding("congestion-window"), None);
+        story = streaming(&[]);
+        assert!(story.finding("congestion-window").unwrap().next.unwrap().command.ends_with("--flows 4"));
+        // A rate that was asked for and reached holds nothing back.
+        story = streaming(&[(tcp::DELIVERY_RATE_BPS, 990_000_000), (tcp::PACING_MAX_BPS, 1_000_000_000)]);
+        assert_eq!(story.finding("paced").unwrap().severity, fathom_model::Severity::Remark);
+    }
+}

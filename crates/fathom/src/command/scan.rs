@@ -1,0 +1,59 @@
+//! `--scan OPTION=V,V,…`: the same test at several values of an option, in turn in every round.
+
+use clap::{Arg, ArgAction, ArgMatches};
+use fathom_model::{OptionDoc, Settings};
+
+use crate::exit::{Exit, Screen};
+
+/// The option that asks for a scan.
+const SCAN: &str = "scan";
+/// The most tests of one scan: more take longer than anybody waits.
+const TESTS_MAX: usize = 64;
+
+/// The options, for commands of one test.
+pub(super) fn arguments() -> Vec<Arg> {
+    vec![
+        Arg::new(SCAN)
+            .long(SCAN)
+            .value_name("OPTION=V,V,…")
+            .help("measure at each of these values, such as flows=1,2,4,8; of several options, at every combination")
+            .num_args(1..)
+            .action(ArgAction::Append),
+    ]
+}
+
+/// What the tests of a scan are called and set to; without one, a single test without a name of its own.
+pub(super) fn tests(
+    matches: &ArgMatches,
+    (given, options): (&Settings, &[OptionDoc]),
+) -> Result<Vec<(String, Settings)>, Screen> {
+    let wrong = |what: String| Screen::new(Exit::Usage, what).line("use", "--scan flows=1,2,4,8");
+    let mut tests = vec![(String::new(), given.clone())];
+    let scans = matches.try_get_many::<String>(SCAN).ok().flatten();
+    for text in scans.into_iter().flatten() {
+        let (name, values) =
+            text.split_once('=').ok_or_else(|| wrong(format!("--scan {text}: an option and its values are needed")))?;
+        if given.text(name).is_some() || tests[0].1 != *given && tests[0].1.text(name).is_some() {
+            return Err(wrong(format!("--scan {text}: {name} has a value already")));
+        }
+        let values: Vec<&str> = values.split(',').map(str::trim).collect();
+        let set = |(label, settings): &(String, Settings), value: &str| {
+            let gap = if label.is_empty() { "" } else { " " };
+            (format!("{label}{gap}{name}={value}"), settings.clone().with(name, value))
+        };
+        tests = tests.iter().flat_map(|test| values.iter().map(move |value| set(test, value))).collect();
+        if tests.len() > TESTS_MAX {
+            return Err(wrong(format!("--scan makes {} tests, more than {TESTS_MAX}", tests.len())));
+        }
+    }
+    for (label, settings) in &mut tests {
+        *settings =
+            settings.complete(options).map_err(|error| Screen::new(Exit::Usage, format!("{label}: {error}")))?;
+    }
+    let mut labels: Vec<_> = tests.iter().map(|(label, _)| label).collect();
+    labels.sort_unstable();
+    match labels.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(twice) => Err(wrong(format!("--scan says {} twice", twice[0]))),
+        None => Ok(tests),
+    }
+}

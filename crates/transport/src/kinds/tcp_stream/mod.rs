@@ -24,7 +24,10 @@ use self::{
 use crate::{
     flows::{FlowWatch, PayloadCount},
     link::Opening,
-    options::{self, BUFFER, CONGESTION, DSCP, FLOWS, MSS, PACING, PORT, STREAM_FLOWS, SocketOptions},
+    options::{
+        self, BUFFER, BUSY_POLL, CONGESTION, DEVICE, DSCP, FLOW_LABEL, FLOWS, KEEPALIVE, MPTCP, MSS, NODELAY, PACING,
+        PORT, SOURCE, STREAM_FLOWS, SocketOptions,
+    },
     payload::Payload,
     stream::{Inlet, Pace, Receiving, Sending, Source, UncopiedSends},
 };
@@ -125,7 +128,27 @@ impl TestKind for TcpStream {
     }
 
     fn options(&self) -> &'static [OptionDoc] {
-        &[STREAM_FLOWS, WRITE, RATE, BYTES, SEND, RECEIVE, PACING, CONGESTION, BUFFER, MSS, DSCP, PORT]
+        &[
+            STREAM_FLOWS,
+            WRITE,
+            RATE,
+            BYTES,
+            SEND,
+            RECEIVE,
+            PACING,
+            CONGESTION,
+            BUFFER,
+            MSS,
+            NODELAY,
+            DSCP,
+            FLOW_LABEL,
+            SOURCE,
+            DEVICE,
+            MPTCP,
+            KEEPALIVE,
+            BUSY_POLL,
+            PORT,
+        ]
     }
 
     fn metrics(&self) -> &'static [Metric] {

@@ -9,7 +9,7 @@ mod metrics;
 
 use std::sync::Arc;
 
-use fathom_engine::{Crew, Error, Session, Test, TestKind};
+use fathom_engine::{Crew, Error, Session, Test, TestKind, Until};
 use fathom_model::{
     Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, ValueKind,
     names::{count, tcp},
@@ -92,6 +92,13 @@ const BYTES: OptionDoc = OptionDoc {
     help: "end after so many bytes of all flows of a direction together, at the latest after --duration",
 };
 
+const OMIT: OptionDoc = OptionDoc {
+    name: "omit",
+    value: ValueKind::Span,
+    default: None,
+    help: "leave out exactly this first part of each round; without it the warm-up ends when the rate is steady",
+};
+
 impl TestKind for TcpStream {
     fn name(&self) -> &'static str {
         self.name
@@ -133,6 +140,7 @@ impl TestKind for TcpStream {
             WRITE,
             RATE,
             BYTES,
+            OMIT,
             SEND,
             RECEIVE,
             PACING,
@@ -356,7 +364,11 @@ impl Test for Stream {
             }));
         }
         let mut watch = watch(&tasks, (sent, received));
-        let crew = Crew { states: tasks, counters, cores: &role.cores, until: side.into() };
+        let until = match side {
+            Side::Initiator if role.settings.span(OMIT.name).is_some() => Until::FullPhasesOver,
+            _ => side.into(),
+        };
+        let crew = Crew { states: tasks, counters, cores: &role.cores, until };
         let conducted = crew.conduct(session, &mut watch, |worker, Task { socket, idx, inlet }| {
             let start = worker.start;
             let flow = |counter| Flow::new(worker, (session, side), (&socket, counter));

@@ -25,4 +25,4 @@ pub mod streams;
 pub mod tcp_info;
 pub mod wire_time;
 
-pub use error::{Error, Result};
+pub use error::{Error, Result, Shortage};

@@ -16,7 +16,7 @@ mod slot;
 mod way;
 
 pub use abandon::abandon;
-pub use conduct::{Conducted, Crew, Enlisted, Phase, Shift, Until, Watcher, Worker};
+pub use conduct::{Conducted, Counts, Crew, Enlisted, Phase, Shift, Until, Watcher, Worker};
 pub use error::Error;
 pub use kind::{Test, TestKind, find};
 pub use observe::Observer;

@@ -6,7 +6,7 @@ use fathom_model::Record;
 use fathom_sys::Shortage;
 
 /// Not a failure of the peer: what a pair of addresses has of ports is in use or in TIME-WAIT.
-const NO_PORT: &str = "connect: no local port left for a pair of addresses (ports and sources give more)";
+const NO_PORT: &str = "connect: no local port left for a pair of addresses (--ports and --source give more)";
 
 /// What went wrong, in the words of the kernel.
 #[derive(Debug, Clone, Default)]

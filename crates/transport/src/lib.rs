@@ -14,6 +14,7 @@ mod link;
 mod options;
 mod payload;
 mod sequence;
+mod stream;
 mod wire;
 
 pub use kinds::KINDS;

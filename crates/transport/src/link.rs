@@ -18,8 +18,6 @@ use fathom_sys::{
 
 use crate::options::{self, SocketOptions};
 
-/// How long a connect may take while a test is prepared.
-const CONNECT_MAX: Nanos = Nanos::from_secs(5);
 /// How long after the start a connection of the other side may still arrive.
 const ACCEPT_MAX: Nanos = Nanos::from_secs(2);
 /// How long a blocking call waits before it looks whether the trial is over.
@@ -36,32 +34,12 @@ pub(crate) enum Opening {
     Connected(Vec<Socket>, Histogram),
 }
 
-/// Binds a socket of the initiator to the host's address on the path, where it has one.
-pub(crate) fn bind_initiator(socket: &Socket, from: Option<IpAddr>) -> fathom_sys::Result<()> {
-    let Some(from) = from else { return Ok(()) };
-    socket::set_bind_address_no_port(socket)?;
-    socket.bind(&SocketAddr::new(from, 0).into()).map_err(socket::named("bind"))
-}
-
-/// A listener at the responder's address.
-pub(crate) fn listener(at: SocketAddr, backlog: usize) -> Result<Socket, Error> {
-    socket::listen(at, u16::try_from(backlog).unwrap_or(u16::MAX))
-        .map_err(|cause| Error::system(format!("listen on {at}"), "CAP_NET_BIND_SERVICE", cause))
-}
-
 /// The ports of the responder.
 pub(crate) const PORTS: OptionDoc = OptionDoc {
     name: "ports",
     value: ValueKind::Count(1, 4096),
     default: None,
     help: "ports that the responder listens on, from `port` on; each takes as many flows of an address as there are local ports",
-};
-/// Where the initiator's connections come from.
-pub(crate) const SOURCES: OptionDoc = OptionDoc {
-    name: "sources",
-    value: ValueKind::Text,
-    default: None,
-    help: "addresses of the initiator's host to connect from in turn: 10.0.0.2,10.0.0.10-10.0.0.20",
 };
 /// The most source addresses: with as many, ports are not what runs out.
 const SOURCES_MAX: usize = 4096;
@@ -120,26 +98,19 @@ impl Targets {
     /// What the responder told, and the addresses of this host.
     ///
     /// # Errors
-    /// The responder told nothing, or the source addresses are none.
-    pub(crate) fn of(role: &Role, kind: &'static str) -> Result<Self, Error> {
+    /// The responder told nothing, or the kernel refuses the options that were asked for.
+    pub(crate) fn of(role: &Role, kind: &'static str, options: &SocketOptions) -> Result<Self, Error> {
         let to = told_all(role, kind)?;
-        let from = match role.settings.text(SOURCES.name) {
-            Some(text) => addresses(&text).map(|all| all.into_iter().map(Some).collect()).ok_or_else(|| {
-                options::not_allowed(
-                    SOURCES.name,
-                    "IP addresses and ranges of them (10.0.0.2,10.0.0.10-10.0.0.20)",
-                    &text,
-                )
-            })?,
-            None => vec![role.address.filter(|from| !is_chosen_anyway(*from, to[0]))],
+        let sources = options.sources(to[0], SOURCES_MAX)?;
+        let from = match sources.as_slice() {
+            [] => vec![role.address.filter(|from| !is_chosen_anyway(*from, to[0]))],
+            sources => sources.iter().copied().map(Some).collect(),
         };
-        if let Some(from) = from.iter().flatten().find(|from| from.is_ipv4() != to[0].is_ipv4()) {
-            return Err(options::not_allowed(
-                SOURCES.name,
-                "addresses of the same version of IP as the target's",
-                from,
-            ));
-        }
+        // One socket that is thrown away shows what the kernel refuses, before many are opened.
+        let probe = socket::stream(to[0]).map_err(|cause| Error::System { what: "open a socket".to_owned(), cause })?;
+        options.bind(&probe, (role.address, 0), to[0])?;
+        options.apply(&probe)?;
+        options.towards(&probe, to[0])?;
         Ok(Self { to, from })
     }
 
@@ -164,7 +135,8 @@ impl Targets {
              a destination port"
         );
         let n_needed = n_flows.div_ceil(n_ports * self.from.len());
-        let hint = format!("set --ports {n_needed}, give more --sources, or widen net.ipv4.ip_local_port_range");
+        let hint =
+            format!("set --ports {n_needed}, give more addresses with --source, or widen net.ipv4.ip_local_port_range");
         Err(Error::Unsupported { what, hint: Some(hint) })
     }
 
@@ -180,7 +152,7 @@ impl Targets {
 pub(crate) fn exhausted(what: &str, cause: fathom_sys::Error) -> Error {
     let hint = match cause.shortage() {
         Some(Shortage::Address) if cause.call.starts_with("connect") => {
-            "no local port is left for this pair of addresses; set --ports or --sources, widen \
+            "no local port is left for this pair of addresses; set --ports or --source, widen \
              net.ipv4.ip_local_port_range, or wait a minute for those in TIME-WAIT"
         }
         Some(Shortage::Address) => "the address is not one of this host's; see `ip address`",
@@ -205,26 +177,6 @@ fn is_chosen_anyway(from: IpAddr, to: SocketAddr) -> bool {
         probe.local_addr()
     });
     chosen.is_ok_and(|chosen| chosen.ip() == from)
-}
-
-/// Reads `10.0.0.2,10.0.0.10-10.0.0.20`.
-fn addresses(text: &str) -> Option<Vec<IpAddr>> {
-    let mut all = Vec::new();
-    for part in text.split(',').map(str::trim) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        match (first.trim().parse().ok()?, last.trim().parse().ok()?) {
-            (IpAddr::V4(first), IpAddr::V4(last)) => {
-                let range = u32::from(first)..=u32::from(last);
-                all.extend(range.take(SOURCES_MAX + 1).map(|bits| IpAddr::V4(bits.into())));
-            }
-            (IpAddr::V6(first), IpAddr::V6(last)) => {
-                let range = u128::from(first)..=u128::from(last);
-                all.extend(range.take(SOURCES_MAX + 1).map(|bits| IpAddr::V6(bits.into())));
-            }
-            _ => return None,
-        }
-    }
-    (1..=SOURCES_MAX).contains(&all.len()).then_some(all)
 }
 
 /// What a responder tells: where it listens.
@@ -264,20 +216,16 @@ impl Opening {
     ) -> Result<(Self, Vec<Note>), Error> {
         let n_flows = options::flows_and_workers(role).0;
         if role.side == Side::Responder {
-            let listener = listener(options::listen_address(role), n_flows.max(64))?;
-            let notes = socket_options.apply(&listener)?;
+            let (listener, notes) = socket_options.listen(options::listen_address(role), n_flows.max(64))?;
             return Ok((Self::Listening(listener), notes));
         }
         let to = told(role, kind)?;
         let (mut notes, mut times) = (Vec::new(), Histogram::new());
-        let connect = |_| {
-            let cannot = |cause| Error::System { what: format!("connect to {to}"), cause };
-            let socket = socket::stream(to).map_err(cannot)?;
-            bind_initiator(&socket, role.address).map_err(cannot)?;
-            notes = socket_options.apply(&socket)?;
+        let connect = |idx| {
             let begin = clock::now();
-            socket::connect(&socket, to, CONNECT_MAX).map_err(|cause| exhausted(&format!("connect to {to}"), cause))?;
+            let (socket, told) = socket_options.connect(to, (role.address, idx))?;
             times.record((clock::now() - begin).0);
+            notes = told;
             Ok(socket)
         };
         let sockets = (0..n_flows).map(connect).collect::<Result<_, Error>>()?;
@@ -300,7 +248,7 @@ impl Opening {
         }
     }
 
-    /// All connections, without delay of small segments, blocking at most [`PATIENCE`].
+    /// All connections, blocking at most [`PATIENCE`].
     pub(crate) fn complete(self, n_flows: usize, session: &Session) -> Result<Vec<Socket>, Error> {
         let sockets = match self {
             Self::Connected(sockets, _) => sockets,
@@ -316,7 +264,6 @@ impl Opening {
 
 fn make_ready(socket: &Socket) -> fathom_sys::Result<()> {
     socket.set_nonblocking(false).map_err(socket::named("fcntl(O_NONBLOCK)"))?;
-    socket.set_tcp_nodelay(true).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;
     socket::set_timeout(socket, PATIENCE)
 }
 

@@ -152,7 +152,9 @@ impl<S: Shift> Enlisted<S> {
         course.last_interval();
         let employed = |ended: Option<_>| ended.expect("a worker that was given its order has worked");
         let outcomes = ended.into_iter().map(|ended| ended.map(employed)).collect::<Result<_, _>>()?;
-        Ok(course.conclude(outcomes))
+        let concluded = course.conclude(outcomes);
+        let board = Arc::into_inner(board).expect("the workers have returned, and nobody else has it");
+        Ok(Conducted { slots: board.slots, ..concluded })
     }
 }
 

@@ -37,8 +37,7 @@ impl Called {
         for worker in 0..churn.n_workers {
             let mut own = Vec::new();
             for at in doors.of_worker(worker) {
-                let listener = link::listener(at, BACKLOG)?;
-                churn.options.apply(&listener)?;
+                let (listener, _) = churn.options.listen(at, BACKLOG)?;
                 addresses.push(link::local_address(&listener)?);
                 own.push(listener);
             }

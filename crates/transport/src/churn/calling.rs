@@ -21,7 +21,7 @@ use crate::{
         silence::{SILENCE, SILENT},
         talk::{Messages, Step, Talk, WRONG},
     },
-    link::{self, Targets, deal},
+    link::{Targets, deal},
 };
 
 /// What a worker comes back with.
@@ -100,8 +100,7 @@ impl Line<'_> {
         let (to, from) = self.caller.targets.pair(self.n_dialled);
         self.n_dialled = self.n_dialled.wrapping_add(self.caller.churn.n_workers);
         let socket = make(to)?;
-        link::bind_initiator(&socket, from)?;
-        self.caller.churn.dress(&socket)?;
+        let to = self.caller.churn.dress(&socket, (from, to))?;
         Ok((socket, to.into()))
     }
 

@@ -7,6 +7,8 @@
 mod called;
 mod calling;
 
+use std::net::{IpAddr, SocketAddr};
+
 use fathom_engine::{Error, Test};
 use fathom_model::{OptionDoc, Role, Side, ValueKind, units::Nanos};
 use fathom_sys::{
@@ -93,22 +95,25 @@ pub(crate) fn prepare(kind: &'static str, role: &Role, errand: Errand) -> Result
         n_workers,
     };
     Ok(match role.side {
-        Side::Initiator => Box::new(calling::Caller::new(churn, Targets::of(role, kind)?)?),
+        Side::Initiator => {
+            let targets = Targets::of(role, kind, &churn.options)?;
+            Box::new(calling::Caller::new(churn, targets)?)
+        }
         Side::Responder => Box::new(called::Called::listen(churn, Doors::of(role, n_workers)?)?),
     })
 }
 
 impl Churn {
     /// Sets what was asked for on a new connection of the initiator.
-    fn dress(&self, socket: &Socket) -> fathom_sys::Result<()> {
-        self.options.set(socket)?;
-        if self.errand == Errand::Exchange && self.sizes.longest_request() > ONE_SEGMENT {
+    fn dress(&self, socket: &Socket, ends: (Option<IpAddr>, SocketAddr)) -> fathom_sys::Result<SocketAddr> {
+        let (to, _) = self.options.dress(socket, ends)?;
+        if self.options.nodelay() && self.errand == Errand::Exchange && self.sizes.longest_request() > ONE_SEGMENT {
             socket.set_tcp_nodelay(true).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;
         }
         if self.close == Close::Reset {
             socket::set_reset_on_close(socket)?;
         }
-        Ok(())
+        Ok(to)
     }
 }
 

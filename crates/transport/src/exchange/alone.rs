@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fathom_engine::{Crew, Error, Model, Phase, Session, Stop, Test, Worker};
+use fathom_engine::{Counts, Crew, Error, Model, Phase, Session, Stop, Test, Worker};
 use fathom_model::{Endpoints, Note, Record, Role, Side, units::Nanos};
 use fathom_sys::{
     clock,
@@ -65,7 +65,7 @@ impl Test for Alone {
             tally.connect = connect;
         }
         let mut record = tally::record(conducted, (side, Model::Closed));
-        watch.finish(&mut record);
+        watch.finish(&mut record, Counts::default());
         if wait == Wait::Never {
             let text = "each worker looked for messages all the time, which takes a core whatever there is to do";
             self.notes.push(Note { id: "spin".to_owned(), text: text.to_owned() });

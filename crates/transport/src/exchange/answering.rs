@@ -9,7 +9,7 @@ use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
     reactor::{Completion, Event, Patience, Piece, Reactor, Token},
-    socket::{self, Socket},
+    socket::Socket,
 };
 
 use super::{
@@ -98,11 +98,7 @@ impl<R: Reactor + 'static> Shift for Answering<R> {
         let runs = Runs::new(&mut reactor, &self.terms);
         let mut n_listeners = 0;
         for at in self.doors.of_worker(worker) {
-            let listener = link::listener(at, BACKLOG)?;
-            let notes = self.terms.options.apply(&listener)?;
-            let named = socket::named("setsockopt(TCP_NODELAY)");
-            let cannot = |cause| Error::System { what: format!("listen on {at}"), cause };
-            listener.set_tcp_nodelay(true).map_err(named).map_err(cannot)?;
+            let (listener, notes) = self.terms.options.listen(at, BACKLOG)?;
             self.lobby.add_door(worker, link::local_address(&listener)?);
             self.lobby.add_notes(notes);
             reactor.listen(token(n_listeners), listener);

@@ -24,7 +24,7 @@ use super::{
     talk::WRONG,
     tally::{Tally, names},
 };
-use crate::link::{self, Targets};
+use crate::link::Targets;
 
 /// More connects of a worker at once would overflow the accept queue of a responder with the usual backlog.
 const CONNECTING_MAX: usize = 128;
@@ -166,13 +166,13 @@ impl<R: Reactor> Opened<R> {
 
     fn begin(&mut self, asking: &Asking<R>, (idx, number): (usize, usize)) -> Result<(), Error> {
         let (to, from) = asking.targets.pair(number);
+        let options = &asking.terms.options;
         let opened = socket::stream_nonblocking(to).and_then(|socket| {
-            let notes = asking.terms.options.set(&socket)?;
-            socket.set_tcp_nodelay(true).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;
-            link::bind_initiator(&socket, from)?;
-            Ok((socket, notes))
+            let (to, notes) = options.dress(&socket, (from, to))?;
+            socket.set_tcp_nodelay(options.nodelay()).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;
+            Ok((socket, to, notes))
         });
-        let (socket, notes) = opened.map_err(|error| asking.targets.refused(number, error))?;
+        let (socket, to, notes) = opened.map_err(|error| asking.targets.refused(number, error))?;
         if idx == 0 {
             asking.lobby.add_notes(notes);
         }

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use fathom_engine::{Enlisted, Error, Model, Session, Shift, Stop, Test, Which};
+use fathom_engine::{Counts, Enlisted, Error, Model, Session, Shift, Stop, Test, Which};
 use fathom_model::{Endpoints, Note, Record, Side, units::Nanos};
 use fathom_sys::{
     limits,
@@ -102,7 +102,7 @@ fn over<R: Reactor + 'static>(kind: &'static str, terms: Terms) -> Result<Box<dy
     let (shared_terms, shared_lobby) = (Arc::clone(&terms), Arc::clone(&lobby));
     Ok(match terms.role.side {
         Side::Initiator => {
-            let targets = Targets::of(&terms.role, kind)?;
+            let targets = Targets::of(&terms.role, kind, &terms.options)?;
             targets.check_ports(n_flows)?;
             let shift = Asking::<R>::new(shared_terms, shared_lobby, targets);
             enlist(shift, terms, lobby)?
@@ -148,7 +148,7 @@ impl<S: Shift<Outcome = Tally>> Test for Crowd<S> {
         let mut notes = mem::take(&mut *locked(&lobby.notes));
         notes.dedup_by(|a, b| a.id == b.id);
         if terms.spread.tables == Tables::Shared {
-            watch.finish(&mut record);
+            watch.finish(&mut record, Counts::default());
         } else {
             let text = "each worker has a table of descriptors of its own: TCP_INFO of its flows was not sampled";
             notes.push(Note { id: "own-descriptors".to_owned(), text: text.to_owned() });

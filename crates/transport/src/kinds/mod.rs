@@ -12,6 +12,7 @@ mod udp_stream;
 pub const KINDS: &[&dyn TestKind] = &[
     &tcp_stream::UP,
     &tcp_stream::DOWN,
+    &tcp_stream::BOTH,
     &tcp_rr::TcpRr,
     &tcp_rr::TcpRrOpen,
     &tcp_crr::TcpCrr,

@@ -14,8 +14,8 @@ use super::tcp_rr::Page;
 use crate::{
     churn::{self, CLOSE, Errand},
     exchange::sizes::{REQUEST, RESPONSE},
-    link::{PORTS, SOURCES},
-    options::{CONGESTION, DSCP, FLOWS, PORT, WORKERS},
+    link::PORTS,
+    options::{CONGESTION, DEVICE, DSCP, FLOW_LABEL, FLOWS, NODELAY, PORT, SOURCE, WORKERS},
 };
 
 /// Connect, request, response, close.
@@ -84,7 +84,7 @@ impl TestKind for TcpCrr {
     }
 
     fn options(&self) -> &'static [OptionDoc] {
-        &[FLOWS, WORKERS, REQUEST, RESPONSE, CLOSE, CONGESTION, DSCP, PORT, PORTS, SOURCES]
+        &[FLOWS, WORKERS, REQUEST, RESPONSE, CLOSE, CONGESTION, DSCP, NODELAY, PORT, PORTS, SOURCE, DEVICE, FLOW_LABEL]
     }
 
     fn metrics(&self) -> &'static [Metric] {
@@ -118,7 +118,7 @@ impl TestKind for TcpCc {
     }
 
     fn options(&self) -> &'static [OptionDoc] {
-        &[FLOWS, WORKERS, CLOSE, CONGESTION, DSCP, PORT, PORTS, SOURCES]
+        &[FLOWS, WORKERS, CLOSE, CONGESTION, DSCP, PORT, PORTS, SOURCE, DEVICE, FLOW_LABEL]
     }
 
     fn metrics(&self) -> &'static [Metric] {

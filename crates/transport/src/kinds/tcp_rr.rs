@@ -19,8 +19,8 @@ use crate::{
         self, ARRIVALS, BURST, FLOWS, NOT_STARTED, RATE, REACTOR, SPIN, Schedule,
         sizes::{REQUEST, RESPONSE},
     },
-    link::{PORTS, SOURCES},
-    options::{BUFFER, CONGESTION, DSCP, PORT, WORKERS},
+    link::PORTS,
+    options::{BUFFER, BUSY_POLL, CONGESTION, DEVICE, DSCP, FLOW_LABEL, KEEPALIVE, NODELAY, PORT, SOURCE, WORKERS},
 };
 
 /// Request and response over open connections, each flow waiting for its answers.
@@ -140,7 +140,10 @@ impl TestKind for TcpRr {
     }
 
     fn options(&self) -> &'static [OptionDoc] {
-        &[FLOWS, WORKERS, REQUEST, RESPONSE, BURST, SPIN, REACTOR, CONGESTION, BUFFER, DSCP, PORT, PORTS, SOURCES]
+        &[
+            FLOWS, WORKERS, REQUEST, RESPONSE, BURST, SPIN, REACTOR, CONGESTION, BUFFER, DSCP, NODELAY, KEEPALIVE,
+            BUSY_POLL, PORT, PORTS, SOURCE, DEVICE, FLOW_LABEL,
+        ]
     }
 
     fn metrics(&self) -> &'static [Metric] {
@@ -174,7 +177,10 @@ impl TestKind for TcpRrOpen {
     }
 
     fn options(&self) -> &'static [OptionDoc] {
-        &[RATE, ARRIVALS, FLOWS, WORKERS, REQUEST, RESPONSE, REACTOR, CONGESTION, BUFFER, DSCP, PORT, PORTS, SOURCES]
+        &[
+            RATE, ARRIVALS, FLOWS, WORKERS, REQUEST, RESPONSE, REACTOR, CONGESTION, BUFFER, DSCP, NODELAY, KEEPALIVE,
+            BUSY_POLL, PORT, PORTS, SOURCE, DEVICE, FLOW_LABEL,
+        ]
     }
 
     fn metrics(&self) -> &'static [Metric] {

@@ -481,7 +481,7 @@ mod tests {
         assert_eq!(vague(Unit::PerSec, (1.0, 0.0, 13.7)), "not known from 5 rounds");
         assert_eq!(vague(Unit::Ratio, (0.5, 0.0, 1.0)), "not known from 5 rounds");
         // A share of at most 3 % is known to be small, however small it is.
-        assert_eq!(vague(Unit::Ratio, (0.001, 0.0, 0.03)), "0 – 3.00");
+        assert_eq!(vague(Unit::Ratio, (0.001, 0.0, 0.03)), "0 – 3.0");
     }
 
     #[test]

@@ -194,7 +194,7 @@ impl Course<'_> {
                 self.progress.ended();
                 if error.is_none()
                     && test.search.is_none()
-                    && let Some(reason) = run.tests[idx].trials.last().and_then(cut_short)
+                    && let Some(reason) = run.tests[idx].trials.last().and_then(out_of_data)
                 {
                     run.completeness = Completeness::Incomplete { reason: format!("{}: {reason}", test.name) };
                     return Ok(());
@@ -320,11 +320,10 @@ impl Course<'_> {
     }
 }
 
-/// Why a trial without an error was not gone through to its end, if that is so: its kind has decided it, and so it would again.
-fn cut_short(trial: &Trial) -> Option<String> {
-    let (host, record) = trial.records.iter().find(|(_, record)| !record.complete)?;
-    let note = record.notes.iter().find(|note| note.id == "data-ended").map(|note| note.text.clone());
-    Some(note.unwrap_or_else(|| format!("{host} ended early")))
+/// Why no further trial can go otherwise than this one, which ended early for want of data; one that lost something may.
+fn out_of_data(trial: &Trial) -> Option<String> {
+    let cut = trial.records.values().find(|record| !record.complete)?;
+    cut.notes.iter().find(|note| note.id == "data-ended").map(|note| note.text.clone())
 }
 
 /// The options for a side that answers elsewhere: files are those of the side that asks, and are not there.

@@ -57,7 +57,7 @@ pub(crate) const DOWN: TcpStream =
 pub(crate) const BOTH: TcpStream = TcpStream { name: "tcp_stream_both", way: Way::Both, metrics: &metrics::BOTH };
 
 /// What a flow hands to the kernel in one call when it is as fast as possible; `docs/methods/tcp_stream.md` says why.
-const WRITE_DEFAULT: usize = 128 << 10;
+const WRITE_DEFAULT: usize = 512 << 10;
 /// The bounds of a write that is as long as what is due in a millisecond.
 const WRITE_PACED_MIN: f64 = 1448.0;
 
@@ -65,7 +65,7 @@ const WRITE: OptionDoc = OptionDoc {
     name: "write",
     value: ValueKind::Size,
     default: None,
-    help: "bytes handed to the kernel, and asked of it, in one call; without it 128 KiB, or what --rate asks for in 1 ms",
+    help: "bytes handed to the kernel, and asked of it, in one call; without it 512 KiB, or what --rate asks for in 1 ms",
 };
 const RATE: OptionDoc = OptionDoc {
     name: "rate",

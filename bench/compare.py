@@ -43,6 +43,8 @@ class Row:
     remark: str = ""
     # The ratio of costs that we are out for.
     aim: Optional[float] = None
+    # The ratio of rates that we are out for.
+    aim_rate: Optional[float] = None
     # The rate is asked for, so more of it is not better.
     is_paced: bool = False
     # The rate is read from the receiver's interface, for tools that do not tell it alike.
@@ -134,11 +136,31 @@ SHOP_ROWS = [
         aim=1 / 10,
     ),
 ]
+
+
+def stream(name: str, ours: Tool, theirs: Tool, aim_rate: float) -> Row:
+    """Streams of TCP, told per GiB; what one costs to send is not to be more than nine tenths of what it costs a peer."""
+    row = Row(f"TCP stream, {name}", "GiB", 2**30, ours, theirs, tools.serve_iperf3, "each to its own server")
+    return replace(row, aim=None if theirs.name.startswith("fathom") else 0.9, aim_rate=aim_rate)
+
+
+STREAM_ROWS = [
+    stream("1 flow, each with its defaults", tools.fathom_stream(), tools.iperf3(), 1.4),
+    stream("1 flow, blocks of 128 KiB", tools.fathom_stream("--write", "128KiB"), tools.iperf3("-l", "128K"), 1.05),
+    stream("2 flows, each with its defaults", tools.fathom_stream("--flows", "2"), tools.iperf3("-P", "2"), 1.15),
+    stream("1 flow, sendfile", tools.fathom_stream("--send", "sendfile"), tools.iperf3("-Z"), 1.05),
+    stream(
+        "1 flow, received without a copy, against with one",
+        tools.fathom_stream("--receive", "truncate"),
+        tools.fathom_stream(name="fathom, copying"),
+        1.3,
+    ),
+]
 ROWS = [
     *HTTP_ROWS,
     *SCRIPT_ROWS,
     *SHOP_ROWS,
-    Row("TCP stream, 1 flow", "GiB", 2**30, tools.FATHOM_STREAM, tools.iperf3(), tools.serve_iperf3, "each to its own server"),
+    *STREAM_ROWS,
     Row(
         *("TCP request/response, 1 flow, 1 byte", "transaction", 1, tools.FATHOM_RR, tools.netperf("TCP_RR")),
         *(tools.serve_netperf, "each to its own server"),
@@ -386,7 +408,7 @@ def tables(outcomes: list[Outcome]) -> list[str]:
     """What was reached first, then what explains it."""
     numbered = list(enumerate(outcomes, 1))
     reached = ["", "work", "peer", "CPU per unit: ours", "theirs", "ratio (min–max)", "aim", ""]
-    reached += ["rate: ours", "theirs", "ratio (min–max)", ""]
+    reached += ["rate: ours", "theirs", "ratio (min–max)", "aim", ""]
     explained = ["", "system calls per unit: ours", "theirs", "ours outside the engine, per run", "generator: ours", "theirs"]
     explained += ["ours was limited by (its own finding)", "not equal"]
     lines = [row_of(reached), row_of(["---"] * len(reached)), *(row_of(reached_by(*one)) for one in numbered), ""]
@@ -398,12 +420,13 @@ def reached_by(number: int, outcome: Outcome) -> list[str]:
     row = outcome.row
     cells = [str(number), f"{row.name}, per {row.unit}", row.theirs.name]
     if outcome.skipped:
-        return [*cells, f"not compared: {outcome.skipped}", *[""] * 8]
+        return [*cells, f"not compared: {outcome.skipped}", *[""] * 9]
     by_cost = ratios(outcome, lambda sample: sample.cost_s)
     by_rate = ratios(outcome, lambda sample: sample.per_s)
     cells += [cost(row, outcome.ours), cost(row, outcome.theirs), span(by_cost)]
     cells += [f"≤ {row.aim:.2f}" if row.aim else PLACEHOLDER, judged(by_cost, True)]
     cells += [rate(row, outcome.ours), rate(row, outcome.theirs), span(by_rate)]
+    cells += [f"≥ {row.aim_rate:.2f}" if row.aim_rate else PLACEHOLDER]
     return [*cells, "paced" if row.is_paced else judged(by_rate, False)]
 
 

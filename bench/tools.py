@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable, Optional
 
@@ -134,7 +134,12 @@ def fathom_as_wrk(page: Page, script: Optional[str] = None) -> Tool:
     return Tool("fathom as wrk", words, theirs.work, program=fathom_program())
 
 
-FATHOM_STREAM = fathom(served("tcp"), "bytes_sent", "throughput_bps")
+
+
+def fathom_stream(*options: str, name: str = "fathom") -> Tool:
+    return replace(fathom(served("tcp", *options), "bytes_sent", "throughput_bps"), name=name)
+
+
 FATHOM_RR = fathom(served("tcp", "--test", "rr"), "transactions", "transactions_per_sec")
 FATHOM_CRR = fathom(served("tcp", "--test", "crr"), "transactions", "connections_per_sec")
 FATHOM_UDP = fathom(

@@ -381,6 +381,20 @@ mod tests {
     }
 
     #[test]
+    fn what_goes_both_ways_is_added_up_where_both_sides_counted() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1_000]);
+        let both = Metric { from: Derivation::rate_of_both(count::BYTES_RECEIVED), ..throughput() };
+        let test = &mut story.run.tests[0];
+        let value = |test: &TestRun| summaries(test, &BTreeMap::new(), std::slice::from_ref(&both)).remove(0);
+        assert_eq!(value(test).value, None, "one side has counted nothing");
+        let records = &mut test.trials[0].records;
+        let timeline = records["target"].timeline.clone();
+        records.get_mut("client").unwrap().timeline = timeline;
+        assert_eq!(value(test).value, Some(16_000.0));
+    }
+
+    #[test]
     fn a_rate_is_the_mean_of_the_trials_with_an_interval_over_them() {
         let mut story = Story::new();
         story.tcp_stream(&[1_000, 1_100, 1_200]);

@@ -17,7 +17,7 @@ use rustix::{
     io::Errno,
     net::{RecvFlags, SendFlags, SocketFlags},
 };
-pub use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+pub use socket2::{Domain, Protocol, SockAddr, SockFilter, SockRef, Socket, Type};
 
 use crate::{Error, Result};
 

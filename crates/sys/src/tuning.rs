@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use fathom_model::units::Nanos;
+use fathom_model::units::{Bytes, Nanos};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::{
@@ -86,6 +86,28 @@ pub fn keepalive(socket: impl AsFd) -> Result<Option<Nanos>> {
     }
     let idle = socket.tcp_keepalive_time().map_err(named("getsockopt(TCP_KEEPIDLE)"))?;
     Ok(Some(Nanos::from_secs(idle.as_secs())))
+}
+
+/// Wakes a receiver of TCP only when so much is there, or the stream has ended (`SO_RCVLOWAT`); at least 1.
+///
+/// A blocking receive still ends after its own time-out with what has come. The kernel keeps it below half of the buffer, and
+/// wakes earlier when the window is nearly closed (`tcp_data_ready`).
+///
+/// # Errors
+/// `setsockopt(SO_RCVLOWAT)`, when it is not a socket.
+pub fn set_wake(socket: impl AsFd, bytes: Bytes) -> Result<()> {
+    let bytes = i32::try_from(bytes.0).unwrap_or(i32::MAX);
+    socket::set(socket, (libc::SOL_SOCKET, libc::SO_RCVLOWAT), &bytes).map_err(named("setsockopt(SO_RCVLOWAT)"))
+}
+
+/// How much must be there before a receiver is woken.
+///
+/// # Errors
+/// `getsockopt(SO_RCVLOWAT)`, when it is not a socket.
+pub fn wake(socket: impl AsFd) -> Result<Bytes> {
+    let mut bytes = [0_u32];
+    socket::get(socket, (libc::SOL_SOCKET, libc::SO_RCVLOWAT), &mut bytes).map_err(named("getsockopt(SO_RCVLOWAT)"))?;
+    Ok(Bytes(bytes[0].into()))
 }
 
 /// Lets a blocking receive poll the device for so long, in whole microseconds, before it sleeps (`SO_BUSY_POLL`).
@@ -197,6 +219,8 @@ mod tests {
             Err(error) => assert!(error.is_permission(), "{error:?}"),
         }
         assert!(!is_polled(&near).unwrap());
+        set_wake(&near, Bytes(10_000)).unwrap();
+        assert_eq!(wake(&near).unwrap(), Bytes(10_000));
     }
 
     #[test]

@@ -182,6 +182,26 @@ fn a_number_of_bytes_is_kept_exactly_and_ends_the_trial() {
 }
 
 #[test]
+fn busy_polling_that_polls_nothing_is_told() {
+    let options = [("busy-poll", "20us"), ("rate", "80M")];
+    if let Err(error) = prepare("tcp_stream", &options) {
+        eprintln!("SKIPPED: {error}");
+        return;
+    }
+    let trial = run("tcp_stream", &options);
+    assert!(trial.responder.notes.iter().any(|note| note.id == "busy-poll-idle"), "the loopback has no queue to poll");
+}
+
+#[test]
+fn a_receiver_that_waits_for_more_than_arrives_still_counts_in_time() {
+    let trial = run("tcp_stream", &[("wake", "16MiB"), ("rate", "8M")]);
+    assert_clean(&trial);
+    let column = &trial.responder.timeline.counters[count::BYTES_RECEIVED];
+    // 300 ms are measured; a receive ends after 50 ms whatever has come.
+    assert!(column.iter().filter(|growth| **growth > 0).count() >= 3, "{column:?}");
+}
+
+#[test]
 fn what_is_to_be_omitted_is_left_out_in_full() {
     let trial = run("tcp_stream", &[("omit", "100ms"), ("rate", "80M")]);
     assert_clean(&trial);
@@ -206,6 +226,8 @@ fn values_that_no_flow_could_keep_are_refused() {
     assert_eq!(refused, "option `bytes` takes at least a byte per flow, not `2 B`");
     let refused = refusal("tcp_stream", &[("write", "17MiB")]);
     assert_eq!(refused, "option `write` takes 1 B to 16 MiB, not `17 MiB`");
+    let refused = refusal("tcp_stream", &[("wake", "0")]);
+    assert_eq!(refused, "option `wake` takes 1 B to 16 MiB, not `0 B`");
     let refused = refusal("tcp_stream_both", &[("port", "65535")]);
     assert!(refused.contains("a port below 65535"), "{refused}");
 }

@@ -18,6 +18,7 @@ mod scenarios;
 mod scripts;
 mod search;
 mod served;
+mod streams;
 mod truth;
 mod users;
 mod wire;

@@ -11,11 +11,11 @@ use fathom_model::{OptionDoc, Role, Settings, Side, ValueKind, settings::Setting
 use fathom_sys::ethtool;
 pub(crate) use socket::{
     BUFFER, BUSY_POLL, CONGESTION, DEVICE, DSCP, FLOW_LABEL, KEEPALIVE, MPTCP, MSS, NODELAY, PACING, SOURCE,
-    SocketOptions,
+    SocketOptions, not_polled,
 };
 
 /// The most bytes of one message: what is larger is a stream.
-const MESSAGE_MAX: u64 = 16 << 20;
+pub(crate) const MESSAGE_MAX: u64 = 16 << 20;
 
 /// The number of connections or of sending sockets.
 pub(crate) const FLOWS: OptionDoc =

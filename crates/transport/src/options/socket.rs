@@ -302,12 +302,25 @@ impl SocketOptions {
         let buffers = [(Buffer::Receive, "receive", "net.core.rmem_max"), (Buffer::Send, "send", "net.core.wmem_max")];
         let set = |(which, name, bound): (Buffer, &str, &str)| {
             let granted = socket::set_buffer(socket, which, size)?;
-            let text =
-                || format!("the kernel granted a {name} buffer of {granted} where {size} was asked: {bound} bounds it");
+            let text = || {
+                format!(
+                    "the kernel granted a {name} buffer of {granted} where {size} was asked; without CAP_NET_ADMIN {bound} is the most"
+                )
+            };
             Ok((granted < size).then(|| Note { id: format!("{name}-buffer-smaller"), text: text() }))
         };
         buffers.into_iter().filter_map(|buffer| set(buffer).transpose()).collect()
     }
+}
+
+/// Says that busy polling had nothing to poll, where it was asked for.
+pub(crate) fn not_polled(settings: &Settings, socket: &Socket) -> Option<Note> {
+    let asked = settings.span(BUSY_POLL.name)?;
+    let text = || {
+        format!("nothing was polled in spite of --busy-poll {asked}: what arrived came through no queue that can be")
+    };
+    let is_idle = !tuning::is_polled(socket).unwrap_or(true);
+    is_idle.then(|| Note { id: "busy-poll-idle".to_owned(), text: text() })
 }
 
 fn listen_multipath(at: SocketAddr, backlog: u16) -> fathom_sys::Result<Socket> {
@@ -441,6 +454,15 @@ mod tests {
         assert_eq!(refused.to_string(), "this host has no congestion control `nonesuch`");
         let hint = refused.hint().unwrap();
         assert!(hint.contains("reno") && hint.contains("cubic") && hint.ends_with("modprobe tcp_nonesuch"), "{hint}");
+    }
+
+    #[test]
+    fn a_buffer_that_the_kernel_makes_smaller_is_told_by_both_ends() {
+        let (near, _, notes) = ends(&options(&[("buffer", "3GB")]), "127.0.0.1:0").unwrap();
+        assert!(socket::buffer(&near, Buffer::Receive).unwrap() < Bytes(3_000_000_000));
+        let mut ids: Vec<_> = notes.iter().map(|note| note.id.as_str()).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, [["receive-buffer-smaller"; 2], ["send-buffer-smaller"; 2]].concat());
     }
 
     #[test]

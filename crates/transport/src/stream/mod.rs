@@ -6,10 +6,12 @@
 mod pace;
 mod receiving;
 mod sending;
+mod wake;
 
 pub(crate) use pace::Pace;
 pub(crate) use receiving::{Ended, Inlet, Receiving};
 pub(crate) use sending::{Sending, Source, UncopiedSends};
+pub(crate) use wake::{Batch, Wake};
 
 /// Where a stream's bytes are counted, and who says when it is over.
 ///

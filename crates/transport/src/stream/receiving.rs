@@ -2,11 +2,11 @@
 
 use fathom_model::units::Bytes;
 use fathom_sys::{
-    Result,
+    Result, clock,
     socket::{self, Socket, Wait},
 };
 
-use super::Account;
+use super::{Account, Wake};
 use crate::payload::Payload;
 
 /// What becomes of the bytes that arrive.
@@ -32,12 +32,14 @@ pub(crate) enum Ended {
 pub(crate) struct Receiving<'a> {
     socket: &'a Socket,
     inlet: Inlet,
+    /// How much it waits for; without it whatever the socket is set to.
+    pub(crate) wake: Option<Wake>,
 }
 
 impl<'a> Receiving<'a> {
     /// The socket blocks, for as long as a wait may last (`socket::set_timeout`).
     pub(crate) fn new(socket: &'a Socket, inlet: Inlet) -> Self {
-        Self { socket, inlet }
+        Self { socket, inlet, wake: None }
     }
 
     /// Receives until the sender ends or the account is closed.
@@ -45,15 +47,22 @@ impl<'a> Receiving<'a> {
     /// # Errors
     /// The call that failed: the peer reset the connection.
     pub(crate) fn run(&mut self, account: &impl Account) -> Result<Ended> {
+        if let Some(wake) = self.wake {
+            wake.begin(self.socket)?;
+        }
         loop {
             let received = match &mut self.inlet {
                 Inlet::Copy(room) => socket::recv(self.socket, room.bytes_mut(), Wait::Block),
                 Inlet::Truncate(at_most) => socket::discard(self.socket, *at_most, Wait::Block),
             };
-            match received? {
+            let received = received?;
+            match received {
                 Some(0) => return Ok(Ended::ByPeer),
                 Some(count) => account.count(u64::try_from(count).unwrap_or(u64::MAX)),
                 None => account.waited(),
+            }
+            if let Some(wake) = &mut self.wake {
+                wake.arrived(self.socket, (u64::try_from(received.unwrap_or(0)).unwrap_or(u64::MAX), clock::now()))?;
             }
             if account.is_over() {
                 return Ok(Ended::ByAccount);

@@ -194,3 +194,51 @@ impl Account for ToHere<'_, '_> {
         flow.is_lost(since)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fathom_engine::{Crew, Until};
+    use fathom_model::{Phases, names::count};
+    use fathom_sys::socket::{SockFilter, SockRef};
+
+    use super::*;
+    use crate::{
+        payload::Payload,
+        stream::{Source, tests::pair},
+    };
+
+    /// A receiver whose kernel drops segments of more than 500 bytes, as a path does that has lost their error messages.
+    fn drop_large_segments(receiver: &Socket) {
+        let load_length = SockFilter::new(0x80, 0, 0, 0);
+        let if_more_skip_one = SockFilter::new(0x25, 1, 0, 500);
+        let keep = SockFilter::new(0x06, 0, 0, u32::MAX);
+        let drop = SockFilter::new(0x06, 0, 0, 0);
+        SockRef::from(receiver).attach_filter(&[load_length, if_more_skip_one, keep, drop]).unwrap();
+    }
+
+    #[test]
+    fn a_path_that_drops_what_is_large_is_named_with_the_size_and_the_way_out() {
+        let (near, far) = pair();
+        drop_large_segments(&far);
+        let phases = Phases {
+            warmup_max_ns: Nanos::ZERO,
+            measure_ns: Nanos::from_millis(50),
+            interval_ns: Nanos::from_millis(10),
+        };
+        let session = Session::new(clock::now(), phases);
+        let source = Source::Buffer(Payload::random(10_000, 1));
+        let crew = Crew { states: vec![()], counters: &[count::BYTES_SENT], cores: &[], until: Until::PhasesOver };
+        let conducted = crew.conduct(&session, &mut (), |worker, ()| {
+            let flow = Flow::new(worker, (&session, Side::Initiator), (&near, 0));
+            Ok(flow.send(Sending::new(&near, &source).unwrap()))
+        });
+        let conducted = conducted.unwrap();
+        let mut record = conducted.record(Side::Initiator);
+        conducted.workers.into_iter().for_each(|told| told.causes.add_to(&mut record));
+        let causes: Vec<_> = record.errors.keys().collect();
+        assert!(
+            causes.len() == 1 && causes[0].contains("never acknowledged") && causes[0].contains("--mss"),
+            "{causes:?}"
+        );
+    }
+}

@@ -15,7 +15,7 @@ use fathom_model::{
     names::{count, tcp},
     units::{BitsPerSec, Bytes, Nanos, approximate, grouped, rounded},
 };
-use fathom_sys::{socket::Socket, transmit::MemoryFile};
+use fathom_sys::{clock, socket::Socket, transmit::MemoryFile};
 
 use self::{
     flow::{Flow, Told},
@@ -29,7 +29,7 @@ use crate::{
         PORT, SOURCE, STREAM_FLOWS, SocketOptions,
     },
     payload::Payload,
-    stream::{Inlet, Pace, Receiving, Sending, Source, UncopiedSends},
+    stream::{Batch, Inlet, Pace, Receiving, Sending, Source, UncopiedSends, Wake},
 };
 
 /// Which way the bytes flow, seen from the initiator.
@@ -84,6 +84,12 @@ const RECEIVE: OptionDoc = OptionDoc {
     value: ValueKind::Choice(&["copy", "truncate"]),
     default: Some("copy"),
     help: "what the receiver does; with truncate (MSG_TRUNC) its kernel throws the payload away, which saves the copy",
+};
+const WAKE: OptionDoc = OptionDoc {
+    name: "wake",
+    value: ValueKind::Size,
+    default: None,
+    help: "wake the receiver when so many bytes are there (SO_RCVLOWAT), 1 for any; without it what arrives in 100 µs, up to 256 KiB",
 };
 const BYTES: OptionDoc = OptionDoc {
     name: "bytes",
@@ -143,6 +149,7 @@ impl TestKind for TcpStream {
             OMIT,
             SEND,
             RECEIVE,
+            WAKE,
             PACING,
             CONGESTION,
             BUFFER,
@@ -241,6 +248,7 @@ struct Demand {
     way: String,
     truncates: bool,
     write: usize,
+    wake: Option<Bytes>,
     rate: Option<BitsPerSec>,
     /// What each flow may send.
     budgets: Option<Vec<u64>>,
@@ -272,8 +280,19 @@ impl Demand {
             let given = settings.size(BYTES.name).unwrap_or_default();
             return Err(options::not_allowed(BYTES.name, "at least a byte per flow", &given));
         }
+        let wake = settings.size(WAKE.name);
+        if let Some(bytes) = wake.filter(|bytes| !(1..=options::MESSAGE_MAX).contains(&bytes.0)) {
+            return Err(options::not_allowed(WAKE.name, "1 B to 16 MiB", &bytes));
+        }
         let way = settings.text(SEND.name).unwrap_or_default();
-        Ok(Self { way, truncates: settings.text(RECEIVE.name).as_deref() == Some("truncate"), write, rate, budgets })
+        Ok(Self {
+            way,
+            truncates: settings.text(RECEIVE.name).as_deref() == Some("truncate"),
+            write,
+            wake,
+            rate,
+            budgets,
+        })
     }
 
     fn inlet(&self, seed: u64) -> Inlet {
@@ -293,6 +312,13 @@ impl Demand {
             "zerocopy" => Source::Pages(payload),
             _ => Source::Buffer(payload),
         })
+    }
+
+    fn receiving<'a>(&self, socket: &'a Socket, inlet: Inlet) -> Receiving<'a> {
+        let mut receiving = Receiving::new(socket, inlet);
+        let batch = if self.truncates { Batch::TRUNCATED } else { Batch::COPIED };
+        receiving.wake = Some(self.wake.map_or_else(|| Wake::by_rate(batch, clock::now()), Wake::At));
+        receiving
     }
 
     /// The sender of a flow, by the flow's number in its lane.
@@ -363,6 +389,7 @@ impl Test for Stream {
                 Task { socket: Arc::new(socket), idx, inlet }
             }));
         }
+        let first = tasks.first().map(|task| Arc::clone(&task.socket));
         let mut watch = watch(&tasks, (sent, received));
         let until = match side {
             Side::Initiator if role.settings.span(OMIT.name).is_some() => Until::FullPhasesOver,
@@ -373,7 +400,7 @@ impl Test for Stream {
             let start = worker.start;
             let flow = |counter| Flow::new(worker, (session, side), (&socket, counter));
             match inlet {
-                Some(inlet) => Ok(flow(received).receive(Receiving::new(&socket, inlet))),
+                Some(inlet) => Ok(flow(received).receive(demand.receiving(&socket, inlet))),
                 None => Ok(flow(sent).send(demand.sending((&socket, &source), (idx, start))?)),
             }
         })?;
@@ -383,6 +410,7 @@ impl Test for Stream {
         }
         watch.finish(&mut record, conducted.counts());
         record.notes.append(&mut notes);
+        record.notes.extend(first.and_then(|socket| options::not_polled(&role.settings, &socket)));
         demand.settle(&mut record, conducted.workers);
         Ok(record)
     }

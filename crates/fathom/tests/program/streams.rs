@@ -1,0 +1,56 @@
+//! Streams of TCP as a user asks for them.
+
+use fathom_model::{Side, TestRun};
+
+use crate::stage::Stage;
+
+const SPANS: [&str; 6] = ["--warmup", "100ms", "--duration", "300ms", "--rounds", "2"];
+
+fn measured(stage: &Stage, words: &[&str]) -> TestRun {
+    let words = [&["tcp", "127.0.0.1", "--json"], &SPANS[..], words].concat();
+    stage.fathom(words).succeeded().run().tests.into_iter().next().unwrap()
+}
+
+fn value(test: &TestRun, metric: &str) -> f64 {
+    let summary = test.summaries.iter().find(|summary| summary.metric.name == metric);
+    summary.unwrap_or_else(|| panic!("no {metric}")).value.unwrap_or_else(|| panic!("{metric} has no value"))
+}
+
+#[test]
+fn both_ways_at_once_tells_each_way_and_their_sum() {
+    let stage = Stage::new();
+    let test = measured(&stage, &["--test", "both", "--rate", "40M", "--flows", "2"]);
+    let [sum, up, down] = ["", "_up", "_down"].map(|way| value(&test, &format!("throughput_bps{way}")));
+    assert!((sum / (up + down) - 1.0).abs() < 1e-6, "{sum} is not {up} and {down}");
+    for way in [up, down] {
+        assert!((30e6..50e6).contains(&way), "{way} where 40 Mbit/s were asked for");
+    }
+    assert!(value(&test, "missing_ratio_up").abs() < 1e-9 && value(&test, "missing_ratio_down").abs() < 1e-9);
+    assert_eq!(test.title, "stream both ways, 2 flows each");
+}
+
+#[test]
+fn a_number_of_bytes_is_the_whole_of_a_round() {
+    let stage = Stage::new();
+    let test = measured(&stage, &["--bytes", "20MB", "--send", "sendfile", "--receive", "truncate"]);
+    for trial in &test.trials {
+        for record in trial.records.values() {
+            let counter = if record.side == Side::Initiator { "bytes_sent" } else { "bytes_received" };
+            assert_eq!(record.totals[counter], 20_000_000);
+        }
+    }
+    assert!(value(&test, "throughput_bps") > 0.0);
+}
+
+#[test]
+fn what_a_host_does_not_have_is_answered_with_what_it_has() {
+    let stage = Stage::new();
+    let asked = ["tcp", "127.0.0.1", "--congestion", "nonesuch"];
+    stage.fathom(asked).refused(3, &["no congestion control `nonesuch`", "fix", "cubic", "modprobe tcp_nonesuch"]);
+    stage.fathom(["tcp", "127.0.0.1", "--device", "none0"]).refused(3, &["cannot send through the interface none0"]);
+    stage.fathom(["tcp", "127.0.0.1", "--source", "192.0.2.77"]).refused(3, &["cannot send from 192.0.2.77"]);
+    let four = ["tcp", "127.0.0.1", "--flow-label", "7"];
+    stage.fathom(four).refused(2, &["flow-label", "a target with an IPv6 address"]);
+    stage.fathom(["tcp", "127.0.0.1", "--flows", "many"]).refused(2, &["a whole number from 1 to 4096, or queues"]);
+    stage.fathom(["tcp", "127.0.0.1", "--send", "splice"]).refused(2, &["copy, sendfile, zerocopy"]);
+}

@@ -20,7 +20,7 @@ use super::{
     Terms,
     books::{Ask, Books},
     crowd::{COMPLETIONS_MAX, Lobby, Runs, TICK, reactor, token},
-    silence::{CLOSED, SILENCE, SILENT},
+    silence::{CLOSED, SILENT, is_silent},
     sizes::Class,
     talk::WRONG,
     tally::{Tally, names},
@@ -30,7 +30,7 @@ use crate::link::Targets;
 /// More connects of a worker at once would overflow the accept queue of a responder with the usual backlog.
 const CONNECTING_MAX: usize = 128;
 /// How long all connects may take: less than a controller waits for a role to be ready.
-const OPENING_MAX: Nanos = Nanos::from_secs(25);
+const OPENING_MAX: Nanos = Nanos::from_secs(75);
 /// How long answers under way are waited for at the end where each asks for the next: they are a small part of all.
 const DRAIN: Nanos = Nanos::from_millis(200);
 /// How long the answers of an open load are waited for: one that is not makes its response time a lower bound.
@@ -406,13 +406,14 @@ impl<'a, R: Reactor> Conversation<'a, R> {
     }
 
     fn conclude(mut self, now: Nanos) -> Tally {
-        let is_silent = |ask: Ask| now - ask.sent_at > SILENCE && self.stop.told() != Stop::Abort;
+        let is_aborted = self.stop.told() == Stop::Abort;
         for (idx, flow) in self.flows.iter().enumerate() {
             for place in 0..flow.n_asked {
                 let place = (usize::from(flow.head) + usize::from(place)) % self.terms.burst;
                 let ask = self.asked[idx * self.terms.burst + place];
                 self.books.unfinished(ask, now);
-                if self.books.model == Model::Closed && is_silent(ask) {
+                let is_closed = self.books.model == Model::Closed && !is_aborted;
+                if is_closed && is_silent(now - ask.sent_at, &self.books.tally.service) {
                     self.books.tally.causes.note(SILENT);
                 }
             }

@@ -236,7 +236,7 @@ fn every_transaction_is_counted_by_both_sides_and_timed() {
         &[("flows", "20"), ("workers", "1"), ("burst", "16"), ("reactor", "epoll")],
         &[("flows", "4"), ("workers", "2"), ("burst", "5"), ("request", "1:2,700:1"), ("response", "3,40000")],
         &[("flows", "1"), ("burst", "100"), ("request", "2000"), ("response", "2000")],
-        &[("flows", "40"), ("workers", "3"), ("ports", "7")],
+        &[("flows", "40"), ("workers", "3"), ("ports", "7"), ("reactor", "epoll")],
     ];
     for options in cases {
         let trial = run("tcp_rr", options);

@@ -11,7 +11,7 @@ use fathom_model::{OptionDoc, Role, Side, ValueKind, names::count, units::Nanos}
 use fathom_sys::limits;
 
 use super::{
-    SPIN, Schedule,
+    SPIN, Schedule, Spread, Tables,
     sizes::{self, Bounds, Class, Sizes},
 };
 use crate::{
@@ -146,7 +146,10 @@ pub(crate) fn prepare(kind: &'static str, role: &Role, schedule: Option<Schedule
     };
     Ok(match role.side {
         Side::Initiator => Box::new(asking::Asking::connect(kind, terms)?),
-        Side::Responder => Box::new(answering::Answering::bind(terms, Doors::of(role, n_workers)?)?),
+        Side::Responder => Box::new(answering::Answering::bind(
+            terms,
+            Doors::of(role, Spread { n_flows, n_workers, tables: Tables::Shared })?,
+        )?),
     })
 }
 

@@ -305,6 +305,33 @@ pub(crate) fn deal<T>(things: Vec<T>, n_hands: usize) -> Vec<Vec<T>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exchange::{Tables, sizes::tests::role};
+
+    /// The ports of each worker.
+    fn doors(options: &[(&str, &str)], (n_flows, n_workers): (usize, usize)) -> Result<Vec<Vec<u16>>, Error> {
+        let mut role = role("1", "1");
+        options.iter().for_each(|(name, text)| role.settings.set(name, *text));
+        let doors = Doors::of(&role, Spread { n_flows, n_workers, tables: Tables::Shared })?;
+        let of = |worker| doors.of_worker(worker).map(|address| address.port()).collect();
+        Ok((0..n_workers).map(of).collect())
+    }
+
+    #[test]
+    fn each_worker_listens_on_as_many_ports_of_the_kernels_choice() {
+        assert_eq!(doors(&[], (10, 2)).unwrap(), [[0], [0]]);
+        assert_eq!(doors(&[], (100_000, 6)).unwrap(), [[0, 0, 0]; 6]);
+        assert_eq!(doors(&[("ports", "3")], (10, 2)).unwrap(), [[0, 0], [0, 0]]);
+    }
+
+    #[test]
+    fn ports_from_a_fixed_one_on_are_dealt_out_or_shared() {
+        assert_eq!(doors(&[("port", "5000")], (10, 3)).unwrap(), [[5000], [5000], [5000]]);
+        assert_eq!(
+            doors(&[("port", "5000"), ("ports", "4")], (10, 3)).unwrap(),
+            [vec![5000, 5003], vec![5001], vec![5002]]
+        );
+        assert!(doors(&[("port", "65534"), ("ports", "3")], (10, 3)).is_err());
+    }
 
     #[test]
     fn flows_are_dealt_out_evenly() {

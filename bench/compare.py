@@ -164,10 +164,33 @@ ROWS = [
     Row(
         *("TCP request/response, 1 flow, 1 byte", "transaction", 1, tools.FATHOM_RR, tools.netperf("TCP_RR")),
         *(tools.serve_netperf, "each to its own server"),
+        aim=1.0,
+    ),
+    Row(
+        *("TCP request/response, 1 flow, 14 bytes", "transaction", 1),
+        *(tools.FATHOM_RR_LIKE_SOCKPERF, tools.sockperf("--tcp"), tools.serve_sockperf("--tcp"), "each to its own server"),
+        aim=1.0,
+    ),
+    Row(
+        *(f"TCP request/response, {tools.MANY_FLOWS} flows, 1 byte", "transaction", 1),
+        *(tools.FATHOM_RR_MANY, tools.many_netperfs(tools.MANY_FLOWS), tools.serve_netperf),
+        remark="each to its own server; one process against one for each flow",
+        aim=1 / 2,
     ),
     Row(
         *("TCP connect/request/response, 1 byte", "connection", 1, tools.FATHOM_CRR, tools.netperf("TCP_CRR")),
         *(tools.serve_netperf, "each to its own server"),
+        aim=1.0,
+    ),
+    Row(
+        *("UDP request/response, 1 flow", "transaction", 1, tools.FATHOM_UDP_RR, tools.netperf("UDP_RR")),
+        *(tools.serve_netperf, "each to its own server; fathom's least is 8 bytes, netperf's 1"),
+        aim=1.0,
+    ),
+    Row(
+        *("UDP request/response, 1 flow, 14 bytes", "transaction", 1),
+        *(tools.FATHOM_UDP_RR_LIKE_SOCKPERF, tools.sockperf(), tools.serve_sockperf(), "each to its own server"),
+        aim=1.0,
     ),
     Row(
         *("UDP 1400 bytes at 500 Mbit/s", "datagram", 1, tools.FATHOM_UDP),
@@ -311,7 +334,7 @@ def calls_per_unit(lab: Lab, outcome: Outcome, tool: Tool) -> float:
 def compare(lab: Lab, row: Row, n_pairs: int, seconds: float) -> Outcome:
     """One row; a tool that is not there or does not work leaves its reason in it."""
     outcome = Outcome(row)
-    is_there = row.theirs.is_there and (row.theirs.name != "netperf" or shutil.which("netserver"))
+    is_there = row.theirs.is_there and ("netperf" not in row.theirs.name or shutil.which("netserver"))
     if not is_there:
         outcome.skipped = f"{row.theirs.name} is not installed (bench/peers.sh)"
         return outcome

@@ -18,6 +18,7 @@ RESPONDER_PORT = 8080
 NGINX_PORT = 8081
 IPERF_PORT = 5201
 NETPERF_PORT = 12865
+SOCKPERF_PORT = 11111
 CONNECTIONS = 100
 FILE_BYTES = 612
 TLS_PORT = 8443
@@ -141,6 +142,17 @@ def fathom_stream(*options: str, name: str = "fathom") -> Tool:
 
 
 FATHOM_RR = fathom(served("tcp", "--test", "rr"), "transactions", "transactions_per_sec")
+# The shortest message that sockperf has.
+SOCKPERF_BYTES = 14
+SOCKPERF_SIZES = ["--request", str(SOCKPERF_BYTES), "--response", str(SOCKPERF_BYTES)]
+FATHOM_RR_LIKE_SOCKPERF = fathom(served("tcp", "--test", "rr", *SOCKPERF_SIZES), "transactions", "transactions_per_sec")
+# As many processes of netperf are what people start who want that many flows.
+MANY_FLOWS = 300
+FATHOM_RR_MANY = fathom(
+    served("tcp", "--test", "rr", "--flows", str(MANY_FLOWS), "--workers", "1"), "transactions", "transactions_per_sec"
+)
+FATHOM_UDP_RR = fathom(served("udp", "--test", "rr"), "transactions", "transactions_per_sec")
+FATHOM_UDP_RR_LIKE_SOCKPERF = fathom(served("udp", "--test", "rr", *SOCKPERF_SIZES), "transactions", "transactions_per_sec")
 FATHOM_CRR = fathom(served("tcp", "--test", "crr"), "transactions", "connections_per_sec")
 FATHOM_UDP = fathom(
     served("udp", "--rate", str(UDP_BITS_PER_S), "--size", str(DATAGRAM_BYTES)), "sent", "received_per_sec"
@@ -268,6 +280,42 @@ def netperf(test: str) -> Tool:
     return Tool("netperf", words, work)
 
 
+def many_netperfs(n: int) -> Tool:
+    """So many processes at once, each with one flow; their rates are added up."""
+    one = netperf("TCP_RR")
+
+    def words(lab: Lab, seconds: float) -> list[str]:
+        each = " ".join(one.words(lab, seconds))
+        return ["sh", "-c", f"for i in $(seq {n}); do {each} & done; wait"]
+
+    def work(finished: Finished) -> Work:
+        rates = [float(rate) for rate in re.findall(r"THROUGHPUT=([\d.]+)", finished.output)]
+        times = [float(time) for time in re.findall(r"ELAPSED_TIME=([\d.]+)", finished.output)]
+        if len(rates) != n or len(times) != n:
+            raise Failed(f"{len(rates)} of {n} netperfs told a rate")
+        return Work(units=sum(rate * time for rate, time in zip(rates, times)), per_s=sum(rates))
+
+    return Tool(f"{n} × netperf", words, work, program="netperf")
+
+
+def sockperf(*protocol: str) -> Tool:
+    """Ping-pong, each round trip on its own; `--tcp`, or nothing for UDP."""
+
+    def words(lab: Lab, seconds: float) -> list[str]:
+        where = ["-i", lab.address[TARGET], "-p", str(SOCKPERF_PORT), *protocol]
+        return ["sockperf", "ping-pong", *where, "-t", str(whole(seconds)), "-m", str(SOCKPERF_BYTES), "--full-rtt"]
+
+    def work(finished: Finished) -> Work:
+        n_all = float(found(r"\[Total Run\].*?ReceivedMessages=(\d+)", finished))
+        # Without what it leaves out at either end.
+        n_valid, seconds = (
+            float(found(rf"\[Valid Duration\].*?{what}=([\d.]+)", finished)) for what in ("ReceivedMessages", "RunTime")
+        )
+        return Work(units=n_all, per_s=n_valid / seconds)
+
+    return Tool("sockperf", words, work)
+
+
 def trafgen(lab: Lab, seconds: float) -> list[str]:
     # One process, its ring past the queueing discipline, which is its default; nothing of the machine is tuned.
     options = ["--cpus", "1", "--no-sock-mem", "--notouch-irq", "--no-cpu-stats"]
@@ -379,6 +427,15 @@ def serve_iperf3(lab: Lab):
 def serve_netperf(lab: Lab):
     lab.start(TARGET, ["netserver", "-D", "-4", "-L", lab.address[TARGET], "-p", str(NETPERF_PORT)])
     lab.listens(NETPERF_PORT)
+
+
+def serve_sockperf(*protocol: str) -> Callable[[Lab], None]:
+    def serve(lab: Lab):
+        where = ["-i", lab.address[TARGET], "-p", str(SOCKPERF_PORT), *protocol]
+        lab.start(TARGET, ["sockperf", "server", *where])
+        lab.said("block on socket")
+
+    return serve
 
 
 # --- the sink of frames, for a generator that is not fathom ---------------------------------------------------------------

@@ -52,6 +52,14 @@ pub fn stream_nonblocking(address: SocketAddr) -> Result<Socket> {
         .map_err(named("socket(SOCK_STREAM)"))
 }
 
+/// A UDP socket of the family of `address`, not yet bound or connected.
+///
+/// # Errors
+/// `socket`, when descriptors have run out or the family is missing.
+pub fn datagram_unbound(address: SocketAddr) -> Result<Socket> {
+    Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP)).map_err(named("socket(SOCK_DGRAM)"))
+}
+
 /// A UDP socket that is bound to `address`.
 ///
 /// # Errors
@@ -205,6 +213,41 @@ pub fn recv(socket: impl AsFd, bytes: &mut [u8], wait: Wait) -> Result<Option<us
         Wait::Never => RecvFlags::DONTWAIT,
     };
     not_now(rustix::net::recv(socket, bytes, flags).map(|(count, _)| count), "recv")
+}
+
+/// The sender of a datagram, to answer to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sender(rustix::net::SocketAddrAny);
+
+/// Receives a datagram with its sender; nothing means not now. Bytes that do not fit are lost.
+///
+/// # Errors
+/// `recvfrom`, such as the refusal of an earlier datagram.
+pub fn recv_from(socket: impl AsFd, bytes: &mut [u8], wait: Wait) -> Result<Option<(usize, Sender)>> {
+    let flags = if wait == Wait::Block { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+    let received = not_now(rustix::net::recvfrom(socket, bytes, flags), "recvfrom")?;
+    Ok(received.and_then(|(count, _, from)| Some((count, Sender(from?)))))
+}
+
+/// Sends a datagram back to a sender; nothing means not now.
+///
+/// # Errors
+/// `sendto`: no route any more, or the datagram is too long for the path.
+pub fn send_to(socket: impl AsFd, bytes: &[u8], (to, wait): (&Sender, Wait)) -> Result<Option<usize>> {
+    let flags = if wait == Wait::Block { SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL | SendFlags::DONTWAIT };
+    not_now(rustix::net::sendto(socket, bytes, flags, &to.0), "sendto")
+}
+
+/// A UDP socket like that of [`datagram`] that may share its port with others of this user (`SO_REUSEPORT`).
+///
+/// # Errors
+/// As [`datagram`].
+pub fn datagram_sharing(address: SocketAddr) -> Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
+        .map_err(named("socket(SOCK_DGRAM)"))?;
+    socket.set_reuse_port(true).map_err(named("setsockopt(SO_REUSEPORT)"))?;
+    socket.bind(&address.into()).map_err(|error| Error::new(format!("bind({address})"), error))?;
+    Ok(socket)
 }
 
 /// Receives at most `count` bytes from a TCP socket and discards them without copying (`MSG_TRUNC`, see tcp(7)).

@@ -5,7 +5,7 @@
 use std::{
     collections::BTreeMap,
     io::{Read, Write},
-    net::{Ipv4Addr, TcpListener, TcpStream},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     sync::{Mutex, PoisonError},
     thread,
 };
@@ -266,7 +266,7 @@ fn every_transaction_is_counted_by_both_sides_and_timed() {
         &[("flows", "20"), ("workers", "1"), ("burst", "16"), ("reactor", "epoll")],
         &[("flows", "4"), ("workers", "2"), ("burst", "5"), ("request", "1:2,700:1"), ("response", "3,40000")],
         &[("flows", "1"), ("burst", "100"), ("request", "2000"), ("response", "2000")],
-        &[("flows", "40"), ("workers", "3"), ("ports", "7")],
+        &[("flows", "40"), ("workers", "3"), ("ports", "7"), ("reactor", "epoll")],
     ];
     for options in cases {
         let trial = run("tcp_rr", options);
@@ -358,6 +358,97 @@ fn every_connection_is_opened_used_and_closed_on_both_sides() {
             .map(|name| trial.initiator.distributions[name].quantile(0.5).unwrap());
         assert!(connect < service, "{connect} ns to connect, {service} ns in all");
     }
+}
+
+#[test]
+fn every_request_in_a_datagram_is_answered_lost_or_unfinished() {
+    let cases: &[(&str, &[(&str, &str)])] = &[
+        ("udp_rr", &[("flows", "1")]),
+        ("udp_rr", &[("flows", "1"), ("spin", "true")]),
+        ("udp_rr", &[("flows", "20"), ("workers", "2"), ("request", "8:3,1400:1"), ("response", "100,65507")]),
+        ("udp_rr_open", &[("flows", "20"), ("workers", "2"), ("rate", "3k"), ("arrivals", "poisson")]),
+    ];
+    for (kind, options) in cases {
+        let trial = run(kind, options);
+        assert!(trial.initiator.errors.is_empty() && trial.responder.errors.is_empty(), "{:?}", trial.initiator.errors);
+        let of = |name| total(&trial.initiator, name);
+        assert_eq!(of(count::SENT), of(count::TRANSACTIONS) + of("lost") + of("unfinished"), "{kind} {options:?}");
+        assert!(of(count::TRANSACTIONS) > 0);
+        let answered = total(&trial.responder, count::TRANSACTIONS);
+        assert!((of(count::TRANSACTIONS)..=of(count::SENT)).contains(&answered), "{answered}");
+        assert_eq!(of("strangers") + total(&trial.responder, "strangers"), 0);
+        assert!(trial.initiator.distributions["service_time_ns"].count() > 0);
+    }
+}
+
+/// An initiator against a UDP socket of the test, which does something with each datagram until told.
+fn against_datagrams(options: &[(&str, &str)], mut each: impl FnMut(&UdpSocket, &[u8], SocketAddr) + Send) -> Record {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let socket = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
+    socket.set_read_timeout(Some(Nanos::from_millis(10).as_duration())).unwrap();
+    let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
+    let mut asks = role("udp_rr", Side::Initiator, &settings);
+    asks.address = Some(Ipv6Addr::LOCALHOST.into());
+    asks.peer = BTreeMap::from([("address".to_owned(), socket.local_addr().unwrap().to_string())]);
+    let stop = StopFlag::default();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut room = [0; 2000];
+            while stop.told() == Stop::GoOn {
+                if let Ok((length, from)) = socket.recv_from(&mut room) {
+                    each(&socket, &room[..length], from);
+                }
+            }
+        });
+        let prepared = find(KINDS, "udp_rr").unwrap().prepare(&asks).unwrap();
+        let session = Session::new(clock::now() + Nanos::from_millis(20), asks.phases);
+        let record = prepared.run(&session).unwrap();
+        stop.finish();
+        record
+    })
+}
+
+#[test]
+fn lost_and_late_answers_are_counted_and_stall_no_flow() {
+    for options in [[("flows", "1"), ("timeout", "5ms")], [("flows", "4"), ("timeout", "5ms")]] {
+        let mut n = 0;
+        let record = against_datagrams(&options, |socket, request, from| {
+            n += 1;
+            match n % 3 {
+                // Nobody answers.
+                0 => {}
+                // Twice.
+                1 => (0..2).for_each(|_| assert_eq!(socket.send_to(request, from).unwrap(), request.len())),
+                _ => assert_eq!(socket.send_to(request, from).unwrap(), request.len()),
+            }
+        });
+        let of = |name| total(&record, name);
+        assert_eq!(of(count::SENT), of(count::TRANSACTIONS) + of("lost") + of("unfinished"));
+        assert!(of("lost") > 5 && of(count::TRANSACTIONS) > 10 && of("late") > 5, "{:?}", record.totals);
+        assert!(record.errors.is_empty(), "{:?}", record.errors);
+    }
+}
+
+#[test]
+fn datagrams_of_strangers_and_answers_of_the_wrong_size_are_told_apart() {
+    let record = against_datagrams(&[("flows", "2"), ("timeout", "20ms")], |socket, request, from| {
+        socket.send_to(b"who are you, and what do you want?", from).unwrap();
+        socket.send_to(&[request, b"more"].concat(), from).unwrap();
+    });
+    assert!(total(&record, "strangers") > 2 && total(&record, count::TRANSACTIONS) == 0, "{:?}", record.totals);
+    assert!(record.errors.contains_key("recv: not the message that was due"), "{:?}", record.errors);
+}
+
+#[test]
+fn nobody_at_the_port_is_an_error_and_every_request_is_lost() {
+    let gone = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let mut asks = role("udp_rr", Side::Initiator, &Settings::default().with("timeout", "10ms"));
+    asks.peer = BTreeMap::from([("address".to_owned(), gone.to_string())]);
+    let prepared = find(KINDS, "udp_rr").unwrap().prepare(&asks).unwrap();
+    let record = prepared.run(&Session::new(clock::now(), asks.phases)).unwrap();
+    assert!(total(&record, "lost") > 0 && total(&record, count::TRANSACTIONS) == 0, "{:?}", record.totals);
+    assert!(record.errors.keys().any(|cause| cause.ends_with("connection refused")), "{:?}", record.errors);
+    assert!(!record.complete);
 }
 
 #[test]

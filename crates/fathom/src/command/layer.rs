@@ -56,34 +56,38 @@ Examples:
 pub(super) const TCP: LayerCommand = LayerCommand {
     name: "tcp",
     title: "TCP",
-    about: "TCP: stream up and down, request/response, connect/request/response",
+    about: "TCP: streams, request/response (closed, or at a rate), connect/request/response, connect and close",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
     tests: &[
         ("stream", "tcp_stream"),
         ("down", "tcp_stream_down"),
         ("both", "tcp_stream_both"),
         ("rr", "tcp_rr"),
+        ("rr-open", "tcp_rr_open"),
         ("crr", "tcp_crr"),
+        ("cc", "tcp_cc"),
     ],
     chosen_by: &[],
     examples: "\
 Examples:
   fathom tcp 10.0.0.2 --key KEY --flows 4
   fathom tcp --lab pair --test rr --flows 300
+  fathom tcp --lab pair --test rr-open --rate 20k --arrivals poisson --flows 64
   fathom tcp 127.0.0.1 --test crr --duration 5s",
 };
 
 pub(super) const UDP: LayerCommand = LayerCommand {
     name: "udp",
     title: "UDP",
-    about: "UDP: loss, reordering, duplicates and jitter of a stream at a rate",
+    about: "UDP: loss, reordering and jitter of a stream at a rate; request/response in datagrams",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
-    tests: &[("stream", "udp_stream")],
+    tests: &[("stream", "udp_stream"), ("rr", "udp_rr"), ("rr-open", "udp_rr_open")],
     chosen_by: &[],
     examples: "\
 Examples:
   fathom udp 10.0.0.2 --key KEY --rate 1G --size 1400
   fathom udp --lab pair --rate 200M
+  fathom udp --lab pair --test rr --flows 16
   fathom udp --lab pair --find-limit 'lost<0.1%'",
 };
 

@@ -128,3 +128,26 @@ fn what_a_policer_drops_is_reported_as_loss() {
     assert!(planted > 0.01, "the policer dropped {planted}");
     is_reported(&test, planted);
 }
+
+#[test]
+fn requests_that_are_dropped_on_the_way_are_lost_and_no_others() {
+    if lacks_root() {
+        return;
+    }
+    let gate = dropper(Matching::UdpPort(PORT), NonZeroU32::new(20).unwrap()).unwrap();
+    let stage = Stage::new();
+    let lab = stage.lab("lossy");
+    let _link = in_front_of_b(&stage, &lab, &gate);
+    let port = PORT.to_string();
+    let words = ["udp", "--lab", "lossy", "--test", "rr", "--port", &port, "--flows", "8", "--timeout", "100ms"];
+    let spans = ["--warmup", "0s", "--duration", "2s", "--rounds", "1", "--json"];
+    let run = stage.fathom([&words[..], &spans].concat()).succeeded().run();
+    let dropped = gate.fate().unwrap().dropped.0;
+    let totals = &run.tests[0].trials[0].records["a"].totals;
+    let (sent, lost, late) = (totals["sent"], totals["lost"], totals["late"]);
+    // An answer that comes after its time-out on a busy machine is not dropped, but lost all the same.
+    assert!(dropped > 5 && (dropped..=dropped + late).contains(&lost), "{dropped} dropped, {lost} lost, {late} late");
+    assert_eq!(sent, totals["transactions"] + lost + totals["unfinished"]);
+    let missing = value(&run.tests[0], "request_loss_ratio") * approximate(sent);
+    assert!((missing - approximate(dropped)).abs() < 0.5, "{missing} of {dropped} requests are said to be missing");
+}

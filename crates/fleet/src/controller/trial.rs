@@ -12,8 +12,8 @@ use crate::{
     protocol::{FromAgent, Outcome, Ticket, ToAgent},
 };
 
-/// How long a role may take to be made ready: thousands of sockets, or a program for the kernel.
-const PREPARE_PATIENCE: Nanos = Nanos::from_secs(30);
+/// How long a role may take to be made ready: a hundred thousand connections, or a program for the kernel.
+const PREPARE_PATIENCE: Nanos = Nanos::from_secs(90);
 /// How long a role may take beyond its phases, to drain and to write its record.
 const FINISH_PATIENCE: Nanos = Nanos::from_secs(15);
 /// What comes within this time after an abort is kept.

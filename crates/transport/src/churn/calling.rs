@@ -18,7 +18,7 @@ use super::{CONNECTIONS, COUNTERS, Churn, Close, Errand, PATIENCE, RETRY, TRANSA
 use crate::{
     causes::Causes,
     exchange::{
-        silence::{SILENCE, SILENT},
+        silence::{SILENT, is_silent},
         talk::{Messages, Step, Talk, WRONG},
     },
     link::{Targets, deal},
@@ -135,7 +135,7 @@ impl Line<'_> {
 
     /// Notes a connection that has waited too long for it to be a slow answer.
     fn given_up(&mut self, begin: Nanos) {
-        if clock::now() - begin > SILENCE && self.session.stop.told() != Stop::Abort {
+        if is_silent(clock::now() - begin, &self.tally.service) && self.session.stop.told() != Stop::Abort {
             self.tally.causes.note(SILENT);
         }
     }

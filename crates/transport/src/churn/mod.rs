@@ -17,7 +17,10 @@ use fathom_sys::{
 };
 
 use crate::{
-    exchange::sizes::{Bounds, Sizes},
+    exchange::{
+        Spread, Tables,
+        sizes::{Bounds, Sizes},
+    },
     link::{Doors, PATIENCE, Targets},
     options::{self, SocketOptions},
 };
@@ -99,7 +102,10 @@ pub(crate) fn prepare(kind: &'static str, role: &Role, errand: Errand) -> Result
             let targets = Targets::of(role, kind, &churn.options)?;
             Box::new(calling::Caller::new(churn, targets)?)
         }
-        Side::Responder => Box::new(called::Called::listen(churn, Doors::of(role, n_workers)?)?),
+        Side::Responder => Box::new(called::Called::listen(
+            churn,
+            Doors::of(role, Spread { n_flows, n_workers, tables: Tables::Shared })?,
+        )?),
     })
 }
 

@@ -11,7 +11,7 @@ use fathom_sys::{
 
 use super::{
     SPIN,
-    silence::{CLOSED, SILENCE, SILENT},
+    silence::{CLOSED, SILENT, is_silent},
     sizes::Sizes,
     talk::{Messages, Step, Talk, WRONG},
     tally::{self, Tally, names},
@@ -108,7 +108,7 @@ impl Party<'_> {
             begin = now;
         }
         self.tally.n_unfinished += 1;
-        if clock::now() - begin > SILENCE && self.session.stop.told() != Stop::Abort {
+        if is_silent(clock::now() - begin, &self.tally.service) && self.session.stop.told() != Stop::Abort {
             self.tally.causes.note(SILENT);
         }
         self.tally

@@ -6,8 +6,8 @@
 use std::{marker::PhantomData, sync::Arc};
 
 use fathom_engine::{
-    Batching, Error, Model, Phase, Shift, Stop, StopFlag, Worker,
-    pace::{Arrivals, Free, Late, Queue, Share, Waking},
+    Error, Model, Shift, Stop, StopFlag, Worker,
+    pace::{Arrivals, Free, Queue, Share, Waking},
 };
 use fathom_model::{Histogram, units::Nanos};
 use fathom_sys::{
@@ -18,8 +18,9 @@ use fathom_sys::{
 
 use super::{
     Terms,
+    books::{Ask, Books},
     crowd::{COMPLETIONS_MAX, Lobby, Runs, TICK, reactor, token},
-    silence::{CLOSED, SILENCE, SILENT},
+    silence::{CLOSED, SILENT, is_silent},
     sizes::Class,
     talk::WRONG,
     tally::{Tally, names},
@@ -29,7 +30,7 @@ use crate::link::Targets;
 /// More connects of a worker at once would overflow the accept queue of a responder with the usual backlog.
 const CONNECTING_MAX: usize = 128;
 /// How long all connects may take: less than a controller waits for a role to be ready.
-const OPENING_MAX: Nanos = Nanos::from_secs(25);
+const OPENING_MAX: Nanos = Nanos::from_secs(75);
 /// How long answers under way are waited for at the end where each asks for the next: they are a small part of all.
 const DRAIN: Nanos = Nanos::from_millis(200);
 /// How long the answers of an open load are waited for: one that is not makes its response time a lower bound.
@@ -61,16 +62,6 @@ struct Flow {
     is_open: bool,
 }
 
-/// A request under way.
-#[derive(Debug, Clone, Copy)]
-struct Ask {
-    sent_at: Nanos,
-    intended: Nanos,
-    class: Class,
-}
-
-const NO_ASK: Ask = Ask { sent_at: Nanos::ZERO, intended: Nanos::ZERO, class: Class(0) };
-
 /// A worker's flows, all open.
 pub(super) struct Opened<R> {
     reactor: R,
@@ -100,7 +91,7 @@ impl<R: Reactor + 'static> Shift for Asking<R> {
             runs,
             reactor,
             flows: vec![Flow::default(); n],
-            asked: vec![NO_ASK; n * self.terms.burst],
+            asked: vec![Ask::default(); n * self.terms.burst],
             connect: Histogram::new(),
             arrivals: arrivals.map(|all| Arrivals::new(all.profile, all.process, share)),
             // Workers that began at the same place would send the same sizes at the same time.
@@ -205,60 +196,6 @@ struct Conversation<'a, R> {
     n_open: usize,
 }
 
-/// What is counted, beside the reactor and its bytes.
-struct Books<'a> {
-    worker: Worker<'a>,
-    model: Model,
-    batching: Batching,
-    /// When this worker saw the measured part begin; intended starts from then on count.
-    measured_from: Option<Nanos>,
-    /// When this worker saw the end.
-    over_at: Option<Nanos>,
-    tally: Tally,
-}
-
-impl Books<'_> {
-    /// Whether a transaction of an open load that was intended then counts.
-    fn counts(&self, intended: Nanos) -> bool {
-        self.measured_from.is_some_and(|from| intended >= from) && self.over_at.is_none_or(|at| intended < at)
-    }
-
-    /// Enters an answer.
-    #[inline]
-    fn answered(&mut self, ask: Ask, at: Nanos) {
-        let service = at - ask.sent_at;
-        self.worker.add(names::TRANSACTIONS, 1);
-        self.worker.show(service);
-        self.batching.observe(service);
-        match self.model {
-            Model::Closed if self.worker.phase() == Phase::Measure => self.tally.service.record(service.0),
-            Model::Open if self.counts(ask.intended) => {
-                self.tally.service.record(service.0);
-                self.tally.response.record((at - ask.intended).0);
-            }
-            Model::Closed | Model::Open => {}
-        }
-    }
-
-    /// Enters a transaction that had no answer by the end.
-    fn unfinished(&mut self, ask: Ask, now: Nanos) {
-        self.tally.n_unfinished += 1;
-        if self.model == Model::Open && self.counts(ask.intended) {
-            self.tally.response.record((now - ask.intended).0);
-        }
-    }
-
-    /// Enters a transaction that was due and never started.
-    fn not_started(&mut self, intended: Nanos, now: Nanos) {
-        self.tally.n_not_started += 1;
-        if self.counts(intended) {
-            let lag = (now - intended).0;
-            self.tally.lag.record(lag);
-            self.tally.response.record(lag);
-        }
-    }
-}
-
 impl<'a, R: Reactor> Conversation<'a, R> {
     fn new(opened: Opened<R>, terms: &'a Terms, (worker, stop): (Worker<'a>, &'a StopFlag)) -> Self {
         let n = opened.flows.len();
@@ -270,14 +207,11 @@ impl<'a, R: Reactor> Conversation<'a, R> {
             flows: opened.flows,
             terms,
             stop,
-            books: Books {
-                model: if is_open_load { Model::Open } else { Model::Closed },
-                batching: terms.way.batching,
-                measured_from: (worker.phase() == Phase::Measure).then_some(worker.start),
-                over_at: None,
-                tally: Tally { connect: opened.connect, ..Tally::default() },
+            books: Books::new(
                 worker,
-            },
+                if is_open_load { Model::Open } else { Model::Closed },
+                (terms.way.batching, Tally { connect: opened.connect, ..Tally::default() }),
+            ),
             queue: opened.arrivals.map(Queue::new),
             free: if is_open_load { (0..token(n).0).rev().collect() } else { Vec::new() },
             waking: Waking::default(),
@@ -326,11 +260,7 @@ impl<'a, R: Reactor> Conversation<'a, R> {
 
     /// Follows the phases of the trial; whether nothing is left to do.
     fn is_done(&mut self, now: Nanos) -> bool {
-        match self.books.worker.phase() {
-            Phase::Measure if self.books.measured_from.is_none() => self.books.measured_from = Some(now),
-            Phase::Over if self.books.over_at.is_none() => self.books.over_at = Some(now),
-            _ => {}
-        }
+        self.books.follow(now);
         let drain = match self.queue {
             _ if self.stop.told() == Stop::Abort => Nanos::ZERO,
             None => DRAIN,
@@ -370,18 +300,11 @@ impl<'a, R: Reactor> Conversation<'a, R> {
     /// Sends the request that has been due for longest.
     fn start_one(&mut self, idx: usize) {
         let now = clock::now();
-        let elapsed = now - self.books.worker.start;
-        let Some(start) = self.queue.as_mut().and_then(|queue| queue.start(elapsed)) else { return };
+        let Some(start) = self.queue.as_mut().and_then(|queue| queue.start(now - self.books.worker.start)) else {
+            return;
+        };
         self.books.worker.add(names::SENT, 1);
-        match start.late {
-            None => {}
-            Some(Late::NoConnection) => self.books.worker.add(names::LATE_NO_FLOW, 1),
-            Some(Late::OwnProcessor) => self.books.worker.add(names::LATE_OWN_CPU, 1),
-        }
-        let intended = self.books.worker.start + start.intended;
-        if self.books.counts(intended) {
-            self.books.tally.lag.record(start.lag.0);
-        }
+        let intended = self.books.started(start, (names::LATE_NO_FLOW, names::LATE_OWN_CPU));
         let class = self.draw();
         self.note_ask(idx, Ask { sent_at: now, intended, class });
         self.runs.send(&mut self.reactor, token(idx), (class, 1));
@@ -483,13 +406,14 @@ impl<'a, R: Reactor> Conversation<'a, R> {
     }
 
     fn conclude(mut self, now: Nanos) -> Tally {
-        let is_silent = |ask: Ask| now - ask.sent_at > SILENCE && self.stop.told() != Stop::Abort;
+        let is_aborted = self.stop.told() == Stop::Abort;
         for (idx, flow) in self.flows.iter().enumerate() {
             for place in 0..flow.n_asked {
                 let place = (usize::from(flow.head) + usize::from(place)) % self.terms.burst;
                 let ask = self.asked[idx * self.terms.burst + place];
                 self.books.unfinished(ask, now);
-                if self.books.model == Model::Closed && is_silent(ask) {
+                let is_closed = self.books.model == Model::Closed && !is_aborted;
+                if is_closed && is_silent(now - ask.sent_at, &self.books.tally.service) {
                     self.books.tally.causes.note(SILENT);
                 }
             }

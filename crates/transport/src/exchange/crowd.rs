@@ -15,7 +15,7 @@ use fathom_sys::{
 };
 
 use super::{
-    Spread, Tables, Terms, WATCHED_MAX,
+    Tables, Terms, WATCHED_MAX,
     answering::Answering,
     asking::Asking,
     sizes::Class,
@@ -98,17 +98,16 @@ pub(super) fn prepare(kind: &'static str, terms: Terms) -> Result<Box<dyn Test>,
 
 fn over<R: Reactor + 'static>(kind: &'static str, terms: Terms) -> Result<Box<dyn Test>, Error> {
     let (terms, lobby) = (Arc::new(terms), Arc::new(Lobby::default()));
-    let Spread { n_flows, n_workers, .. } = terms.spread;
     let (shared_terms, shared_lobby) = (Arc::clone(&terms), Arc::clone(&lobby));
     Ok(match terms.role.side {
         Side::Initiator => {
             let targets = Targets::of(&terms.role, kind, &terms.options)?;
-            targets.check_ports(n_flows)?;
+            targets.check_ports(terms.spread.n_flows)?;
             let shift = Asking::<R>::new(shared_terms, shared_lobby, targets);
             enlist(shift, terms, lobby)?
         }
         Side::Responder => {
-            let doors = Doors::of(&terms.role, n_workers)?;
+            let doors = Doors::of(&terms.role, terms.spread)?;
             let shift = Answering::<R>::new(shared_terms, shared_lobby, doors);
             enlist(shift, terms, lobby)?
         }

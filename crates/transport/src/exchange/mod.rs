@@ -7,11 +7,13 @@
 mod alone;
 mod answering;
 mod asking;
+mod books;
 mod crowd;
 pub(crate) mod silence;
 pub(crate) mod sizes;
 pub(crate) mod talk;
 mod tally;
+pub(crate) mod udp;
 
 use fathom_engine::{
     Error, Model, Test, Way,

@@ -35,7 +35,7 @@ const ALONE_MAX: usize = 16 << 20;
 const CYCLE_MAX: u64 = 1 << 16;
 
 /// A pair of sizes, by its number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Class(pub(crate) u8);
 
 impl Class {

@@ -6,6 +6,7 @@ use fathom_model::metric::{Better, Measure, Unit};
 mod tcp_crr;
 mod tcp_rr;
 mod tcp_stream;
+mod udp_rr;
 mod udp_stream;
 
 /// All kinds of this layer.
@@ -18,6 +19,8 @@ pub const KINDS: &[&dyn TestKind] = &[
     &tcp_crr::TcpCrr,
     &tcp_crr::TcpCc,
     &udp_stream::UdpStream,
+    &udp_rr::UdpRr,
+    &udp_rr::UdpRrOpen,
 ];
 
 const LATENCY: Measure = Measure(Unit::Nanos, Better::Lower);

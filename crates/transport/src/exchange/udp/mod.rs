@@ -1,0 +1,169 @@
+//! Request and response in single datagrams.
+//!
+//! A datagram begins with the class of its sizes, a token of the trial and its number, eight bytes in all. An answer that does not
+//! come in time is lost: it is counted, and the flow goes on with the next transaction, so a loss costs a time-out and no more.
+
+mod answering;
+mod asking;
+
+use fathom_engine::{Error, Test};
+use fathom_model::{OptionDoc, Role, Side, ValueKind, names::count, units::Nanos};
+use fathom_sys::limits;
+
+use super::{
+    SPIN, Schedule, Spread, Tables,
+    sizes::{self, Bounds, Class, Sizes},
+};
+use crate::{
+    link::Doors,
+    options::{self, SocketOptions, not_allowed},
+};
+
+/// The size of a request.
+pub(crate) const REQUEST: OptionDoc = OptionDoc { default: Some("8"), ..sizes::REQUEST };
+/// The size of a response.
+pub(crate) const RESPONSE: OptionDoc = OptionDoc { default: Some("8"), ..sizes::RESPONSE };
+/// When an answer is given up.
+pub(crate) const TIMEOUT: OptionDoc = OptionDoc {
+    name: "timeout",
+    value: ValueKind::Span,
+    default: Some("200ms"),
+    help: "how long an answer is waited for before it counts as lost",
+};
+
+/// The shortest and the longest time-out: below, answers would be lost to the kernel's clock tick, and above, to the end of a trial.
+const TIMEOUTS: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_secs(10));
+/// What one datagram carries: the header at least, and over IPv4 at most 65,507 bytes.
+const BOUNDS: Bounds = Bounds { shortest: HEADER, longest: 65_507 };
+/// Descriptors of a process beside those of flows.
+const DESCRIPTORS_MORE: u64 = 128;
+
+/// Answers that came after their time-out, or twice.
+pub(crate) const LATE: &str = "late";
+/// Requests without an answer in time.
+pub(crate) const LOST: &str = "lost";
+/// Datagrams of somebody else, or of another trial.
+pub(crate) const STRANGERS: &str = "strangers";
+
+/// The counters of an initiator; those of a closed load are the first.
+const COUNTERS: &[&str] = &[
+    count::TRANSACTIONS,
+    count::SENT,
+    LOST,
+    LATE,
+    STRANGERS,
+    count::INTENDED,
+    count::LATE_NO_CONNECTION,
+    count::LATE_OWN_CPU,
+];
+const N_CLOSED: usize = 5;
+const OF_RESPONDER: &[&str] = &[count::TRANSACTIONS, count::RECEIVED, STRANGERS];
+
+/// Places among the counters of an initiator.
+mod place {
+    pub(super) const SENT: usize = 1;
+    pub(super) const LOST: usize = 2;
+    pub(super) const LATE: usize = 3;
+    pub(super) const STRANGERS: usize = 4;
+    pub(super) const INTENDED: usize = 5;
+    pub(super) const LATE_NO_FLOW: usize = 6;
+    pub(super) const LATE_OWN_CPU: usize = 7;
+}
+
+/// The length of what a datagram begins with.
+const HEADER: usize = 8;
+/// Numbers have so many bits; a flow would reach the end after days at the highest rates.
+const NUMBER_BITS: u32 = 40;
+
+/// What a datagram says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Header {
+    class: Class,
+    token: u16,
+    number: u64,
+}
+
+impl Header {
+    fn write(self, datagram: &mut [u8]) {
+        let number = self.number & ((1 << NUMBER_BITS) - 1);
+        let bits = u64::from(self.class.0) << 56 | u64::from(self.token) << NUMBER_BITS | number;
+        datagram[..HEADER].copy_from_slice(&bits.to_be_bytes());
+    }
+
+    fn read(datagram: &[u8]) -> Option<Self> {
+        let bits = u64::from_be_bytes(*datagram.first_chunk()?);
+        let [class, high, low, ..] = bits.to_be_bytes();
+        let (token, number) = (u16::from_be_bytes([high, low]), bits & ((1 << NUMBER_BITS) - 1));
+        Some(Self { class: Class(class), token, number })
+    }
+}
+
+/// What both sides know.
+struct Terms {
+    role: Role,
+    sizes: Sizes,
+    token: u16,
+    timeout: Nanos,
+    n_flows: usize,
+    n_workers: usize,
+    spins: bool,
+    schedule: Option<Schedule>,
+    options: SocketOptions,
+}
+
+/// Makes a side ready; without a schedule the load is closed.
+///
+/// # Errors
+/// Says what of the role cannot be done.
+pub(crate) fn prepare(kind: &'static str, role: &Role, schedule: Option<Schedule>) -> Result<Box<dyn Test>, Error> {
+    let (n_flows, n_workers) = options::flows_and_workers(role);
+    let timeout = role.settings.span(TIMEOUT.name).unwrap_or(Nanos::from_millis(200));
+    if !(TIMEOUTS.0..=TIMEOUTS.1).contains(&timeout) {
+        return Err(not_allowed(TIMEOUT.name, "1 ms to 10 s", &timeout));
+    }
+    let spins = role.settings.flag(SPIN.name);
+    if spins && (n_flows > n_workers || schedule.is_some()) {
+        return Err(Error::Unsupported {
+            what: "to look for answers all the time takes a worker for each flow".to_owned(),
+            hint: Some(format!("set --workers {n_flows} without --rate, or leave out --spin")),
+        });
+    }
+    let n_descriptors = u64::try_from(n_flows).unwrap_or(u64::MAX / 2) + DESCRIPTORS_MORE;
+    limits::allow_descriptors(n_descriptors).map_err(|cause| Error::Unsupported {
+        what: format!("{n_flows} flows are more than this process may have open: {cause}: {}", cause.source),
+        hint: Some(format!("raise the limit (ulimit -n {n_descriptors}), or ask for fewer flows")),
+    })?;
+    let terms = Terms {
+        role: role.clone(),
+        sizes: Sizes::of(role, BOUNDS)?,
+        token: u16::try_from(role.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48).expect("16 bits are left"),
+        timeout,
+        n_flows,
+        n_workers,
+        spins,
+        schedule,
+        options: SocketOptions::of(&role.settings),
+    };
+    Ok(match role.side {
+        Side::Initiator => Box::new(asking::Asking::connect(kind, terms)?),
+        Side::Responder => Box::new(answering::Answering::bind(
+            terms,
+            Doors::of(role, Spread { n_flows, n_workers, tables: Tables::Shared })?,
+        )?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_read_as_it_was_written() {
+        let header = Header { class: Class(63), token: 0xbeef, number: (1 << NUMBER_BITS) - 1 };
+        let mut datagram = [7; 9];
+        header.write(&mut datagram);
+        assert_eq!(Header::read(&datagram), Some(header));
+        assert_eq!(datagram[8], 7);
+        assert_eq!(Header::read(&datagram[..7]), None);
+    }
+}

@@ -5,14 +5,13 @@
 //! knows nothing of how hosts are reached, of other layers and of output.
 
 mod causes;
+mod datagrams;
 mod flows;
-mod jitter;
 mod kinds;
 mod link;
 mod options;
 mod payload;
-mod sequence;
 mod talk;
-mod wire;
+mod traffic;
 
 pub use kinds::KINDS;

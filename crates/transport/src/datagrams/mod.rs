@@ -98,7 +98,7 @@ mod tests {
         (near, far)
     }
 
-    fn sender<'s>(near: &'s Socket, sizes: Sizes, joined: Joined) -> Sender<'s, Short> {
+    fn sender(near: &Socket, sizes: Sizes, joined: Joined) -> Sender<'_, Short> {
         let mut load = Load::new(sizes, (16, joined), 1);
         load.equip(near).unwrap();
         Sender::new((near, Short::default()), load, None)

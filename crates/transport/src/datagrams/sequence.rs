@@ -269,17 +269,13 @@ mod tests {
 
     #[test]
     fn losses_in_a_row_are_one_burst() {
-        let cases: [(&str, Vec<u64>, &[(u64, u64)]); 6] = [
-            ("none", (0..300).collect(), &[]),
-            ("one and three", vec![0, 2, 6], &[(1, 1), (3, 1)]),
-            ("the first", vec![2], &[(2, 1)]),
-            ("a gap that was filled late", vec![0, 4, 2], &[(1, 2)]),
-            ("over several words", vec![10, 300], &[(10, 1), (289, 1)]),
-            ("behind a whole word", (0..64).chain([70]).collect(), &[(6, 1)]),
-        ];
-        for (name, numbers, bursts) in cases {
-            assert_eq!(values(&account_of(numbers).bursts), bursts, "{name}");
-        }
+        let bursts = |numbers: &[u64]| values(&account_of(numbers.to_vec()).bursts);
+        assert_eq!(values(&account_of(0..300).bursts), []);
+        assert_eq!(bursts(&[0, 2, 6]), [(1, 1), (3, 1)]);
+        assert_eq!(bursts(&[2]), [(2, 1)], "the first ones");
+        assert_eq!(bursts(&[0, 4, 2]), [(1, 2)], "a gap that was filled in its middle");
+        assert_eq!(bursts(&[10, 300]), [(10, 1), (289, 1)], "over several words");
+        assert_eq!(values(&account_of((0..64).chain([70])).bursts), [(6, 1)], "behind a whole word");
     }
 
     #[test]
@@ -360,7 +356,7 @@ mod tests {
                 if random.f64() < loss {
                     continue;
                 }
-                for _ in 0..1 + u32::from(random.f64() < copies) {
+                for _ in 0..=u32::from(random.f64() < copies) {
                     sequence.arrived(number);
                     naive.arrived(number);
                 }

@@ -50,7 +50,7 @@ enum Source {
 #[derive(Debug, Clone)]
 struct Frames {
     pace: Constant,
-    n_frames: u64,
+    n_begun: u64,
     /// Messages per frame on average.
     mean: f64,
     /// The standard deviation of the logarithm of a frame's size.
@@ -65,8 +65,8 @@ impl Iterator for Frames {
     type Item = (Nanos, u64);
 
     fn next(&mut self) -> Option<(Nanos, u64)> {
-        let at = self.pace.at(self.n_frames);
-        self.n_frames += 1;
+        let at = self.pace.at(self.n_begun);
+        self.n_begun += 1;
         // The Box–Muller transform; the mean of exp(σz − σ²/2) is 1.
         let (u, v) = (1.0 - self.random.f64(), self.random.f64());
         let z = (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos();
@@ -114,7 +114,7 @@ impl Schedule {
                 let _ = Constant::new(per_flow)?;
                 drawn(Source::Frames(Box::new(Frames {
                     pace: Constant::new(per_sec)?,
-                    n_frames: 0,
+                    n_begun: 0,
                     mean: per_flow.get() / per_sec.get(),
                     sigma: (1.0 + spread * spread).ln().sqrt(),
                     wanted: 0.0,

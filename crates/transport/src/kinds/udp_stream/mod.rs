@@ -60,100 +60,52 @@ const REORDERING_EXTENT: &str = "reordering_extent_datagrams";
 const IPDV: &str = "ipdv_ns";
 const ONE_WAY_DELAY: &str = "one_way_delay_ns";
 
-const N_METRICS: usize = 16;
+const RFC_IPDV: &str = "RFC 5481 section 4.1";
+const RFC_DELAY: &str = "RFC 7679 section 3";
+const RATIO: Measure = Measure(Unit::Ratio, Better::Lower);
+const PPS: Measure = Measure(Unit::FramesPerSec, Better::Higher);
+const COUNT: Measure = Measure(Unit::Count, Better::Lower);
+const BITS: Measure = Measure(Unit::BitsPerSec, Better::Higher);
 
-const fn metrics(sender: Side, receiver: Side) -> [Metric; N_METRICS] {
-    const RATIO: Measure = Measure(Unit::Ratio, Better::Lower);
-    const PPS: Measure = Measure(Unit::FramesPerSec, Better::Higher);
-    const COUNT: Measure = Measure(Unit::Count, Better::Lower);
+/// A span of time.
+const fn span(named: Named, source: &'static str, from: Derivation) -> Metric {
+    Metric::of(named, LATENCY, source, from)
+}
+
+const fn metrics(sender: Side, receiver: Side) -> [Metric; 16] {
+    use Derivation as By;
+    let sent = (sender, count::SENT);
+    let received = (receiver, count::RECEIVED);
+    let bytes = By::rate(receiver, count::BYTES_RECEIVED);
+    let reordered = By::share((receiver, count::REORDERED), received);
+    let duplicated = By::share((receiver, count::DUPLICATES), received);
+    let extent = By::quantile(receiver, REORDERING_EXTENT, 1.0);
     [
-        Metric::of(
-            Named("throughput_bps", "goodput"),
-            Measure(Unit::BitsPerSec, Better::Higher),
-            SOURCE,
-            Derivation::rate(receiver, count::BYTES_RECEIVED),
-        ),
-        Metric::of(Named("received_per_sec", "received"), PPS, SOURCE, Derivation::rate(receiver, count::RECEIVED)),
-        Metric::of(Named("sent_per_sec", "sent"), PPS, SOURCE, Derivation::rate(sender, count::SENT)),
-        Metric::of(
-            Named("loss_ratio", "lost"),
-            RATIO,
-            "RFC 7680 section 2",
-            Derivation::missing((sender, count::SENT), (receiver, count::RECEIVED)),
-        ),
-        Metric::of(
-            Named("loss_burst_p50", "lost in a row p50"),
-            COUNT,
-            SOURCE,
-            Derivation::quantile(receiver, LOSS_BURST, 0.5),
-        ),
-        Metric::of(
-            Named("loss_burst_max", "lost in a row max"),
-            COUNT,
-            SOURCE,
-            Derivation::quantile(receiver, LOSS_BURST, 1.0),
-        ),
-        Metric::of(
-            Named("reordered_ratio", "reordered"),
-            RATIO,
-            "RFC 4737 section 3",
-            Derivation::share((receiver, count::REORDERED), (receiver, count::RECEIVED)),
-        ),
-        Metric::of(
-            Named("reordering_extent_max", "reordering extent max"),
-            COUNT,
-            "RFC 4737 section 4.2",
-            Derivation::quantile(receiver, REORDERING_EXTENT, 1.0),
-        ),
-        Metric::of(
-            Named("duplicate_ratio", "duplicated"),
-            RATIO,
-            SOURCE,
-            Derivation::share((receiver, count::DUPLICATES), (receiver, count::RECEIVED)),
-        ),
-        Metric::of(
-            Named("jitter_ns", "jitter"),
-            LATENCY,
-            "RFC 3550 section 6.4.1",
-            Derivation::total(receiver, count::JITTER_NS),
-        ),
-        Metric::of(
-            Named("ipdv_ns_p50", "IPDV p50"),
-            LATENCY,
-            "RFC 5481 section 4.1",
-            Derivation::quantile(receiver, IPDV, 0.5),
-        ),
-        Metric::of(
-            Named("ipdv_ns_p99", "IPDV p99"),
-            LATENCY,
-            "RFC 5481 section 4.1",
-            Derivation::quantile(receiver, IPDV, 0.99),
-        ),
-        Metric::of(
-            Named("one_way_delay_ns_p50", "one-way delay p50"),
-            LATENCY,
-            "RFC 7679 section 3",
-            Derivation::quantile(receiver, ONE_WAY_DELAY, 0.5),
-        ),
-        Metric::of(
+        Metric::of(Named("throughput_bps", "goodput"), BITS, SOURCE, bytes),
+        Metric::of(Named("received_per_sec", "received"), PPS, SOURCE, By::rate(receiver, count::RECEIVED)),
+        Metric::of(Named("sent_per_sec", "sent"), PPS, SOURCE, By::rate(sender, count::SENT)),
+        Metric::of(Named("loss_ratio", "lost"), RATIO, "RFC 7680 section 2", By::missing(sent, received)),
+        Metric::of(Named("reordered_ratio", "reordered"), RATIO, "RFC 4737 section 3", reordered),
+        Metric::of(Named("duplicate_ratio", "duplicated"), RATIO, SOURCE, duplicated),
+        span(Named("jitter_ns", "jitter"), "RFC 3550 section 6.4.1", By::total(receiver, count::JITTER_NS)),
+        span(Named("cost_sender_ns", "sender's CPU per datagram"), SOURCE, By::cost(sender, count::SENT)),
+        span(Named("cost_receiver_ns", "receiver's CPU per datagram"), SOURCE, By::cost(receiver, count::RECEIVED)),
+        lost_in_a_row(Named("loss_burst_p50", "lost in a row p50"), receiver, 0.5),
+        lost_in_a_row(Named("loss_burst_max", "lost in a row max"), receiver, 1.0),
+        Metric::of(Named("reordering_extent_max", "reordering extent max"), COUNT, "RFC 4737 section 4.2", extent),
+        span(Named("ipdv_ns_p50", "IPDV p50"), RFC_IPDV, By::quantile(receiver, IPDV, 0.5)),
+        span(Named("ipdv_ns_p99", "IPDV p99"), RFC_IPDV, By::quantile(receiver, IPDV, 0.99)),
+        span(Named("one_way_delay_ns_p50", "one-way delay p50"), RFC_DELAY, By::quantile(receiver, ONE_WAY_DELAY, 0.5)),
+        span(
             Named("one_way_delay_ns_p99", "one-way delay p99"),
-            LATENCY,
-            "RFC 7679 section 3",
-            Derivation::quantile(receiver, ONE_WAY_DELAY, 0.99),
-        ),
-        Metric::of(
-            Named("cost_sender_ns", "sender's CPU per datagram"),
-            LATENCY,
-            SOURCE,
-            Derivation::cost(sender, count::SENT),
-        ),
-        Metric::of(
-            Named("cost_receiver_ns", "receiver's CPU per datagram"),
-            LATENCY,
-            SOURCE,
-            Derivation::cost(receiver, count::RECEIVED),
+            RFC_DELAY,
+            By::quantile(receiver, ONE_WAY_DELAY, 0.99),
         ),
     ]
+}
+
+const fn lost_in_a_row(named: Named, receiver: Side, q: f64) -> Metric {
+    Metric::of(named, COUNT, SOURCE, Derivation::quantile(receiver, LOSS_BURST, q))
 }
 
 /// The key of the responder's addresses, one per flow, with commas between.

@@ -137,9 +137,14 @@ def fathom_as_wrk(page: Page, script: Optional[str] = None) -> Tool:
 FATHOM_STREAM = fathom(served("tcp"), "bytes_sent", "throughput_bps")
 FATHOM_RR = fathom(served("tcp", "--test", "rr"), "transactions", "transactions_per_sec")
 FATHOM_CRR = fathom(served("tcp", "--test", "crr"), "transactions", "connections_per_sec")
-FATHOM_UDP = fathom(
-    served("udp", "--rate", str(UDP_BITS_PER_S), "--size", str(DATAGRAM_BYTES)), "sent", "received_per_sec"
-)
+
+
+def fathom_udp(*options: str) -> Tool:
+    return fathom(served("udp", *options), "sent", "received_per_sec")
+
+
+FATHOM_UDP = fathom_udp("--rate", str(UDP_BITS_PER_S), "--size", str(DATAGRAM_BYTES))
+FATHOM_UDP_BURSTS = fathom_udp("--rate", str(UDP_BITS_PER_S), "--size", str(DATAGRAM_BYTES), "--traffic", "bursts")
 FATHOM_FRAMES = fathom(served("packet", "--size", "64"), "sent", "received_per_sec")
 
 # --- its peers ------------------------------------------------------------------------------------------------------------

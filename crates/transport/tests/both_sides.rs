@@ -4,8 +4,11 @@
 
 use std::{
     collections::BTreeMap,
-    net::Ipv4Addr,
-    sync::{Mutex, PoisonError},
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
 };
 
@@ -57,17 +60,22 @@ fn sessions(kind: &str) -> [Session; 2] {
     [Session::new(start, phases), Session::new(start, phases)]
 }
 
-/// Runs a trial as an agent would: the responder is told to finish when the initiator has come back.
 fn run(kind: &str, options: &[(&str, &str)]) -> Trial {
+    run_both(kind, prepare(kind, options).unwrap(), || ())
+}
+
+/// Runs a trial as an agent would: the responder is told to finish when the initiator has come back.
+fn run_both(kind: &str, [initiator, responder]: [Box<dyn Test>; 2], over: impl FnOnce()) -> Trial {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let [initiator, responder] = prepare(kind, options).unwrap();
     let [asks, answers] = sessions(kind);
     thread::scope(|scope| {
         let finish = answers.stop.clone();
         let responder = scope.spawn(move || responder.run(&answers).unwrap());
         let initiator = initiator.run(&asks).unwrap();
         finish.finish();
-        Trial { initiator, responder: responder.join().unwrap() }
+        let responder = responder.join().unwrap();
+        over();
+        Trial { initiator, responder }
     })
 }
 
@@ -234,6 +242,110 @@ fn paced_datagrams_leave_at_the_rate_that_was_asked() {
         assert!(delay.count() > 50 && delay.max().unwrap() < 1_000_000_000, "one machine has one clock, {kind}");
         assert!(delay.quantile(0.5).unwrap() > 500, "no datagram arrives before it was sent, {kind}");
         assert!(receiver.distributions["ipdv_ns"].count() > 50);
+    }
+}
+
+#[test]
+fn a_stream_over_ipv6_is_accounted_for_alike() {
+    let settings = Settings::default().with("size", "1000").with("offload", "both").with("flows", "2");
+    let prepare = |side, peer| {
+        let mut role = role("udp_stream_down", side, &settings);
+        role.address = Some(std::net::Ipv6Addr::LOCALHOST.into());
+        role.peer = peer;
+        find(KINDS, "udp_stream_down").unwrap().prepare(&role).unwrap()
+    };
+    let responder = prepare(Side::Responder, BTreeMap::new());
+    let initiator = prepare(Side::Initiator, responder.endpoints());
+    let trial = run_both("udp_stream_down", [initiator, responder], || ());
+    assert_clean(&trial);
+    let lost = total(&trial.initiator, count::SOCKET_DROPPED);
+    assert_eq!(total(&trial.initiator, count::RECEIVED) + lost, total(&trial.responder, count::SENT));
+    assert!(total(&trial.initiator, count::RECEIVED) > 1000);
+}
+
+/// What a relay did to the datagrams that passed it.
+#[derive(Debug, Default)]
+struct Planted {
+    lost: u64,
+    doubled: u64,
+    overtaken: u64,
+}
+
+/// How many datagrams overtake one that is held back.
+const OVERTAKE: u32 = 3;
+
+/// Passes datagrams on from `front` to `to`, and answers back, with planted mishaps, until it is told to stop.
+fn relay(front: &UdpSocket, to: SocketAddr, stop: &AtomicBool) -> Planted {
+    let back = UdpSocket::bind("127.0.0.1:0").unwrap();
+    back.connect(to).unwrap();
+    back.set_nonblocking(true).unwrap();
+    front.set_read_timeout(Some(std::time::Duration::from_millis(1))).unwrap();
+    let (mut planted, mut n, mut room) = (Planted::default(), 0_u64, [0; 2048]);
+    let mut held: Option<(Vec<u8>, u32)> = None;
+    let mut sender = None;
+    while !stop.load(Ordering::Relaxed) {
+        if let Ok(length) = back.recv(&mut room) {
+            sender.inspect(|sender| drop(front.send_to(&room[..length], sender)));
+        }
+        let Ok((length, from)) = front.recv_from(&mut room) else { continue };
+        sender = Some(from);
+        n += 1;
+        match n {
+            n if n % 50 == 7 => {
+                planted.lost += 1;
+                continue;
+            }
+            n if n % 90 == 33 && held.is_none() => {
+                held = Some((room[..length].to_vec(), OVERTAKE));
+                continue;
+            }
+            n if n % 70 == 20 => {
+                planted.doubled += 1;
+                back.send(&room[..length]).unwrap();
+            }
+            _ => {}
+        }
+        back.send(&room[..length]).unwrap();
+        if let Some((datagram, left)) = &mut held {
+            *left -= 1;
+            if *left == 0 {
+                planted.overtaken += 1;
+                back.send(datagram).unwrap();
+                held = None;
+            }
+        }
+    }
+    planted.lost += u64::from(held.is_some());
+    let dropped = fathom_sys::socket::drops(front).unwrap();
+    planted.lost += u64::from(dropped);
+    planted
+}
+
+#[test]
+fn planted_losses_copies_and_overtakings_are_counted_exactly() {
+    let kind = "udp_stream";
+    let settings = Settings::default().with("size", "200").with("pps", "4k").with("traffic", "bursts");
+    let responder = find(KINDS, kind).unwrap().prepare(&role(kind, Side::Responder, &settings)).unwrap();
+    let to: SocketAddr = responder.endpoints()["addresses"].parse().unwrap();
+    let front = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut asks = role(kind, Side::Initiator, &settings);
+    asks.peer = BTreeMap::from([("addresses".to_owned(), front.local_addr().unwrap().to_string())]);
+    let initiator = find(KINDS, kind).unwrap().prepare(&asks).unwrap();
+    let stop = AtomicBool::new(false);
+    let (trial, planted) = thread::scope(|scope| {
+        let relay = scope.spawn(|| relay(&front, to, &stop));
+        let trial = run_both(kind, [initiator, responder], || stop.store(true, Ordering::Relaxed));
+        (trial, relay.join().unwrap())
+    });
+    let (sent, got) = (total(&trial.initiator, count::SENT), &trial.responder);
+    let dropped = total(got, count::SOCKET_DROPPED);
+    assert!(planted.lost > 10 && planted.doubled > 10 && planted.overtaken > 5, "{planted:?}");
+    assert_eq!(total(got, count::RECEIVED) + dropped + planted.lost, sent, "{planted:?}");
+    if dropped == 0 {
+        assert_eq!(total(got, count::DUPLICATES), planted.doubled);
+        assert_eq!(total(got, count::REORDERED), planted.overtaken);
+        let extents = &got.distributions["reordering_extent_datagrams"];
+        assert_eq!((extents.count(), extents.min(), extents.max()), (planted.overtaken, Some(3), Some(3)));
     }
 }
 

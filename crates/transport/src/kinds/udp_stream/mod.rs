@@ -72,13 +72,14 @@ const fn span(named: Named, source: &'static str, from: Derivation) -> Metric {
     Metric::of(named, LATENCY, source, from)
 }
 
-const fn metrics(sender: Side, receiver: Side) -> [Metric; 16] {
+const fn metrics(sender: Side, receiver: Side) -> [Metric; 13] {
     use Derivation as By;
     let sent = (sender, count::SENT);
     let received = (receiver, count::RECEIVED);
     let bytes = By::rate(receiver, count::BYTES_RECEIVED);
     let reordered = By::share((receiver, count::REORDERED), received);
     let duplicated = By::share((receiver, count::DUPLICATES), received);
+    let burst = By::quantile(receiver, LOSS_BURST, 1.0);
     let extent = By::quantile(receiver, REORDERING_EXTENT, 1.0);
     [
         Metric::of(Named("throughput_bps", "goodput"), BITS, SOURCE, bytes),
@@ -90,22 +91,15 @@ const fn metrics(sender: Side, receiver: Side) -> [Metric; 16] {
         span(Named("jitter_ns", "jitter"), "RFC 3550 section 6.4.1", By::total(receiver, count::JITTER_NS)),
         span(Named("cost_sender_ns", "sender's CPU per datagram"), SOURCE, By::cost(sender, count::SENT)),
         span(Named("cost_receiver_ns", "receiver's CPU per datagram"), SOURCE, By::cost(receiver, count::RECEIVED)),
-        lost_in_a_row(Named("loss_burst_p50", "lost in a row p50"), receiver, 0.5),
-        lost_in_a_row(Named("loss_burst_max", "lost in a row max"), receiver, 1.0),
+        Metric::of(Named("loss_burst_max", "lost in a row max"), COUNT, SOURCE, burst),
         Metric::of(Named("reordering_extent_max", "reordering extent max"), COUNT, "RFC 4737 section 4.2", extent),
-        span(Named("ipdv_ns_p50", "IPDV p50"), RFC_IPDV, By::quantile(receiver, IPDV, 0.5)),
         span(Named("ipdv_ns_p99", "IPDV p99"), RFC_IPDV, By::quantile(receiver, IPDV, 0.99)),
-        span(Named("one_way_delay_ns_p50", "one-way delay p50"), RFC_DELAY, By::quantile(receiver, ONE_WAY_DELAY, 0.5)),
         span(
             Named("one_way_delay_ns_p99", "one-way delay p99"),
             RFC_DELAY,
             By::quantile(receiver, ONE_WAY_DELAY, 0.99),
         ),
     ]
-}
-
-const fn lost_in_a_row(named: Named, receiver: Side, q: f64) -> Metric {
-    Metric::of(named, COUNT, SOURCE, Derivation::quantile(receiver, LOSS_BURST, q))
 }
 
 /// The key of the responder's addresses, one per flow, with commas between.

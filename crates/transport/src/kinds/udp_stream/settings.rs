@@ -76,8 +76,8 @@ pub(super) struct Shape {
     pub(super) joined: (Joined, Joined),
 }
 
-/// An option that is wrong, in the words of what is wrong with it.
-fn wrong(option: &OptionDoc, cause: &TrafficError, given: &str) -> Error {
+/// An option that is wrong, with what would be right.
+fn wrong(option: &OptionDoc, cause: TrafficError, given: &str) -> Error {
     SettingError::NotAllowed { name: option.name.to_owned(), expected: cause.to_string(), given: given.to_owned() }
         .into()
 }
@@ -87,7 +87,7 @@ impl Shape {
         let settings = &role.settings;
         let sizes = sizes(settings, role.seed)?;
         let text = settings.text(TRAFFIC.name).unwrap_or_else(|| "constant".to_owned());
-        let traffic: Traffic = text.parse().map_err(|cause| wrong(&TRAFFIC, &cause, &text))?;
+        let traffic: Traffic = text.parse().map_err(|cause| wrong(&TRAFFIC, cause, &text))?;
         let rate = match (settings.bit_rate(RATE.name), settings.rate(PPS_RATE.name)) {
             (Some(_), Some(pps)) => {
                 return Err(options::not_allowed(PPS_RATE.name, "a rate only without `rate`", &pps));
@@ -127,7 +127,7 @@ impl Shape {
 
 fn sizes(settings: &Settings, seed: u64) -> Result<Sizes, Error> {
     if let Some(mix) = settings.text(MIX.name) {
-        return Sizes::mix(&mix, seed).map_err(|cause| wrong(&MIX, &cause, &mix));
+        return Sizes::mix(&mix, seed).map_err(|cause| wrong(&MIX, cause, &mix));
     }
     let size = settings.size(SIZE.name).unwrap_or(Bytes(1400));
     match usize::try_from(size.0) {

@@ -350,6 +350,37 @@ fn planted_losses_copies_and_overtakings_are_counted_exactly() {
 }
 
 #[test]
+fn datagrams_of_strangers_are_counted_apart() {
+    let [initiator, responder] = prepare("udp_stream", &[("pps", "2k"), ("size", "100")]).unwrap();
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for datagram in [&[0xaa; 100][..], &[], &[1], &[0xbb; 26], &[0; 1400]] {
+        stranger.send_to(datagram, &responder.endpoints()["addresses"]).unwrap();
+    }
+    let trial = run_both("udp_stream", [initiator, responder], || ());
+    assert_clean(&trial);
+    assert_eq!(total(&trial.responder, "strangers"), 5);
+    let dropped = total(&trial.responder, count::SOCKET_DROPPED);
+    assert_eq!(total(&trial.responder, count::RECEIVED) + dropped, total(&trial.initiator, count::SENT));
+}
+
+#[test]
+fn a_receiver_whose_sender_is_silent_and_a_sender_whose_receiver_never_comes_say_so() {
+    let settings = Settings::default();
+    let kind = find(KINDS, "udp_stream_down").unwrap();
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut asks = role(kind.name(), Side::Initiator, &settings);
+    asks.peer = BTreeMap::from([("addresses".to_owned(), silent.local_addr().unwrap().to_string())]);
+    let [session, answers] = sessions(kind.name());
+    let record = kind.prepare(&asks).unwrap().run(&session).unwrap();
+    assert_eq!((total(&record, count::RECEIVED), record.errors["no mark of the end came"]), (0, 1));
+
+    answers.stop.finish();
+    let responder = kind.prepare(&role(kind.name(), Side::Responder, &settings)).unwrap();
+    let record = responder.run(&answers).unwrap();
+    assert_eq!((total(&record, count::SENT), record.errors["no receiver said where it is"]), (0, 1));
+}
+
+#[test]
 fn a_stream_that_cannot_be_is_refused_before_anything_is_sent() {
     for (options, expected) in [
         (vec![("size", "0")], "option `size` takes 1 to 65507 B, not `0 B`"),

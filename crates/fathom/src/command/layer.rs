@@ -67,14 +67,17 @@ Examples:
 pub(super) const UDP: LayerCommand = LayerCommand {
     name: "udp",
     title: "UDP",
-    about: "UDP: loss, reordering, duplicates and jitter of a stream at a rate",
+    about: "UDP: loss, reordering, duplicates, jitter and delay of a stream up or down, at a rate or flat out",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
     tests: &[("stream", "udp_stream"), ("down", "udp_stream_down")],
     chosen_by: &[],
     examples: "\
 Examples:
   fathom udp 10.0.0.2 --key KEY --rate 1G --size 1400
-  fathom udp --lab pair --rate 200M
+  fathom udp --lab pair --rate 200M --traffic bursts
+  fathom udp --lab pair --test down --rate 4M --traffic frames:30:20%
+  fathom udp --lab pair --mix imix --pps 50k --traffic poisson
+  fathom udp --lab pair --offload both
   fathom udp --lab pair --find-limit 'lost<0.1%'",
 };
 

@@ -117,13 +117,15 @@ pub(crate) struct Sender<'s, C> {
     number: u64,
     wait: Wait,
     lag_max: Nanos,
+    /// When the schedule was last asked, counted from the start.
+    asked: Nanos,
 }
 
 impl<'s, C: Codec> Sender<'s, C> {
     /// A flow that keeps a schedule, or is as fast as possible without one.
     #[must_use]
     pub(crate) fn new((socket, codec): (&'s Socket, C), load: Load, schedule: Option<Schedule>) -> Self {
-        Self { socket, codec, load, schedule, number: 0, wait: Wait::Never, lag_max: Nanos::ZERO }
+        Self { socket, codec, load, schedule, number: 0, wait: Wait::Never, lag_max: Nanos::ZERO, asked: Nanos::ZERO }
     }
 
     /// How many datagrams the kernel has taken, and so the number of the next one.
@@ -188,8 +190,11 @@ impl<'s, C: Codec> Sender<'s, C> {
     }
 
     /// How it went, at a time since the start when no more is to be sent.
+    ///
+    /// What became due after the last step was never to be sent: it may have waited for that when the end came.
     #[must_use]
     pub(crate) fn finish(mut self, elapsed: Nanos) -> Sendings {
+        let elapsed = elapsed.min(self.asked);
         self.note_lag(elapsed);
         Sendings {
             intended: self.schedule.map(|schedule| schedule.due_in_all(elapsed).max(self.number)),
@@ -204,6 +209,7 @@ impl<'s, C: Codec> Sender<'s, C> {
         let elapsed = now - start;
         let most = self.load.batch.shape().count;
         let Some(schedule) = &mut self.schedule else { return most };
+        self.asked = elapsed;
         let due = schedule.due(elapsed, u64::try_from(most).unwrap_or(1));
         if due > 0 {
             self.note_lag(elapsed);

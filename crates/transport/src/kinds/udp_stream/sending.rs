@@ -3,7 +3,7 @@
 use fathom_engine::{Crew, Error, Phase, Session, Stop, Test, Worker};
 use fathom_model::{Endpoints, Record, Side, names::count, units::Nanos};
 use fathom_sys::{
-    clock,
+    clock, datagram,
     socket::{self, Socket, Wait},
 };
 
@@ -132,7 +132,12 @@ impl Flow<'_> {
             match sender.step(start, part) {
                 Ok(step) => self.count_step(step),
                 Err(error) => {
-                    self.causes.count(&error);
+                    if datagram::is_segmentation_refused(&error) {
+                        // The kind of such an error says less than its number.
+                        self.causes.note(&format!("{}: {}", error.call, error.source));
+                    } else {
+                        self.causes.count(&error);
+                    }
                     // A firewall or a route may come to let through what it does not now; other errors stay.
                     if !may_pass(&error) {
                         break;

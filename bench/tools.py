@@ -154,9 +154,14 @@ FATHOM_RR_MANY = fathom(
 FATHOM_UDP_RR = fathom(served("udp", "--test", "rr"), "transactions", "transactions_per_sec")
 FATHOM_UDP_RR_LIKE_SOCKPERF = fathom(served("udp", "--test", "rr", *SOCKPERF_SIZES), "transactions", "transactions_per_sec")
 FATHOM_CRR = fathom(served("tcp", "--test", "crr"), "transactions", "connections_per_sec")
-FATHOM_UDP = fathom(
-    served("udp", "--rate", str(UDP_BITS_PER_S), "--size", str(DATAGRAM_BYTES)), "sent", "received_per_sec"
-)
+
+
+def fathom_udp(*options: str) -> Tool:
+    return fathom(served("udp", *options), "sent", "received_per_sec")
+
+
+FATHOM_UDP = fathom_udp("--rate", str(UDP_BITS_PER_S), "--size", str(DATAGRAM_BYTES))
+FATHOM_UDP_BURSTS = fathom_udp("--rate", str(UDP_BITS_PER_S), "--size", str(DATAGRAM_BYTES), "--traffic", "bursts")
 FATHOM_FRAMES = fathom(served("packet", "--size", "64"), "sent", "received_per_sec")
 
 # --- its peers ------------------------------------------------------------------------------------------------------------

@@ -50,15 +50,17 @@ type Place = (&'static str, &'static str, u64);
 /// What a host that sends dropped, each packet at the deepest place that counts it.
 ///
 /// What a device drops at once comes back as an error, which IP and the socket count again (`ip_send_skb`, `udp_send_skb`
-/// of Linux 6.18), and a device that is memory also counts what the `backlog` behind it drops (`veth_xmit`). What was
-/// `refused` was never taken for sent.
-fn of_sender(grown: impl Fn(&str) -> u64, backlog: u64, refused: u64) -> [Place; 3] {
-    let device = grown(host::DEV_TX_DROPPED);
-    let below_ip = device.max(grown(host::IP_OUT_DISCARDS));
+/// of Linux 6.18), and a device that is memory also counts what the `backlog` behind it drops (`veth_xmit`). A queueing
+/// discipline that is full tells it upwards too, one that drops on purpose (netem) does not. What was `refused` was never
+/// taken for sent.
+fn of_sender(grown: impl Fn(&str) -> u64, backlog: u64, refused: u64) -> [Place; 4] {
+    let (device, qdisc) = (grown(host::DEV_TX_DROPPED), grown(host::QDISC_DROPPED));
+    let below_ip = device.saturating_add(qdisc).max(grown(host::IP_OUT_DISCARDS));
     let socket = grown(host::UDP_SNDBUF_ERRORS).saturating_sub(below_ip);
     let mut places = [
         ("sender's socket buffer", host::UDP_SNDBUF_ERRORS, socket),
-        ("sender's ip output", host::IP_OUT_DISCARDS, below_ip - device),
+        ("sender's ip output", host::IP_OUT_DISCARDS, below_ip - device.saturating_add(qdisc)),
+        ("sender's qdisc", host::QDISC_DROPPED, qdisc),
         ("sender's device", host::DEV_TX_DROPPED, device.saturating_sub(backlog)),
     ];
     let mut refused = refused;
@@ -93,7 +95,12 @@ pub(crate) fn conservation(test: &TestRun, hosts: &BTreeMap<String, Host>) -> Op
     let n_received = total(&trials, to, count::RECEIVED)?;
     let grown = |host: &str, counter: &str| {
         let interface = hosts.get(host).and_then(|host| host.interface.as_deref());
-        host_growth(&trials, host, counter, interface.filter(|_| counter.starts_with("dev_")))
+        host_growth(
+            &trials,
+            host,
+            counter,
+            interface.filter(|_| counter.starts_with("dev_") || counter == host::QDISC_DROPPED),
+        )
     };
     let backlog = grown(receiver, host::SOFTNET_DROPPED);
     let behind_sender = if is_memory(hosts, sender) { backlog } else { 0 };
@@ -195,6 +202,23 @@ mod tests {
         assert_eq!((dropped, sum.n_unexplained), (vec!["receiver's backlog"], 0));
         let told: Vec<&str> = run.findings.iter().map(|finding| finding.id.as_str()).collect();
         assert_eq!(told, ["backlog-overflow", "no-line-rate"]);
+    }
+
+    #[test]
+    fn what_a_queueing_discipline_dropped_is_told_there_whether_the_socket_heard_of_it_or_not() {
+        for (n_heard, n_of_ip) in [(0, 0), (100, 0), (130, 30)] {
+            let mut story = Story::new();
+            story.udp_stream(&[(1000, 900 - n_of_ip)]);
+            story.host_counter("client", (host::QDISC_DROPPED, "eth0"), 100);
+            story.host_counter("client", (host::QDISC_DROPPED, "eth7"), 5000);
+            story.host_counter("client", (host::IP_OUT_DISCARDS, ""), n_heard);
+            story.host_counter("client", (host::UDP_SNDBUF_ERRORS, ""), n_heard);
+            let run = story.analyzed();
+            let sum = run.tests[0].conservation.as_ref().unwrap();
+            let at = |place: &str| sum.drops.iter().find(|drop| drop.place == place).map(|drop| drop.n_dropped);
+            assert_eq!((at("sender's qdisc"), sum.n_unexplained), (Some(100), 0), "{n_heard} heard of");
+            assert_eq!(at("sender's ip output"), Some(n_of_ip));
+        }
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub mod host {
     pub const DEV_TX_DROPPED: &str = "dev_tx_dropped";
     /// Frames that could not be sent because of errors.
     pub const DEV_TX_ERRORS: &str = "dev_tx_errors";
+    /// Packets that the queueing discipline of a device dropped (`RTM_GETQDISC`, `TCA_STATS_QUEUE`); of: the interface.
+    pub const QDISC_DROPPED: &str = "qdisc_dropped";
     /// IP packets dropped for want of memory (`/proc/net/snmp`, `Ip: InDiscards`).
     pub const IP_IN_DISCARDS: &str = "ip_in_discards";
     /// IP packets not sent for want of memory (`Ip: OutDiscards`).

@@ -13,6 +13,7 @@ use netlink_packet_route::{
     link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, Stats64},
     neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState},
     route::{RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType},
+    tc::{TcAttribute, TcHandle, TcMessage, TcStats2},
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use std::{
@@ -165,6 +166,18 @@ impl Netlink {
             .into_iter()
             .find_map(link_of)
             .ok_or_else(|| Error::new(call, io::Error::from(io::ErrorKind::UnexpectedEof)))
+    }
+
+    /// What the queueing discipline at the root of each device has dropped, by the index of the device.
+    ///
+    /// A discipline counts what those below it drop. The count has 32 bits and wraps.
+    ///
+    /// # Errors
+    /// Whatever the kernel answers.
+    pub fn qdisc_drops(&mut self) -> Result<Vec<(u32, u32)>> {
+        let ask = Message::GetQueueDiscipline(TcMessage::default());
+        let answers = self.request("RTM_GETQDISC", ask, NLM_F_REQUEST | NLM_F_DUMP)?;
+        Ok(answers.into_iter().filter_map(root_drops).collect())
     }
 
     /// Makes a veth pair; both ends are down. Needs `CAP_NET_ADMIN` over both namespaces.
@@ -331,6 +344,20 @@ impl Netlink {
     }
 }
 
+/// The device and the drops of a discipline, where it is the root of the device's queues.
+fn root_drops(message: Message) -> Option<(u32, u32)> {
+    let Message::NewQueueDiscipline(message) = message else { return None };
+    (message.header.parent == TcHandle::ROOT).then_some(())?;
+    let drops = message.attributes.into_iter().find_map(|attribute| match attribute {
+        TcAttribute::Stats2(stats) => stats.into_iter().find_map(|stats| match stats {
+            TcStats2::Queue(queue) => Some(queue.drops),
+            _ => None,
+        }),
+        _ => None,
+    });
+    Some((u32::try_from(message.header.index).ok()?, drops?))
+}
+
 fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
@@ -435,6 +462,18 @@ mod tests {
         let loopback = netlink.link("lo").unwrap();
         assert_eq!((loopback.index, loopback.mac), (1, Some([0; 6])));
         assert_eq!(netlink.links().unwrap()[0].name, "lo");
+    }
+
+    #[test]
+    fn every_device_has_at_most_one_discipline_at_its_root() {
+        let mut netlink = Netlink::open().unwrap();
+        let links: Vec<u32> = netlink.links().unwrap().into_iter().map(|link| link.index).collect();
+        let mut devices: Vec<u32> = netlink.qdisc_drops().unwrap().into_iter().map(|(device, _)| device).collect();
+        assert!(devices.iter().all(|device| links.contains(device)), "{devices:?} of {links:?}");
+        assert!(devices.contains(&1), "the loopback has one: {devices:?}");
+        let n = devices.len();
+        devices.dedup();
+        assert_eq!(devices.len(), n);
     }
 
     #[test]

@@ -250,6 +250,18 @@ pub fn datagram_sharing(address: SocketAddr) -> Result<Socket> {
     Ok(socket)
 }
 
+/// Waits for a datagram, of which as much is received as there is room for, and says where it came from.
+///
+/// Nothing means none within the time-out.
+///
+/// # Errors
+/// `recvfrom`, such as `ECONNREFUSED` on a connected socket whose peer is gone.
+pub fn receive_from(socket: impl AsFd, bytes: &mut [u8]) -> Result<Option<(usize, SocketAddr)>> {
+    let received = rustix::net::recvfrom(socket, bytes, RecvFlags::empty());
+    let received = not_now(received.map(|(count, _, from)| (count, from)), "recvfrom")?;
+    Ok(received.and_then(|(count, from)| Some((count, from?.try_into().ok()?))))
+}
+
 /// Receives at most `count` bytes from a TCP socket and discards them without copying (`MSG_TRUNC`, see tcp(7)).
 ///
 /// It saves the copy to user space, so it measures less than an application pays: a result must say that it was used.
@@ -531,6 +543,19 @@ mod tests {
         drop(near);
         wait_for(&far, Interest::READ);
         assert_eq!(recv(&far, &mut bytes, Wait::Block).unwrap(), Some(0));
+    }
+
+    #[test]
+    fn a_datagram_says_where_it_came_from() {
+        let (near, far) = (datagram(LOOPBACK).unwrap(), datagram(LOOPBACK).unwrap());
+        set_timeout(&far, SECOND).unwrap();
+        near.send_to(b"hello", &local_address(&far).unwrap().into()).unwrap();
+        let from = local_address(&near).unwrap();
+        let mut bytes = [0; 4];
+        assert_eq!(receive_from(&far, &mut bytes).unwrap(), Some((4, from)), "cut to the room for it");
+        assert_eq!(&bytes, b"hell");
+        set_timeout(&far, Nanos::from_millis(1)).unwrap();
+        assert_eq!(receive_from(&far, &mut bytes).unwrap(), None);
     }
 
     #[test]

@@ -6,15 +6,14 @@
 
 mod causes;
 mod churn;
+mod datagrams;
 mod exchange;
 mod flows;
-mod jitter;
 mod kinds;
 mod link;
 mod options;
 mod payload;
-mod sequence;
 mod stream;
-mod wire;
+mod traffic;
 
 pub use kinds::KINDS;

@@ -206,6 +206,34 @@ impl Cause for DeviceSend {
     }
 }
 
+/// The queueing discipline of a device dropped what was to be sent.
+pub(crate) struct QdiscSend;
+
+impl Cause for QdiscSend {
+    fn id(&self) -> &'static str {
+        "qdisc-drops"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        let on_host = |host| {
+            let interface = seen.interface(host);
+            let n = seen.growth(host, host::QDISC_DROPPED, Some(interface));
+            let dropped = Dropped {
+                id: self.id(),
+                short: "qdisc drops",
+                host,
+                what: format!("the queueing discipline of {interface} on {host} dropped what was to be sent"),
+                evidence: vec![counted(host, &format!("{} {interface}", host::QDISC_DROPPED), n)],
+                n,
+                of: n + seen.growth(host, host::DEV_TX_FRAMES, Some(interface)),
+                next: step(format!("tc -s qdisc show dev {interface}"), "show which discipline drops, and its limit"),
+            };
+            dropped.finding(seen)
+        };
+        seen.hosts().filter_map(on_host).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,6 +275,19 @@ mod tests {
         let finding = story.finding("device-receive-drops").unwrap();
         assert_eq!((finding.severity, finding.explains), (Severity::HoldsBack, None));
         assert_eq!(finding.next.unwrap().command, "ethtool -G eth0 rx 4096");
+    }
+
+    #[test]
+    fn a_queueing_discipline_that_drops_is_named_with_what_shows_it() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 900)]);
+        story.host_counter("client", (host::DEV_TX_FRAMES, "eth0"), 900);
+        story.host_counter("client", (host::QDISC_DROPPED, "eth0"), 100);
+        let finding = story.finding("qdisc-drops").unwrap();
+        assert_eq!((finding.explains, finding.severity), (Some(1.0), Severity::HoldsBack));
+        assert!(finding.title.ends_with("100 dropped of 1,000 (10 %)"), "{}", finding.title);
+        assert_eq!(finding.next.unwrap().command, "tc -s qdisc show dev eth0");
+        assert_eq!(story.finding("device-send-drops"), None);
     }
 
     #[test]

@@ -61,6 +61,7 @@ pub const CAUSES: &[&dyn Cause] = &[
     &drops::Backlog,
     &drops::DeviceReceive,
     &drops::DeviceSend,
+    &drops::QdiscSend,
     &retransmissions::Retransmissions,
     &flow_limited::ReceiveWindow,
     &flow_limited::SendBuffer,

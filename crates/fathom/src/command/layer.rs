@@ -79,14 +79,17 @@ Examples:
 pub(super) const UDP: LayerCommand = LayerCommand {
     name: "udp",
     title: "UDP",
-    about: "UDP: loss, reordering and jitter of a stream at a rate; request/response in datagrams",
+    about: "UDP: loss, reordering, duplicates, jitter and delay of a stream up or down; request/response in datagrams",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
-    tests: &[("stream", "udp_stream"), ("rr", "udp_rr"), ("rr-open", "udp_rr_open")],
+    tests: &[("stream", "udp_stream"), ("down", "udp_stream_down"), ("rr", "udp_rr"), ("rr-open", "udp_rr_open")],
     chosen_by: &[],
     examples: "\
 Examples:
   fathom udp 10.0.0.2 --key KEY --rate 1G --size 1400
-  fathom udp --lab pair --rate 200M
+  fathom udp --lab pair --rate 200M --traffic bursts
+  fathom udp --lab pair --test down --rate 4M --traffic frames:30:20%
+  fathom udp --lab pair --mix imix --pps 50k --traffic poisson
+  fathom udp --lab pair --offload both
   fathom udp --lab pair --test rr --flows 16
   fathom udp --lab pair --find-limit 'lost<0.1%'",
 };

@@ -1,4 +1,4 @@
-//! The files that are sampled, one source each.
+//! What is sampled, one source each: files, and one socket where there is no file.
 //!
 //! A source knows where its counters stand and what they are called, not when it is asked nor who reads them.
 
@@ -6,6 +6,7 @@ mod cpu;
 mod named;
 mod netdev;
 mod netstat;
+mod qdisc;
 mod snmp;
 mod snmp6;
 mod sockstat;
@@ -13,7 +14,7 @@ mod softnet;
 
 use std::{io, path::Path};
 
-/// A file of counters, which can be asked again and again.
+/// A file of counters, or what stands for one, which can be asked again and again.
 ///
 /// It keeps its file open, so it stays with the root of its first sample, and with the network namespace that the process had
 /// then: `/proc/net` is that of the process' first thread, whichever thread reads it.
@@ -42,6 +43,7 @@ pub const SOURCES: &[fn() -> Box<dyn Source>] = &[
     || Box::new(cpu::Cpu::new()),
     || Box::new(softnet::Softnet::new()),
     || Box::new(netdev::NetDev::new()),
+    || Box::new(qdisc::Qdisc::default()),
     || Box::new(snmp::source()),
     || Box::new(snmp6::Snmp6::new()),
     || Box::new(netstat::source()),

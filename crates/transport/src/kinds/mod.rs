@@ -18,7 +18,8 @@ pub const KINDS: &[&dyn TestKind] = &[
     &tcp_rr::TcpRrOpen,
     &tcp_crr::TcpCrr,
     &tcp_crr::TcpCc,
-    &udp_stream::UdpStream,
+    &udp_stream::UP,
+    &udp_stream::DOWN,
     &udp_rr::UdpRr,
     &udp_rr::UdpRrOpen,
 ];

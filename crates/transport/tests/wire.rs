@@ -1,0 +1,153 @@
+//! Streams of datagrams between two network namespaces, over a wire that loses on purpose.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
+#![expect(clippy::print_stderr, reason = "a skipped test says so")]
+
+use std::{net::IpAddr, num::NonZeroU32, os::fd::AsFd, thread};
+
+use fathom_engine::{Session, Test, find};
+use fathom_model::{Endpoints, Phases, Record, Role, Settings, Side, names::count, units::Nanos};
+use fathom_packet::xdp::{Gate, Matching, dropper};
+use fathom_sys::{
+    bpf::{XdpLink, XdpMode},
+    clock,
+    namespace::NetNs,
+    netlink::{Netlink, Veth, VethEnd},
+};
+use fathom_transport::KINDS;
+
+/// The value, or nothing after saying loudly that a privilege is missing; where `CI` is set that is a failure.
+fn or_skip<T>(outcome: fathom_sys::Result<T>) -> Option<T> {
+    match outcome {
+        Err(error) if error.is_permission() && std::env::var_os("CI").is_none() => {
+            eprintln!("SKIPPED: {error}: {}", error.source);
+            None
+        }
+        outcome => Some(outcome.unwrap()),
+    }
+}
+
+const PORT: u16 = 9100;
+/// Of this many datagrams the wire loses one.
+const LOSES: u64 = 10;
+const PHASES: Phases = Phases {
+    warmup_max_ns: Nanos::from_millis(50),
+    measure_ns: Nanos::from_millis(200),
+    interval_ns: Nanos::from_millis(50),
+};
+
+/// Two hosts joined by a wire, the first of which initiates; gone with the test, however it ends.
+struct Wire {
+    hosts: [NetNs; 2],
+}
+
+const NAMES: [&str; 2] = ["near0", "far0"];
+const ADDRESSES: [&str; 2] = ["198.18.0.1", "198.18.0.2"];
+
+impl Wire {
+    fn up() -> Option<Self> {
+        let near = or_skip(NetNs::new())?;
+        let wire = Self { hosts: [near, NetNs::new().unwrap()] };
+        let [near, far] = NAMES.map(|name| VethEnd { name, mac: None });
+        let veth = Veth { near, far, far_namespace: Some(wire.hosts[1].as_fd()), mtu_bytes: 1500, n_queues: 1 };
+        wire.on(0, || Netlink::open().unwrap().add_veth(&veth).unwrap());
+        for host in 0..2 {
+            wire.on(host, || {
+                let mut netlink = Netlink::open().unwrap();
+                let index = netlink.link(NAMES[host]).unwrap().index;
+                netlink.add_address(index, ADDRESSES[host].parse().unwrap(), 24).unwrap();
+                netlink.set_up(index).unwrap();
+            });
+        }
+        Some(wire)
+    }
+
+    fn on<T: Send>(&self, host: usize, work: impl FnOnce() -> T + Send) -> T {
+        self.hosts[host].enter_with(work).unwrap()
+    }
+
+    /// Lets the device of the responder lose every tenth datagram of the stream.
+    fn lossy(&self) -> Option<(Gate, XdpLink)> {
+        let every = NonZeroU32::new(u32::try_from(LOSES).unwrap()).unwrap();
+        let gate = or_skip(dropper(Matching::UdpPort(PORT), every))?;
+        let link = self.on(1, || {
+            let index = Netlink::open().unwrap().link(NAMES[1]).unwrap().index;
+            gate.attach(index, XdpMode::Native).unwrap()
+        });
+        Some((gate, link))
+    }
+
+    fn prepare(&self, side: Side, settings: &Settings, peer: Endpoints) -> Box<dyn Test> {
+        let host = usize::from(side == Side::Responder);
+        let kind = find(KINDS, "udp_stream").unwrap();
+        let role = Role {
+            test: "test".to_owned(),
+            kind: kind.name().to_owned(),
+            side,
+            settings: settings.complete(kind.options()).unwrap(),
+            phases: PHASES,
+            address: Some(ADDRESSES[host].parse::<IpAddr>().unwrap()),
+            interface: Some(NAMES[host].to_owned()),
+            peer,
+            cores: Vec::new(),
+            seed: 42,
+        };
+        self.on(host, || kind.prepare(&role).unwrap())
+    }
+
+    /// The records of the initiator and of the responder.
+    fn run(&self, options: &[(&str, &str)]) -> [Record; 2] {
+        let given = Settings::default().with("port", PORT.to_string());
+        let settings = options.iter().fold(given, |settings, (name, text)| settings.with(name, *text));
+        let responder = self.prepare(Side::Responder, &settings, Endpoints::new());
+        let initiator = self.prepare(Side::Initiator, &settings, responder.endpoints());
+        let start = clock::now() + Nanos::from_millis(20);
+        let (sends, counts) = (Session::new(start, PHASES), Session::new(start, PHASES));
+        thread::scope(|scope| {
+            let finish = counts.stop.clone();
+            let responder = scope.spawn(move || responder.run(&counts).unwrap());
+            let initiator = initiator.run(&sends).unwrap();
+            finish.finish();
+            [initiator, responder.join().unwrap()]
+        })
+    }
+}
+
+#[test]
+fn what_a_device_loses_is_missing_exactly_and_in_bursts_of_one() {
+    let Some(wire) = Wire::up() else { return };
+    let Some((gate, _link)) = wire.lossy() else { return };
+    for (traffic, offload) in [("constant", "none"), ("bursts", "none"), ("bursts", "auto")] {
+        let before = gate.fate().unwrap();
+        let [sender, receiver] =
+            wire.run(&[("pps", "5k"), ("size", "300"), ("traffic", traffic), ("offload", offload)]);
+        let after = gate.fate().unwrap();
+        let (passed, lost) = (after.passed.0 - before.passed.0, after.dropped.0 - before.dropped.0);
+        let sent = sender.totals[count::SENT];
+        assert!(sent > 100 && sender.errors.is_empty(), "{sent} {:?}", sender.errors);
+        assert_eq!(passed + lost, sent, "{traffic} {offload}");
+        assert_eq!(receiver.totals[count::RECEIVED] + receiver.totals[count::SOCKET_DROPPED], passed);
+        if receiver.totals[count::SOCKET_DROPPED] > 0 {
+            continue;
+        }
+        let bursts = &receiver.distributions["loss_burst_datagrams"];
+        // What is lost behind the highest number that came, such as the last mark of the end, is in no burst.
+        assert!(lost - bursts.count() <= 1 && bursts.max() == Some(1), "{lost} lost, {} bursts", bursts.count());
+        assert!(lost.abs_diff(sent / LOSES) <= 1, "{lost} of {sent}");
+    }
+}
+
+#[test]
+fn datagrams_longer_than_the_wire_takes_at_once_leave_without_super_buffers_and_that_is_told() {
+    let Some(wire) = Wire::up() else { return };
+    let [sender, receiver] = wire.run(&[("pps", "1k"), ("size", "3000"), ("offload", "auto")]);
+    let told = sender.notes.iter().find(|note| note.id == "udp-gso-refused").unwrap();
+    assert!(told.text.contains("sendmmsg"), "{}", told.text);
+    assert!(sender.errors.is_empty() && sender.totals[count::SENT] > 50, "{:?}", sender.errors);
+    let dropped = receiver.totals[count::SOCKET_DROPPED];
+    assert_eq!(receiver.totals[count::RECEIVED] + dropped, sender.totals[count::SENT]);
+    // Asked for by name, a refusal is an error and no other way is taken.
+    let [sender, _] = wire.run(&[("pps", "1k"), ("size", "3000"), ("offload", "gso")]);
+    assert!(sender.errors.keys().any(|cause| cause.starts_with("sendmmsg")), "{:?}", sender.errors);
+    assert_eq!(sender.totals[count::BYTES_SENT] / 3000, 0, "only marks of the end were sent");
+}

@@ -191,6 +191,16 @@ pub fn recv(socket: impl AsFd, bytes: &mut [u8], wait: Wait) -> Result<Option<us
     not_now(rustix::net::recv(socket, bytes, flags).map(|(count, _)| count), "recv")
 }
 
+/// Receives a datagram that is there, and tells who sent it; nothing means none now. What has no room is cut off.
+///
+/// # Errors
+/// `recvfrom`: a refusal of an earlier datagram (`ECONNREFUSED`).
+pub fn recv_from(socket: impl AsFd, bytes: &mut [u8]) -> Result<Option<(usize, SocketAddr)>> {
+    let received = not_now(rustix::net::recvfrom(socket, bytes, RecvFlags::DONTWAIT), "recvfrom")?;
+    let from = received.and_then(|(count, _, from)| Some((count, SocketAddr::try_from(from?).ok()?)));
+    Ok(from)
+}
+
 /// Receives at most `count` bytes from a TCP socket and discards them without copying (`MSG_TRUNC`, see tcp(7)).
 ///
 /// It saves the copy to user space, so it measures less than an application pays: a result must say that it was used.
@@ -326,6 +336,18 @@ pub fn set_traffic_class(socket: impl AsFd, class: u8) -> Result<()> {
     } else {
         socket.set_tos_v4(class.into()).map_err(named("setsockopt(IP_TOS)"))
     }
+}
+
+/// Forbids fragments of the datagrams that an IPv4 socket sends (`IP_PMTUDISC_DO`); an IPv6 socket is left as it is.
+///
+/// # Errors
+/// `setsockopt(IP_MTU_DISCOVER)`, when it is not an IP socket.
+pub fn set_dont_fragment(socket: impl AsFd) -> Result<()> {
+    if SockRef::from(&socket).domain().map_err(named("getsockopt(SO_DOMAIN)"))? != Domain::IPV4 {
+        return Ok(());
+    }
+    set(socket, (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER), &libc::IP_PMTUDISC_DO)
+        .map_err(named("setsockopt(IP_MTU_DISCOVER)"))
 }
 
 /// Bounds how long a blocking send and a blocking receive wait before they give up.

@@ -11,8 +11,10 @@ mod kinds;
 mod link;
 mod options;
 mod payload;
+mod protocol;
 mod sequence;
 mod talk;
 mod wire;
 
 pub use kinds::KINDS;
+pub use protocol::iperf3;

@@ -70,13 +70,25 @@ pub struct Crew<'a, T> {
 /// What happens in the conducting thread between the workers' counts.
 pub trait Watcher {
     /// Called after each interval, with the time since the start: the place to sample `TCP_INFO`.
-    fn interval(&mut self, _elapsed: Nanos) {}
+    fn interval(&mut self, _elapsed: Nanos, _counts: Counts<'_>) {}
 
     /// Called once when the phases are over, before the workers are waited for: the place to shut sockets down.
     fn over(&mut self) {}
 }
 
 impl Watcher for () {}
+
+/// What each worker has counted since the start.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counts<'a>(&'a [Slot]);
+
+impl Counts<'_> {
+    /// The count of a worker, by its number and by the counter's place in [`Crew::counters`]; nothing without such a worker.
+    #[must_use]
+    pub fn of(self, worker: usize, counter: usize) -> Option<u64> {
+        self.0.get(worker).map(|slot| slot.read(counter))
+    }
+}
 
 struct Shared {
     phase: AtomicU8,
@@ -155,6 +167,7 @@ pub struct Conducted<W> {
     rates: Histogram,
     timeline: Timeline,
     totals: BTreeMap<String, u64>,
+    slots: Vec<Slot>,
 }
 
 impl<W> Conducted<W> {
@@ -191,6 +204,12 @@ impl<W> Conducted<W> {
     #[must_use]
     pub fn measured(&self) -> (Nanos, Nanos) {
         self.measured
+    }
+
+    /// What each worker counted until it returned.
+    #[must_use]
+    pub fn counts(&self) -> Counts<'_> {
+        Counts(&self.slots)
     }
 
     /// When the last worker had done its work, counted from the start; the conducting thread notices it only at its next tick.
@@ -263,7 +282,8 @@ impl<T: Send> Crew<'_, T> {
         });
         course.last_interval();
         let outcomes = outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|panic| resume_unwind(panic)));
-        Ok(course.conclude(outcomes.collect::<Result<_, _>>()?))
+        let concluded = course.conclude(outcomes.collect::<Result<_, _>>()?);
+        Ok(Conducted { slots, ..concluded })
     }
 }
 
@@ -410,7 +430,7 @@ impl<'a> Course<'a> {
             self.elapsed = sleep_watchfully(tick, self.session, shared) - self.session.start;
             let rate = self.interval();
             self.rates.take(self.elapsed, self.slots, self.measure_from.is_some());
-            watcher.interval(self.elapsed);
+            watcher.interval(self.elapsed, Counts(self.slots));
             self.tell_live();
             let told = self.session.stop.told();
             let all_returned = shared.running.load(Ordering::Relaxed) == 0;
@@ -479,6 +499,7 @@ impl<'a> Course<'a> {
             rates: self.rates.histogram,
             timeline: self.timeline,
             totals: names.zip(self.seen).collect(),
+            slots: Vec::new(),
             workers: employed.into_iter().map(|worker| worker.outcome).collect(),
         }
     }
@@ -535,6 +556,31 @@ mod tests {
         assert_eq!(record.timeline.counters["steps"].iter().sum::<u64>(), record.totals["steps"]);
         let (from, to) = record.measured_ns;
         assert!(record.complete && to - from >= Nanos::from_millis(60), "{from} to {to}");
+    }
+
+    #[test]
+    fn who_watches_sees_what_each_worker_has_counted() {
+        struct Seen(Vec<[Option<u64>; 3]>);
+        impl Watcher for Seen {
+            fn interval(&mut self, _elapsed: Nanos, counts: Counts<'_>) {
+                self.0.push([0, 1, 2].map(|worker| counts.of(worker, 0)));
+            }
+        }
+        let mut seen = Seen(Vec::new());
+        let conducted = crew(2, Until::PhasesOver)
+            .conduct(&session(), &mut seen, |worker, ()| {
+                while !worker.is_over() {
+                    worker.add(0, if worker.idx == 0 { 1 } else { 2 });
+                    thread::yield_now();
+                }
+                Ok(())
+            })
+            .unwrap();
+        let grows = |idx: usize| seen.0.windows(2).all(|pair| pair[0][idx] <= pair[1][idx]);
+        assert!(seen.0.len() > 2 && grows(0) && grows(1) && seen.0.iter().all(|row| row[2].is_none()), "{:?}", seen.0);
+        let counted = [0, 1].map(|worker| conducted.counts().of(worker, 0).unwrap());
+        assert!(counted[0] > 0 && counted[1] > 0 && counted[1].is_multiple_of(2), "{counted:?}");
+        assert_eq!(counted.iter().sum::<u64>(), conducted.record(Side::Initiator).totals["steps"]);
     }
 
     #[test]

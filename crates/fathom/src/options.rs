@@ -29,7 +29,7 @@ fn argument(option: &OptionDoc, users: &[&str], n_kinds: usize) -> Arg {
     let arg = Arg::new(option.name).long(option.name).help(help).help_heading("Test");
     match option.value {
         ValueKind::Flag => arg.action(ArgAction::SetTrue),
-        ValueKind::Count(..) => arg.value_name("N"),
+        ValueKind::Count(..) | ValueKind::CountOr(..) => arg.value_name("N"),
         ValueKind::Span => arg.value_name("TIME"),
         ValueKind::Size => arg.value_name("BYTES"),
         ValueKind::BitRate => arg.value_name("BITS/S"),

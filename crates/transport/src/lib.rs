@@ -13,6 +13,7 @@ mod options;
 mod payload;
 mod protocol;
 mod sequence;
+mod stream;
 mod talk;
 mod wire;
 

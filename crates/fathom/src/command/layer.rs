@@ -55,7 +55,13 @@ pub(super) const TCP: LayerCommand = LayerCommand {
     title: "TCP",
     about: "TCP: stream up and down, request/response, connect/request/response",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
-    tests: &[("stream", "tcp_stream"), ("down", "tcp_stream_down"), ("rr", "tcp_rr"), ("crr", "tcp_crr")],
+    tests: &[
+        ("stream", "tcp_stream"),
+        ("down", "tcp_stream_down"),
+        ("both", "tcp_stream_both"),
+        ("rr", "tcp_rr"),
+        ("crr", "tcp_crr"),
+    ],
     chosen_by: &[],
     examples: "\
 Examples:

@@ -320,6 +320,7 @@ impl LiveRate {
         let metric = wire_up::kind(&test.kind).ok().and_then(|kind| kind.metrics().first());
         match metric.map(|metric| (&metric.from, metric.unit)) {
             Some((Derivation::Rate { side, .. }, unit)) => Self { unit, side: *side },
+            Some((Derivation::RateOfBoth { .. }, unit)) => Self { unit, side: Side::Initiator },
             _ => Self { unit: Unit::PerSec, side: Side::Initiator },
         }
     }

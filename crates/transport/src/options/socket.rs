@@ -1,35 +1,12 @@
-//! Options that several kinds share, and how they reach a socket.
-
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+//! Options that reach a socket, of whatever kind of test.
 
 use fathom_engine::Error;
 use fathom_model::{
-    Note, OptionDoc, Role, Settings, ValueKind,
-    settings::SettingError,
+    Note, OptionDoc, Settings, ValueKind,
     units::{BitsPerSec, Bytes},
 };
 use fathom_sys::socket::{self, Buffer, Socket};
 
-/// The most bytes of one message: what is larger is a stream.
-const MESSAGE_MAX: u64 = 16 << 20;
-
-/// The number of connections or of sending sockets.
-pub(crate) const FLOWS: OptionDoc =
-    OptionDoc { name: "flows", value: ValueKind::Count(1, 4096), default: Some("1"), help: "flows at the same time" };
-/// The number of threads that share the flows of one side.
-pub(crate) const WORKERS: OptionDoc = OptionDoc {
-    name: "workers",
-    value: ValueKind::Count(1, 256),
-    default: None,
-    help: "threads that share the flows on each side; without it one per core, at most one per flow",
-};
-/// The port of the responder.
-pub(crate) const PORT: OptionDoc = OptionDoc {
-    name: "port",
-    value: ValueKind::Count(0, 65_535),
-    default: Some("0"),
-    help: "port that the responder listens on; 0 leaves the choice to its kernel",
-};
 /// The algorithm that decides how much may be in flight.
 pub(crate) const CONGESTION: OptionDoc = OptionDoc {
     name: "congestion",
@@ -58,47 +35,13 @@ pub(crate) const DSCP: OptionDoc = OptionDoc {
     default: None,
     help: "differentiated services code point of what is sent",
 };
-/// The size of a request.
-pub(crate) const REQUEST: OptionDoc =
-    OptionDoc { name: "request", value: ValueKind::Size, default: Some("1"), help: "bytes of a request" };
-/// The size of a response.
-pub(crate) const RESPONSE: OptionDoc =
-    OptionDoc { name: "response", value: ValueKind::Size, default: Some("1"), help: "bytes of a response" };
-
-/// What a wrong value of a size or a combination is answered with.
-pub(crate) fn not_allowed(name: &str, expected: &str, given: &dyn std::fmt::Display) -> Error {
-    SettingError::NotAllowed { name: name.to_owned(), expected: expected.to_owned(), given: given.to_string() }.into()
-}
-
-/// A size from 1 byte to 16 MiB.
-pub(crate) fn message_size(settings: &Settings, option: &OptionDoc) -> Result<usize, Error> {
-    let size = settings.size(option.name).unwrap_or(Bytes(1));
-    match usize::try_from(size.0) {
-        Ok(bytes) if (1..=MESSAGE_MAX).contains(&size.0) => Ok(bytes),
-        _ => Err(not_allowed(option.name, "1 B to 16 MiB", &size)),
-    }
-}
-
-/// A count as the size of something in memory; the option's bounds keep it small.
-pub(crate) fn count(settings: &Settings, option: &OptionDoc) -> Option<usize> {
-    settings.count(option.name).and_then(|count| usize::try_from(count).ok())
-}
-
-/// How many flows there are, and how many threads share them.
-pub(crate) fn flows_and_workers(role: &Role) -> (usize, usize) {
-    let flows = count(&role.settings, &FLOWS).unwrap_or(1);
-    let cores = match role.cores.len() {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
-        n => n,
-    };
-    (flows, count(&role.settings, &WORKERS).unwrap_or(cores).min(flows))
-}
-
-/// The address that a responder listens on: its own on the path, or the loopback when it has none.
-pub(crate) fn listen_address(role: &Role) -> SocketAddr {
-    let port = role.settings.count(PORT.name).and_then(|port| u16::try_from(port).ok()).unwrap_or(0);
-    SocketAddr::new(role.address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), port)
-}
+/// The rate at which the kernel lets the segments of all flows together leave.
+pub(crate) const PACING: OptionDoc = OptionDoc {
+    name: "pacing",
+    value: ValueKind::BitRate,
+    default: None,
+    help: "bound of all flows of a direction together that the kernel keeps (SO_MAX_PACING_RATE)",
+};
 
 /// What was asked of every socket of a test.
 #[derive(Debug, Clone, Default)]

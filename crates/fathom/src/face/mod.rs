@@ -2,6 +2,7 @@
 
 mod ab;
 mod getopt;
+mod iperf3;
 mod load;
 mod webbench;
 mod wrk;
@@ -21,6 +22,7 @@ pub(crate) struct Face {
 /// The faces there are.
 pub(crate) const FACES: &[Face] = &[
     Face { name: "ab", run: ab::run },
+    Face { name: "iperf3", run: iperf3::run },
     Face { name: "webbench", run: webbench::run },
     Face { name: "wrk", run: wrk::run },
 ];
@@ -51,7 +53,7 @@ pub(crate) fn run(tool: &str, words: &[String]) -> anyhow::Result<Exit> {
 fn native_command(tool: &str) -> Option<&'static str> {
     Some(match tool {
         "hey" | "h2load" => "fathom http URL --connections N --duration TIME",
-        "iperf3" | "iperf" => "fathom tcp TARGET --key KEY --flows N --duration TIME",
+        "iperf" => "fathom tcp TARGET --key KEY --flows N --duration TIME",
         "netperf" => "fathom tcp TARGET --key KEY --test rr",
         "netserver" => "fathom serve",
         "pktgen" | "trafgen" => "fathom packet --lab pair --size 64",

@@ -10,6 +10,7 @@ use fathom_model::{
     Side,
     units::{Bytes, Nanos},
 };
+use rsa::rand_core::{OsRng, RngCore as _};
 use fathom_sys::{
     clock,
     socket::{self, Buffer, Domain, Protocol, SockAddr, Socket, Type, Wait},
@@ -59,6 +60,16 @@ pub(crate) const IDLE: Nanos = Nanos::from_secs(120);
 pub(crate) const GRACE: Nanos = Nanos::from_secs(40);
 /// A day and its grace: no test is longer.
 pub(crate) const LONGEST: Nanos = Nanos::from_secs(86_400 + 640);
+
+impl Cookie {
+    /// A cookie that nobody else has, from the system's random source.
+    #[must_use]
+    pub fn fresh() -> Self {
+        let mut random = [0; wire::COOKIE - 1];
+        OsRng.fill_bytes(&mut random);
+        Self::from_random(random)
+    }
+}
 
 /// A client whose parameters the server has taken.
 #[derive(Debug)]

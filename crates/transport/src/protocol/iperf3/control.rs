@@ -1,6 +1,6 @@
 //! The control connection: states and JSON, each waited for within a bound.
 
-use std::{io, net::SocketAddr};
+use std::{fmt, io, net::SocketAddr};
 
 use fathom_engine::{Stop, StopFlag};
 use fathom_model::units::Nanos;
@@ -22,12 +22,17 @@ pub(crate) const PATIENCE: Nanos = Nanos::from_secs(30);
 const LOOK: Nanos = Nanos::from_millis(50);
 
 /// One end of a control connection.
-#[derive(Debug)]
 pub(crate) struct Control {
     socket: Socket,
     epoll: Epoll,
     events: Events,
     stop: StopFlag,
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Control").field("socket", &self.socket).finish_non_exhaustive()
+    }
 }
 
 impl Control {

@@ -154,7 +154,6 @@ pub(crate) mod code {
     pub(crate) const BUFFER: i32 = 8;
     pub(crate) const MSS: i32 = 10;
     pub(crate) const OMIT: i32 = 12;
-    pub(crate) const NOT_IMPLEMENTED: i32 = 13;
     pub(crate) const BURST: i32 = 15;
     pub(crate) const NO_SCTP: i32 = 18;
     pub(crate) const UDP_BLOCK: i32 = 20;

@@ -113,14 +113,14 @@ impl State {
 
 /// What the server says behind [`State::ServerError`].
 #[must_use]
-pub fn read_refusal(bytes: [u8; 8]) -> Error {
+pub(crate) fn read_refusal(bytes: [u8; 8]) -> Error {
     let [a, b, c, d, e, f, g, h] = bytes;
     Error::Refused { code: i32::from_be_bytes([a, b, c, d]), errno: i32::from_be_bytes([e, f, g, h]) }
 }
 
 /// A refusal as the server writes it, its state included.
 #[must_use]
-pub fn write_refusal(code: i32, errno: i32) -> [u8; 9] {
+pub(crate) fn write_refusal(code: i32, errno: i32) -> [u8; 9] {
     let mut bytes = [State::ServerError.byte(); 9];
     bytes[1..5].copy_from_slice(&code.to_be_bytes());
     bytes[5..].copy_from_slice(&errno.to_be_bytes());
@@ -132,7 +132,7 @@ pub fn write_refusal(code: i32, errno: i32) -> [u8; 9] {
 /// # Panics
 /// When it is longer than 4 GiB.
 #[must_use]
-pub fn write_json(value: &Value) -> Vec<u8> {
+pub(crate) fn write_json(value: &Value) -> Vec<u8> {
     let text = value.to_string();
     let length = u32::try_from(text.len()).expect("results of at most 256 streams");
     [&length.to_be_bytes(), text.as_bytes()].concat()
@@ -142,7 +142,7 @@ pub fn write_json(value: &Value) -> Vec<u8> {
 ///
 /// # Errors
 /// When it is zero or above `most`, which is found out before anything is allocated.
-pub fn read_length(bytes: [u8; 4], what: &'static str, most: usize) -> Result<usize, Error> {
+pub(crate) fn read_length(bytes: [u8; 4], what: &'static str, most: usize) -> Result<usize, Error> {
     let length = usize::try_from(u32::from_be_bytes(bytes)).unwrap_or(usize::MAX);
     match length {
         0 => Err(Error::Malformed { what, why: "they are empty".to_owned() }),
@@ -155,7 +155,7 @@ pub fn read_length(bytes: [u8; 4], what: &'static str, most: usize) -> Result<us
 ///
 /// # Errors
 /// What is no JSON, what is nested too deep, and what is not an object.
-pub fn read_json(bytes: &[u8], what: &'static str) -> Result<Value, Error> {
+pub(crate) fn read_json(bytes: &[u8], what: &'static str) -> Result<Value, Error> {
     let malformed = |why: String| Error::Malformed { what, why };
     // iperf3 before 3.1 counts the NUL at the end.
     let bytes = bytes.strip_suffix(&[0]).unwrap_or(bytes);

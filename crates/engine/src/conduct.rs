@@ -41,6 +41,8 @@ pub enum Phase {
 pub enum Until {
     /// Its phases are over: for an initiator.
     PhasesOver,
+    /// The same, and the warm-up takes all of its time, whether the rate is steady or not.
+    FullPhasesOver,
     /// The other side has finished: for a responder, which measures from the start.
     Told,
 }
@@ -290,8 +292,9 @@ impl<T: Send> Crew<'_, T> {
 /// A responder does not know when its initiator is warm; an initiator that is given no time to warm up has no warm-up.
 fn first_phase(session: &Session, until: Until) -> Phase {
     match until {
-        Until::PhasesOver if session.phases.warmup_max_ns > Nanos::ZERO => Phase::WarmUp,
-        Until::PhasesOver | Until::Told => Phase::Measure,
+        Until::Told => Phase::Measure,
+        _ if session.phases.warmup_max_ns > Nanos::ZERO => Phase::WarmUp,
+        Until::PhasesOver | Until::FullPhasesOver => Phase::Measure,
     }
 }
 
@@ -421,7 +424,7 @@ impl<'a> Course<'a> {
         let phases = self.session.phases;
         // An initiator's own phases bound it: its warm-up ends at the latest when its time is over.
         let bound = match self.until {
-            Until::PhasesOver => Nanos::MAX,
+            Until::PhasesOver | Until::FullPhasesOver => Nanos::MAX,
             Until::Told => phases.longest() + RESPONDER_GRACE,
         };
         let mut tick = self.session.start;
@@ -437,7 +440,7 @@ impl<'a> Course<'a> {
             let failed = shared.phase.load(Ordering::Relaxed) == Phase::Over as u8;
             let measured_all = self.measure_from.is_some_and(|from| self.elapsed >= from + phases.measure_ns);
             let finished = match self.until {
-                Until::PhasesOver => measured_all || all_returned,
+                Until::PhasesOver | Until::FullPhasesOver => measured_all || all_returned,
                 Until::Told => told == Stop::Finish || all_returned,
             };
             if finished || failed || told == Stop::Abort || self.elapsed >= bound {
@@ -446,8 +449,9 @@ impl<'a> Course<'a> {
                 return;
             }
             if self.measure_from.is_none() {
-                self.steady = rate.is_some_and(|rate| self.steadiness.push(rate));
-                if self.steady || self.elapsed >= phases.warmup_max_ns {
+                self.steady |= rate.is_some_and(|rate| self.steadiness.push(rate));
+                let is_warm = self.steady && self.until != Until::FullPhasesOver;
+                if is_warm || self.elapsed >= phases.warmup_max_ns {
                     self.measure_from = Some(self.elapsed);
                     shared.set(Phase::Measure);
                 }
@@ -591,6 +595,29 @@ mod tests {
             crew(1, Until::PhasesOver).conduct(&session, &mut (), |worker, ()| Ok(count_until_over(&worker))).unwrap();
         let record = conducted.record(Side::Initiator);
         assert_eq!((record.measured_ns.0, record.steady, record.notes), (Nanos::ZERO, true, Vec::new()));
+    }
+
+    #[test]
+    fn a_warm_up_that_is_to_be_left_out_in_full_is_not_shortened_by_a_steady_rate() {
+        let mut session = session();
+        session.phases.warmup_max_ns = Nanos::from_millis(400);
+        let measured_from = |until| {
+            let session = Session::new(clock::now(), session.phases);
+            let conducted = crew(1, until).conduct(&session, &mut (), |worker, ()| {
+                let mut n = 0;
+                while !worker.is_over() {
+                    // As steady as can be: so many by so much time.
+                    let due = (clock::now() - worker.start).0 / 10_000;
+                    worker.add(0, due - n);
+                    n = due;
+                    thread::yield_now();
+                }
+                Ok(())
+            });
+            conducted.unwrap().measured().0
+        };
+        assert!(measured_from(Until::FullPhasesOver) >= Nanos::from_millis(400));
+        assert!(measured_from(Until::PhasesOver) < Nanos::from_millis(400));
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub enum ValueKind {
     Choice(&'static [&'static str]),
     /// Any text.
     Text,
+    /// What a host sends from, its own addresses or an interface of its own: no destination.
+    Source,
     /// The path of a file or socket on the host that runs the test; a served agent opens none for others.
     File,
     /// Present or not.
@@ -231,7 +233,7 @@ impl OptionDoc {
             ValueKind::Rate => Setting::Text(text.parse::<PerSec>().map_err(unit)?.exact()),
             ValueKind::Choice(words) if words.contains(&text) => Setting::Text(text.to_owned()),
             ValueKind::Choice(words) => return Err(not_allowed(format!("one of {}", words.join(", ")))),
-            ValueKind::Text | ValueKind::File => Setting::Text(text.to_owned()),
+            ValueKind::Text | ValueKind::Source | ValueKind::File => Setting::Text(text.to_owned()),
             ValueKind::Flag => Setting::Flag(text.parse().map_err(|_| not_allowed("true or false".to_owned()))?),
         })
     }

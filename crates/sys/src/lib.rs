@@ -24,6 +24,7 @@ pub mod socket;
 pub mod streams;
 pub mod tcp_info;
 pub mod transmit;
+pub mod tuning;
 pub mod wire_time;
 
 pub use error::{Error, Result};

@@ -175,6 +175,14 @@ fn a_number_of_bytes_is_kept_exactly_and_ends_the_trial() {
 }
 
 #[test]
+fn what_is_to_be_omitted_is_left_out_in_full() {
+    let trial = run("tcp_stream", &[("omit", "100ms"), ("rate", "80M")]);
+    assert_clean(&trial);
+    let (from, to) = trial.initiator.measured_ns;
+    assert!(from >= Nanos::from_millis(100) && to - from >= Nanos::from_millis(300), "{from} to {to}");
+}
+
+#[test]
 fn as_many_flows_as_queues_are_agreed_upon_by_the_responder() {
     let trial = run("tcp_stream", &[("flows", "queues"), ("rate", "80M")]);
     assert_clean(&trial);

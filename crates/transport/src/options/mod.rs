@@ -9,7 +9,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use fathom_engine::Error;
 use fathom_model::{OptionDoc, Role, Settings, Side, ValueKind, settings::SettingError, units::Bytes};
 use fathom_sys::ethtool;
-pub(crate) use socket::{BUFFER, CONGESTION, DSCP, MSS, PACING, SocketOptions};
+pub(crate) use socket::{
+    BUFFER, BUSY_POLL, CONGESTION, DEVICE, DSCP, FLOW_LABEL, KEEPALIVE, MPTCP, MSS, NODELAY, PACING, SOURCE,
+    SocketOptions,
+};
 
 /// The most bytes of one message: what is larger is a stream.
 const MESSAGE_MAX: u64 = 16 << 20;

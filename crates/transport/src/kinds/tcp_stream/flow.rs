@@ -122,6 +122,17 @@ impl<'a> Flow<'a> {
         matches!(socket::recv(self.socket, &mut [0; 64], Wait::Never), Ok(Some(0)) | Err(_))
     }
 
+    /// A segment that is sent again and again without an answer is the sign of a path that lost its way, or its larger packets.
+    fn why_late(&self) -> String {
+        match TcpInfo::of(self.socket) {
+            Ok(info) if info.unacked > 0 && info.retransmits > 0 => format!(
+                "drain: segments of {} are sent again and never acknowledged: the path is broken, or drops packets of that size (try --mss)",
+                info.snd_mss
+            ),
+            _ => "drain: timed out".to_owned(),
+        }
+    }
+
     /// Whether to give up on the end of a stream, because of an abort or of the time it takes.
     fn is_lost(&self, begin: Nanos) -> bool {
         if self.session.stop.told() == Stop::Abort {
@@ -131,7 +142,7 @@ impl<'a> Flow<'a> {
         }
         let late = clock::now() - begin > DRAIN_MAX;
         if late {
-            self.causes.borrow_mut().note("drain: timed out");
+            self.causes.borrow_mut().note(&self.why_late());
         }
         late
     }

@@ -9,7 +9,7 @@ mod metrics;
 
 use std::sync::Arc;
 
-use fathom_engine::{Crew, Error, Session, Test, TestKind};
+use fathom_engine::{Crew, Error, Session, Test, TestKind, Until};
 use fathom_model::{
     Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, ValueKind,
     names::{count, tcp},
@@ -24,7 +24,10 @@ use self::{
 use crate::{
     flows::{FlowWatch, PayloadCount},
     link::Opening,
-    options::{self, BUFFER, CONGESTION, DSCP, FLOWS, MSS, PACING, PORT, STREAM_FLOWS, SocketOptions},
+    options::{
+        self, BUFFER, BUSY_POLL, CONGESTION, DEVICE, DSCP, FLOW_LABEL, FLOWS, KEEPALIVE, MPTCP, MSS, NODELAY, PACING,
+        PORT, SOURCE, STREAM_FLOWS, SocketOptions,
+    },
     payload::Payload,
     stream::{Inlet, Pace, Receiving, Sending, Source, UncopiedSends},
 };
@@ -89,6 +92,13 @@ const BYTES: OptionDoc = OptionDoc {
     help: "end after so many bytes of all flows of a direction together, at the latest after --duration",
 };
 
+const OMIT: OptionDoc = OptionDoc {
+    name: "omit",
+    value: ValueKind::Span,
+    default: None,
+    help: "leave out exactly this first part of each round; without it the warm-up ends when the rate is steady",
+};
+
 impl TestKind for TcpStream {
     fn name(&self) -> &'static str {
         self.name
@@ -125,7 +135,28 @@ impl TestKind for TcpStream {
     }
 
     fn options(&self) -> &'static [OptionDoc] {
-        &[STREAM_FLOWS, WRITE, RATE, BYTES, SEND, RECEIVE, PACING, CONGESTION, BUFFER, MSS, DSCP, PORT]
+        &[
+            STREAM_FLOWS,
+            WRITE,
+            RATE,
+            BYTES,
+            OMIT,
+            SEND,
+            RECEIVE,
+            PACING,
+            CONGESTION,
+            BUFFER,
+            MSS,
+            NODELAY,
+            DSCP,
+            FLOW_LABEL,
+            SOURCE,
+            DEVICE,
+            MPTCP,
+            KEEPALIVE,
+            BUSY_POLL,
+            PORT,
+        ]
     }
 
     fn metrics(&self) -> &'static [Metric] {
@@ -333,7 +364,11 @@ impl Test for Stream {
             }));
         }
         let mut watch = watch(&tasks, (sent, received));
-        let crew = Crew { states: tasks, counters, cores: &role.cores, until: side.into() };
+        let until = match side {
+            Side::Initiator if role.settings.span(OMIT.name).is_some() => Until::FullPhasesOver,
+            _ => side.into(),
+        };
+        let crew = Crew { states: tasks, counters, cores: &role.cores, until };
         let conducted = crew.conduct(session, &mut watch, |worker, Task { socket, idx, inlet }| {
             let start = worker.start;
             let flow = |counter| Flow::new(worker, (session, side), (&socket, counter));

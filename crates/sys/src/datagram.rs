@@ -1,7 +1,7 @@
 //! Many datagrams in one system call.
 //!
 //! Batches own their storage and allocate nothing per call; they know nothing of what the datagrams carry. Needs no privilege.
-//! Linux 3.0 for `sendmmsg`, 2.6.33 for `recvmmsg`.
+//! Linux 3.0 for `sendmmsg`, 2.6.33 for `recvmmsg`, 4.18 for `UDP_SEGMENT`, 5.0 for `UDP_GRO` (udp(7)).
 
 use std::{
     ffi::{c_int, c_uint},
@@ -18,7 +18,7 @@ use fathom_model::units::Nanos;
 use crate::{
     Error, Result,
     control::{CONTROL_SIZE, Control, control_messages, time},
-    socket::Wait,
+    socket::{self, Wait},
 };
 
 /// The shape of a batch.
@@ -37,6 +37,52 @@ impl Shape {
     }
 }
 
+/// The longest payload of a UDP datagram over IPv4: 65,535 bytes less the headers of IP and UDP.
+pub const PAYLOAD_MAX: usize = 65_507;
+
+/// The most segments of one super-buffer: `UDP_MAX_SEGMENTS` of Linux before 6.9, which later ones take as well.
+pub const SEGMENTS_MAX: usize = 64;
+
+/// How many datagrams of a size fit into one super-buffer; fewer than two are none.
+#[must_use]
+pub fn segments_of(size: usize) -> usize {
+    (PAYLOAD_MAX / size.max(1)).clamp(1, SEGMENTS_MAX)
+}
+
+/// Lets the kernel or the device cut what is sent into datagrams of a size (`UDP_SEGMENT`); nothing sends as it comes.
+///
+/// # Errors
+/// `setsockopt(UDP_SEGMENT)`: Linux before 4.18. A device or a route that cannot do it refuses only what is sent.
+pub fn set_segment_size(socket: impl AsFd, size: Option<u16>) -> Result<()> {
+    socket::set(socket, (libc::SOL_UDP, libc::UDP_SEGMENT), &c_int::from(size.unwrap_or(0)))
+        .map_err(socket::named("setsockopt(UDP_SEGMENT)"))
+}
+
+/// Sends without a checksum (`SO_NO_CHECK`), which IPv4 allows and super-buffers rule out.
+///
+/// # Errors
+/// `setsockopt(SO_NO_CHECK)`, when it is not a socket.
+pub fn set_checksum_off(socket: impl AsFd) -> Result<()> {
+    socket::set(socket, (libc::SOL_SOCKET, libc::SO_NO_CHECK), &1).map_err(socket::named("setsockopt(SO_NO_CHECK)"))
+}
+
+/// Whether a send failed because its super-buffer cannot be cut on this route or by this device.
+///
+/// `EIO` is a device without checksum offload, `EINVAL` and `EMSGSIZE` a segment that does not fit into one packet
+/// (`udp_send_skb` of Linux 6.18).
+#[must_use]
+pub fn is_segmentation_refused(error: &Error) -> bool {
+    matches!(error.errno(), Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE))
+}
+
+/// Lets the kernel deliver datagrams of one flow joined to super-buffers (`UDP_GRO`).
+///
+/// # Errors
+/// `setsockopt(UDP_GRO)`: Linux before 5.0.
+pub fn set_receive_offload(socket: impl AsFd) -> Result<()> {
+    socket::set(socket, (libc::SOL_UDP, libc::UDP_GRO), &1).map_err(socket::named("setsockopt(UDP_GRO)"))
+}
+
 /// What the kernel took of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
@@ -52,6 +98,8 @@ pub enum Sent {
 pub struct SendBatch {
     shape: Shape,
     payloads: Box<[u8]>,
+    lengths: Box<[usize]>,
+    segments: usize,
     headers: Headers,
 }
 
@@ -63,8 +111,40 @@ impl SendBatch {
     #[must_use]
     pub fn new(shape: Shape) -> Self {
         shape.check();
-        let payloads = vec![0; shape.count * shape.size].into_boxed_slice();
-        Self { shape, payloads, headers: Headers::new(shape.count) }
+        Self {
+            shape,
+            payloads: vec![0; shape.count * shape.size].into_boxed_slice(),
+            lengths: vec![shape.size; shape.count].into_boxed_slice(),
+            segments: 1,
+            headers: Headers::new(shape.count),
+        }
+    }
+
+    /// Hands over so many datagrams as one super-buffer, for a socket with [`set_segment_size`]; 1 is each alone.
+    ///
+    /// # Panics
+    /// When a super-buffer would be longer than a datagram may be, or when a datagram has been given another length.
+    pub fn set_segments(&mut self, segments: usize) {
+        let most = segments_of(self.shape.size);
+        assert!((1..=most).contains(&segments), "{segments} segments where {most} fit");
+        assert!(segments == 1 || self.lengths.iter().all(|length| *length == self.shape.size), "segments of two sizes");
+        self.segments = segments;
+    }
+
+    /// Gives a datagram a length of its own, up to the size of the shape.
+    ///
+    /// # Panics
+    /// When it is longer than the size, or part of a super-buffer.
+    pub fn set_length(&mut self, index: usize, length: usize) {
+        assert!(length <= self.shape.size, "{length} bytes in a place of {}", self.shape.size);
+        assert!(self.segments == 1 || length == self.shape.size, "segments of two sizes");
+        self.lengths[index] = length;
+    }
+
+    /// The length of one datagram.
+    #[must_use]
+    pub fn length(&self, index: usize) -> usize {
+        self.lengths[index]
     }
 
     /// Datagrams per call and bytes of each.
@@ -75,27 +155,27 @@ impl SendBatch {
 
     /// The payload of one datagram.
     pub fn payload_mut(&mut self, index: usize) -> &mut [u8] {
-        &mut self.payloads[index * self.shape.size..][..self.shape.size]
+        &mut self.payloads[index * self.shape.size..][..self.lengths[index]]
     }
 
-    /// Sends the datagrams of a range; the kernel may take fewer.
+    /// Sends the datagrams of a range; the kernel may take fewer, of a super-buffer all or none.
     ///
     /// # Errors
-    /// `sendmmsg`: `ECONNREFUSED` for an earlier datagram, `EMSGSIZE`, `EPERM` from a firewall.
+    /// `sendmmsg`: `ECONNREFUSED` for an earlier datagram, `EMSGSIZE`, `EPERM` from a firewall; for super-buffers also `EIO` and
+    /// `EINVAL`, when the device or the route cannot cut them.
     ///
     /// # Panics
     /// When the range is empty or beyond the batch.
     pub fn send(&mut self, socket: impl AsFd, range: Range<usize>, wait: Wait) -> Result<Sent> {
         assert!(!range.is_empty(), "an empty batch");
-        let size = self.shape.size;
-        let payloads = &mut self.payloads[range.start * size..range.end * size];
-        let headers = self.headers.point_at(payloads, size);
+        let n_datagrams = range.len();
+        let headers = self.headers.point_at_lengths(&mut self.payloads, (&self.lengths, self.segments), range);
         let flags = libc::MSG_NOSIGNAL | dont_wait(wait);
         let count = count(headers);
         // SAFETY: `count` headers point to payloads that live through the call; it only reads those.
         let sent = unsafe { libc::sendmmsg(socket.as_fd().as_raw_fd(), headers.as_mut_ptr(), count, flags) };
         if let Ok(sent) = usize::try_from(sent) {
-            return Ok(Sent::Datagrams(sent));
+            return Ok(Sent::Datagrams((sent * self.segments).min(n_datagrams)));
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
@@ -179,6 +259,18 @@ impl ReceiveBatch {
         &self.payloads[index * self.shape.size..][..length.min(self.shape.size)]
     }
 
+    /// The datagrams that the kernel delivered joined as one, each alone; all but the last are of the same length.
+    ///
+    /// Needs [`set_receive_offload`], otherwise it is the one [`ReceiveBatch::payload`].
+    ///
+    /// # Panics
+    /// When the last call received fewer.
+    pub fn segments(&self, index: usize) -> Segments<'_> {
+        let stride = self.ancillary_of(index, (libc::SOL_UDP, libc::UDP_GRO)).map(c_int::from_ne_bytes);
+        let stride = stride.and_then(|stride| usize::try_from(stride).ok()).filter(|stride| *stride > 0);
+        Segments { rest: Some(self.payload(index)), stride: stride.unwrap_or(usize::MAX) }
+    }
+
     /// Whether a datagram was longer than the room for it.
     ///
     /// # Panics
@@ -204,6 +296,17 @@ impl ReceiveBatch {
         self.drops
     }
 
+    /// The socket's drop counter when a datagram was queued; nothing before the first drop.
+    ///
+    /// As [`ReceiveBatch::drops`]; a super-buffer that was dropped counts once.
+    ///
+    /// # Panics
+    /// When the last call received fewer.
+    #[must_use]
+    pub fn drops_before(&self, index: usize) -> Option<u32> {
+        self.ancillary(index, libc::SO_RXQ_OVFL).map(u32::from_ne_bytes)
+    }
+
     /// When the kernel received a datagram, on `CLOCK_REALTIME`.
     ///
     /// Needs [`crate::socket::set_report_time`], otherwise nothing.
@@ -217,11 +320,33 @@ impl ReceiveBatch {
 
     /// The first bytes of a control message of `SOL_SOCKET`.
     fn ancillary<const N: usize>(&self, index: usize, kind: c_int) -> Option<[u8; N]> {
+        self.ancillary_of(index, (libc::SOL_SOCKET, kind))
+    }
+
+    fn ancillary_of<const N: usize>(&self, index: usize, of: (c_int, c_int)) -> Option<[u8; N]> {
         assert!(index < self.headers.used, "datagram {index} of {}", self.headers.used);
         let length = self.headers.messages[index].msg_hdr.msg_controllen.min(CONTROL_SIZE);
         control_messages(&self.controls[index].0[..length])
-            .find(|message| (message.level, message.kind) == (libc::SOL_SOCKET, kind))
+            .find(|message| (message.level, message.kind) == of)
             .and_then(|message| message.value.first_chunk().copied())
+    }
+}
+
+/// The datagrams of one super-buffer.
+#[derive(Debug, Clone)]
+pub struct Segments<'a> {
+    rest: Option<&'a [u8]>,
+    stride: usize,
+}
+
+impl<'a> Iterator for Segments<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let rest = self.rest.take()?;
+        let Some((segment, rest)) = rest.split_at_checked(self.stride) else { return Some(rest) };
+        self.rest = Some(rest).filter(|rest| !rest.is_empty());
+        Some(segment)
     }
 }
 
@@ -266,6 +391,27 @@ impl Headers {
         Self { vectors: vec![vector; count].into(), messages: vec![message; count].into(), used: 0 }
     }
 
+    /// One header for each message of a range: a datagram, or several of equal length that lie side by side.
+    fn point_at_lengths(
+        &mut self,
+        payloads: &mut [u8],
+        (lengths, segments): (&[usize], usize),
+        range: Range<usize>,
+    ) -> &mut [libc::mmsghdr] {
+        let size = payloads.len() / lengths.len();
+        let firsts = range.clone().step_by(segments);
+        let mut count = 0;
+        for ((first, vector), message) in firsts.zip(&mut self.vectors).zip(&mut self.messages) {
+            let last = (first + segments).min(range.end) - 1;
+            let payload = &mut payloads[first * size..last * size + lengths[last]];
+            *vector = libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload.len() };
+            message.msg_hdr.msg_iov = vector;
+            message.msg_hdr.msg_iovlen = 1;
+            count += 1;
+        }
+        &mut self.messages[..count]
+    }
+
     /// One header for each `size` bytes of the payloads.
     fn point_at(&mut self, payloads: &mut [u8], size: usize) -> &mut [libc::mmsghdr] {
         let mut count = 0;
@@ -297,7 +443,7 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
     use super::*;
-    use crate::{clock, socket, socket::Socket};
+    use crate::{clock, socket::Socket};
 
     const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
@@ -372,6 +518,86 @@ mod tests {
         out.send(&near, 0..1, Wait::Never).unwrap();
         batch.receive(&far, Wait::Block).unwrap();
         assert_eq!(batch.drops().map(usize::try_from), Some(Ok(50 - first)));
+        assert_eq!(batch.drops_before(0), batch.drops());
+    }
+
+    #[test]
+    fn datagrams_of_several_lengths_leave_in_one_call() {
+        let (near, far) = pair();
+        let mut out = numbered(Shape { count: 4, size: 100 });
+        for (index, length) in [100, 1, 60, 18].into_iter().enumerate() {
+            out.set_length(index, length);
+        }
+        assert_eq!(out.send(&near, 0..4, Wait::Never).unwrap(), Sent::Datagrams(4));
+        let mut batch = ReceiveBatch::new(Shape { count: 8, size: 100 });
+        assert_eq!(batch.receive(&far, Wait::Block).unwrap(), Some(4));
+        let lengths: Vec<usize> = (0..4).map(|index| batch.payload(index).len()).collect();
+        assert_eq!((lengths, batch.payload(2)), (vec![100, 1, 60, 18], &[2; 60][..]));
+    }
+
+    /// The first byte of every datagram that has arrived, with its length.
+    fn arrived(batch: &mut ReceiveBatch, far: &Socket) -> Vec<(u8, usize)> {
+        let mut arrived = Vec::new();
+        while let Some(n) = batch.receive(far, Wait::Never).unwrap() {
+            let segments = (0..n).flat_map(|index| batch.segments(index));
+            arrived.extend(segments.map(|segment| (segment[0], segment.len())));
+        }
+        arrived
+    }
+
+    #[test]
+    fn super_buffers_are_cut_into_the_datagrams_they_were_made_of() {
+        let shape = Shape { count: 10, size: 100 };
+        let all: Vec<(u8, usize)> = (2..10).map(|first| (first, 100)).collect();
+        for receives_joined in [false, true] {
+            let (near, far) = pair();
+            if receives_joined {
+                set_receive_offload(&far).unwrap();
+            }
+            set_segment_size(&near, Some(100)).unwrap();
+            let mut out = numbered(shape);
+            out.set_segments(3);
+            assert_eq!(out.send(&near, 2..10, Wait::Never).unwrap(), Sent::Datagrams(8), "3 + 3 + 2");
+            let mut batch = ReceiveBatch::new(Shape { count: 16, size: 65_535 });
+            let n = batch.receive(&far, Wait::Block).unwrap().unwrap();
+            let first: Vec<_> = (0..n).flat_map(|index| batch.segments(index)).map(|s| (s[0], s.len())).collect();
+            assert_eq!((n, first), (if receives_joined { 3 } else { 8 }, all.clone()));
+            set_segment_size(&near, None).unwrap();
+            out.set_segments(1);
+            out.send(&near, 0..2, Wait::Never).unwrap();
+            assert_eq!(arrived(&mut batch, &far), [(0, 100), (1, 100)], "each alone again");
+        }
+    }
+
+    #[test]
+    fn a_short_last_segment_and_an_empty_datagram_are_datagrams() {
+        let (near, far) = pair();
+        set_receive_offload(&far).unwrap();
+        set_segment_size(&near, Some(100)).unwrap();
+        socket::send(&near, &[7; 250], Wait::Never).unwrap();
+        socket::send(&near, &[], Wait::Never).unwrap();
+        let mut batch = ReceiveBatch::new(Shape { count: 4, size: 65_535 });
+        assert_eq!(batch.receive(&far, Wait::Block).unwrap(), Some(2));
+        let lengths = |index| batch.segments(index).map(<[u8]>::len).collect::<Vec<_>>();
+        assert_eq!((lengths(0), lengths(1)), (vec![100, 100, 50], vec![0]));
+    }
+
+    #[test]
+    fn a_refused_super_buffer_is_an_error_with_its_number_and_nothing_of_it_was_sent() {
+        let (near, far) = pair();
+        set_segment_size(&near, Some(100)).unwrap();
+        // Without a checksum there is nothing that a device could complete for each segment (`udp_send_skb`).
+        set_checksum_off(&near).unwrap();
+        let mut out = numbered(Shape { count: 4, size: 100 });
+        out.set_segments(4);
+        let error = out.send(&near, 0..4, Wait::Never).unwrap_err();
+        assert!(is_segmentation_refused(&error), "{error}");
+        assert_eq!(arrived(&mut ReceiveBatch::new(Shape { count: 4, size: 200 }), &far), []);
+    }
+
+    #[test]
+    fn as_many_segments_fit_as_a_datagram_is_long() {
+        assert_eq!([1, 64, 1023, 1400, 32_753, 32_754, PAYLOAD_MAX].map(segments_of), [64, 64, 64, 46, 2, 1, 1]);
     }
 
     #[test]

@@ -191,14 +191,16 @@ pub fn recv(socket: impl AsFd, bytes: &mut [u8], wait: Wait) -> Result<Option<us
     not_now(rustix::net::recv(socket, bytes, flags).map(|(count, _)| count), "recv")
 }
 
-/// Receives a datagram that is there, and tells who sent it; nothing means none now. What has no room is cut off.
+/// Waits for a datagram, of which as much is received as there is room for, and says where it came from.
+///
+/// Nothing means none within the time-out.
 ///
 /// # Errors
-/// `recvfrom`: a refusal of an earlier datagram (`ECONNREFUSED`).
-pub fn recv_from(socket: impl AsFd, bytes: &mut [u8]) -> Result<Option<(usize, SocketAddr)>> {
-    let received = not_now(rustix::net::recvfrom(socket, bytes, RecvFlags::DONTWAIT), "recvfrom")?;
-    let from = received.and_then(|(count, _, from)| Some((count, SocketAddr::try_from(from?).ok()?)));
-    Ok(from)
+/// `recvfrom`, such as `ECONNREFUSED` on a connected socket whose peer is gone.
+pub fn receive_from(socket: impl AsFd, bytes: &mut [u8]) -> Result<Option<(usize, SocketAddr)>> {
+    let received = rustix::net::recvfrom(socket, bytes, RecvFlags::empty());
+    let received = not_now(received.map(|(count, _, from)| (count, from)), "recvfrom")?;
+    Ok(received.and_then(|(count, from)| Some((count, from?.try_into().ok()?))))
 }
 
 /// Receives at most `count` bytes from a TCP socket and discards them without copying (`MSG_TRUNC`, see tcp(7)).
@@ -494,6 +496,19 @@ mod tests {
         drop(near);
         wait_for(&far, Interest::READ);
         assert_eq!(recv(&far, &mut bytes, Wait::Block).unwrap(), Some(0));
+    }
+
+    #[test]
+    fn a_datagram_says_where_it_came_from() {
+        let (near, far) = (datagram(LOOPBACK).unwrap(), datagram(LOOPBACK).unwrap());
+        set_timeout(&far, SECOND).unwrap();
+        near.send_to(b"hello", &local_address(&far).unwrap().into()).unwrap();
+        let from = local_address(&near).unwrap();
+        let mut bytes = [0; 4];
+        assert_eq!(receive_from(&far, &mut bytes).unwrap(), Some((4, from)), "cut to the room for it");
+        assert_eq!(&bytes, b"hell");
+        set_timeout(&far, Nanos::from_millis(1)).unwrap();
+        assert_eq!(receive_from(&far, &mut bytes).unwrap(), None);
     }
 
     #[test]

@@ -5,17 +5,16 @@
 //! knows nothing of how hosts are reached, of other layers and of output.
 
 mod causes;
+mod datagrams;
 mod flows;
-mod jitter;
 mod kinds;
 mod link;
 mod options;
 mod payload;
 mod protocol;
-mod sequence;
 mod stream;
 mod talk;
-mod wire;
+mod traffic;
 
 pub use kinds::KINDS;
 pub use protocol::iperf3;

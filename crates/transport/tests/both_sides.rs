@@ -261,44 +261,110 @@ fn every_connection_is_opened_used_and_closed_on_both_sides() {
     }
 }
 
+/// Of a stream of datagrams, the side that sends and the side that receives.
+fn ends<'a>(kind: &str, trial: &'a Trial) -> (&'a Record, &'a Record) {
+    if kind == "udp_stream_down" { (&trial.responder, &trial.initiator) } else { (&trial.initiator, &trial.responder) }
+}
+
 #[test]
 fn datagrams_sent_are_received_or_known_to_be_dropped() {
-    for options in [
-        [("size", "1400"), ("flows", "1"), ("batch", "32")],
-        [("size", "18"), ("flows", "2"), ("batch", "64")],
-        [("size", "65507"), ("flows", "1"), ("batch", "1")],
+    for (kind, options) in [
+        ("udp_stream", [("size", "1400"), ("flows", "1"), ("batch", "32")]),
+        ("udp_stream_down", [("size", "1400"), ("flows", "2"), ("batch", "32")]),
+        ("udp_stream", [("size", "18"), ("flows", "2"), ("batch", "64")]),
+        ("udp_stream", [("size", "65507"), ("flows", "1"), ("batch", "1")]),
+        ("udp_stream", [("mix", "imix"), ("flows", "1"), ("batch", "16")]),
+        ("udp_stream", [("size", "1000"), ("flows", "1"), ("offload", "gso")]),
     ] {
-        let trial = run("udp_stream", &options);
+        let trial = run(kind, &options);
         assert_clean(&trial);
-        let received = total(&trial.responder, count::RECEIVED);
-        let dropped = total(&trial.responder, count::SOCKET_DROPPED);
-        let late = total(&trial.responder, "late");
-        assert_eq!(late + total(&trial.responder, "strangers") + total(&trial.responder, count::DUPLICATES), 0);
-        assert_eq!(received + dropped, total(&trial.initiator, count::SENT), "{options:?}");
-        assert!(received > 1000, "{received} received, {options:?}");
-        assert!(!trial.responder.totals.contains_key(count::JITTER_NS), "jitter without a schedule means nothing");
+        let (sender, receiver) = ends(kind, &trial);
+        let received = total(receiver, count::RECEIVED);
+        let dropped = total(receiver, count::SOCKET_DROPPED);
+        assert_eq!(total(receiver, "late") + total(receiver, "strangers") + total(receiver, count::DUPLICATES), 0);
+        assert_eq!(received + dropped, total(sender, count::SENT), "{kind} {options:?}");
+        assert!(received > 1000, "{received} received, {kind} {options:?}");
+        assert!(!receiver.totals.contains_key(count::JITTER_NS), "jitter without a schedule means nothing");
+        let bursts = &receiver.distributions["loss_burst_datagrams"];
+        let lost = bursts.mean().unwrap_or(0.0) * fathom_model::units::approximate(bursts.count());
+        assert_eq!(fathom_model::units::rounded(lost), dropped, "every loss is in a burst, {kind} {options:?}");
     }
 }
 
 #[test]
-fn paced_datagrams_leave_at_the_rate_that_was_asked() {
-    let trial = run("udp_stream", &[("pps", "2k"), ("size", "200")]);
+fn super_buffers_are_told_of_and_lose_nothing_silently() {
+    let trial = run("udp_stream", &[("size", "1400"), ("offload", "both")]);
     assert_clean(&trial);
-    let sent = total(&trial.initiator, count::SENT);
+    let ids = |record: &Record| record.notes.iter().map(|note| note.id.clone()).collect::<Vec<_>>();
+    assert!(ids(&trial.initiator).contains(&"udp-gso".to_owned()), "{:?}", ids(&trial.initiator));
+    assert!(ids(&trial.responder).contains(&"udp-gro".to_owned()), "{:?}", ids(&trial.responder));
+    let (sent, received) = (total(&trial.initiator, count::SENT), total(&trial.responder, count::RECEIVED));
+    assert!(total(&trial.responder, "messages_received") * 10 < received, "{received}");
+    assert_eq!(received + total(&trial.responder, count::SOCKET_DROPPED), sent);
+}
+
+#[test]
+fn datagrams_too_short_for_a_number_are_counted_and_nothing_else_is_claimed() {
+    let trial = run("udp_stream", &[("size", "1"), ("pps", "20k"), ("traffic", "bursts")]);
+    assert_clean(&trial);
     let dropped = total(&trial.responder, count::SOCKET_DROPPED);
-    assert_eq!(sent, total(&trial.responder, count::RECEIVED) + dropped);
-    assert_eq!(total(&trial.responder, count::REORDERED), 0);
-    let intended = total(&trial.initiator, count::INTENDED);
-    assert!(
-        intended - sent <= 1 + total(&trial.initiator, count::SCHEDULE_LAG_NS_MAX) / 500_000,
-        "{sent} of {intended}"
-    );
-    let elapsed = trial.initiator.timeline.end_ns.last().unwrap().as_secs_f64();
-    assert!(
-        (150.0..=2_000.0 * elapsed + 11.0).contains(&fathom_model::units::approximate(sent)),
-        "{sent} in {elapsed} s"
-    );
-    assert!(total(&trial.responder, count::JITTER_NS) < 100_000_000);
+    assert_eq!(total(&trial.responder, count::RECEIVED) + dropped, total(&trial.initiator, count::SENT));
+    for unknown in [count::DUPLICATES, count::REORDERED, count::JITTER_NS, "late"] {
+        assert!(!trial.responder.totals.contains_key(unknown), "{unknown}");
+    }
+    assert!(trial.responder.distributions.is_empty());
+    assert!(trial.initiator.notes.iter().any(|note| note.id == "udp-no-numbers"));
+}
+
+#[test]
+fn paced_datagrams_leave_at_the_rate_that_was_asked() {
+    for (kind, traffic, size) in [
+        ("udp_stream", "constant", "200"),
+        ("udp_stream_down", "constant", "200"),
+        ("udp_stream", "poisson", "64"),
+        ("udp_stream_down", "bursts:8", "1400"),
+        ("udp_stream", "frames:50:20%", "1000"),
+    ] {
+        let trial = run(kind, &[("pps", "2k"), ("size", size), ("traffic", traffic)]);
+        assert_clean(&trial);
+        let (sender, receiver) = ends(kind, &trial);
+        let sent = total(sender, count::SENT);
+        let dropped = total(receiver, count::SOCKET_DROPPED);
+        assert_eq!(sent, total(receiver, count::RECEIVED) + dropped, "{kind} {traffic}");
+        assert_eq!(total(receiver, count::REORDERED), 0);
+        let intended = total(sender, count::INTENDED);
+        let lag = total(sender, count::SCHEDULE_LAG_NS_MAX);
+        assert!(intended - sent <= 200 + lag / 100_000, "{sent} of {intended}, {kind} {traffic}");
+        let elapsed = sender.timeline.end_ns.last().unwrap().as_secs_f64();
+        let most = 2_000.0 * elapsed * 1.5 + 100.0;
+        assert!((150.0..=most).contains(&fathom_model::units::approximate(sent)), "{sent} in {elapsed} s, {traffic}");
+        assert!(total(receiver, count::JITTER_NS) < 100_000_000);
+        let delay = &receiver.distributions["one_way_delay_ns"];
+        assert!(delay.count() > 50 && delay.max().unwrap() < 1_000_000_000, "one machine has one clock, {kind}");
+        assert!(delay.quantile(0.5).unwrap() > 500, "no datagram arrives before it was sent, {kind}");
+        assert!(receiver.distributions["ipdv_ns"].count() > 50);
+    }
+}
+
+#[test]
+fn a_stream_that_cannot_be_is_refused_before_anything_is_sent() {
+    for (options, expected) in [
+        (vec![("size", "0")], "option `size` takes 1 to 65507 B, not `0 B`"),
+        (vec![("rate", "1M"), ("pps", "5")], "option `pps` takes a rate only without `rate`, not `5.00 /s`"),
+        (vec![("traffic", "poisson")], "option `traffic` takes a pattern only with `rate` or `pps`, not `poisson`"),
+        (
+            vec![("mix", "imix"), ("offload", "gso")],
+            "option `offload` takes gso only for datagrams of one size, not `a mix`",
+        ),
+        (vec![("pps", "0")], "option `pps` takes a rate above zero, not `0`"),
+    ] {
+        let error = prepare("udp_stream", &options).err().unwrap();
+        assert_eq!(error.to_string(), expected);
+    }
+    let error = prepare("udp_stream", &[("mix", "64")]).err().unwrap().to_string();
+    assert!(error.contains("such as 512:7"), "{error}");
+    let error = prepare("udp_stream", &[("rate", "1M"), ("traffic", "burst")]).err().unwrap().to_string();
+    assert!(error.contains("none of constant, bursts"), "{error}");
 }
 
 #[test]

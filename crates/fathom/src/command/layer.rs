@@ -77,7 +77,7 @@ pub(super) const UDP: LayerCommand = LayerCommand {
     title: "UDP",
     about: "UDP: loss, reordering, duplicates and jitter of a stream at a rate",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
-    tests: &[("stream", "udp_stream")],
+    tests: &[("stream", "udp_stream"), ("down", "udp_stream_down")],
     chosen_by: &[],
     examples: "\
 Examples:

@@ -367,7 +367,7 @@ impl Drop for Turn<'_> {
 
 fn receive_from(socket: &Socket, bytes: &mut [u8; 5]) -> Option<(usize, SocketAddr)> {
     loop {
-        match socket::recv_from(socket, bytes) {
+        match socket::receive_from(socket, bytes) {
             Ok(received) => return received,
             // An earlier answer was refused by its receiver; the next datagram is another matter.
             Err(error) if error.source.kind() == io::ErrorKind::ConnectionRefused => {}

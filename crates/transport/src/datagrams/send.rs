@@ -1,0 +1,241 @@
+//! One flow of numbered datagrams on its way out, step by step.
+
+use fathom_model::units::Nanos;
+use fathom_sys::{
+    clock,
+    datagram::{self, SendBatch, Sent, Shape},
+    socket::{self, Socket, Wait},
+};
+
+use super::{Codec, Header, Part};
+use crate::{
+    payload,
+    traffic::{Schedule, Sizes},
+};
+
+/// A wait shorter than this is spun away: to sleep and to wake takes as long.
+const SPIN_MAX: Nanos = Nanos::from_micros(5);
+/// A wait is cut into steps of this length, so that an end is noticed at the lowest rates too.
+const SLEEP_MAX: Nanos = Nanos::from_millis(50);
+/// Super-buffers per call: more are no faster, and 256 KiB still stay in a second-level cache.
+const SUPER_BUFFERS: usize = 4;
+
+/// How datagrams are handed to the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Joined {
+    /// Each as a message of its own.
+    Never,
+    /// In super-buffers that the kernel or the device cuts (`UDP_SEGMENT`), or as before when it refuses.
+    WherePossible,
+    /// In super-buffers, or not at all.
+    Always,
+}
+
+/// What a sender needs that takes memory or time to make: made before the start.
+pub(crate) struct Load {
+    batch: SendBatch,
+    sizes: Sizes,
+    is_mixed: bool,
+    joined: Joined,
+    segments: usize,
+    /// Why super-buffers were given up.
+    refusal: Option<String>,
+}
+
+impl Load {
+    /// Pseudo-random payloads, so many messages per call; super-buffers only of datagrams that are all of one length.
+    #[must_use]
+    pub(crate) fn new(sizes: Sizes, (n_messages, joined): (usize, Joined), seed: u64) -> Self {
+        let segments = match (joined, sizes.only()) {
+            (Joined::WherePossible | Joined::Always, Some(size)) => datagram::segments_of(size),
+            _ => 1,
+        };
+        let count = if segments > 1 { n_messages.min(SUPER_BUFFERS) * segments } else { n_messages };
+        let mut batch = SendBatch::new(Shape { count, size: sizes.longest() });
+        for (index, seed) in (0..count).zip(seed..=u64::MAX) {
+            payload::fill(batch.payload_mut(index), seed);
+        }
+        Self { is_mixed: sizes.only().is_none(), batch, sizes, joined, segments, refusal: None }
+    }
+
+    /// Prepares the socket for super-buffers, where there are any to be sent.
+    ///
+    /// # Errors
+    /// The kernel's refusal, when super-buffers were asked for without an alternative.
+    pub(crate) fn equip(&mut self, socket: &Socket) -> fathom_sys::Result<()> {
+        if self.segments < 2 {
+            return Ok(());
+        }
+        let size = u16::try_from(self.batch.shape().size).ok();
+        match datagram::set_segment_size(socket, size) {
+            Ok(()) => self.batch.set_segments(self.segments),
+            Err(error) if self.joined == Joined::Always => return Err(error),
+            Err(error) => self.refuse(&error),
+        }
+        Ok(())
+    }
+
+    /// Goes on with a message for each datagram.
+    fn refuse(&mut self, error: &fathom_sys::Error) {
+        self.batch.set_segments(1);
+        self.segments = 1;
+        self.refusal = Some(format!("{}: {}", error.call, error.source));
+    }
+}
+
+/// What one step of a sender achieved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// Datagrams that the kernel took.
+    pub(crate) datagrams: u64,
+    /// Their payload bytes.
+    pub(crate) bytes: u64,
+    /// Calls of which it took none for want of room.
+    pub(crate) refused: u64,
+}
+
+/// How the sending of one flow went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sendings {
+    /// How many datagrams were due, where there was a schedule; at least as many as were sent.
+    pub(crate) intended: Option<u64>,
+    /// The longest time by which one left later than it was due.
+    pub(crate) lag_max: Nanos,
+    /// Datagrams in a super-buffer at the end; 1 without.
+    pub(crate) segments: usize,
+    /// Why super-buffers were given up.
+    pub(crate) refusal: Option<String>,
+}
+
+/// A flow that is being sent over a connected socket.
+pub(crate) struct Sender<'s, C> {
+    socket: &'s Socket,
+    codec: C,
+    load: Load,
+    schedule: Option<Schedule>,
+    /// The number of the next datagram, which is how many the kernel has taken.
+    number: u64,
+    wait: Wait,
+    lag_max: Nanos,
+}
+
+impl<'s, C: Codec> Sender<'s, C> {
+    /// A flow that keeps a schedule, or is as fast as possible without one.
+    #[must_use]
+    pub(crate) fn new((socket, codec): (&'s Socket, C), load: Load, schedule: Option<Schedule>) -> Self {
+        Self { socket, codec, load, schedule, number: 0, wait: Wait::Never, lag_max: Nanos::ZERO }
+    }
+
+    /// How many datagrams the kernel has taken, and so the number of the next one.
+    #[cfg(test)]
+    #[must_use]
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Sends what is due, at most one call's worth; waits when nothing is, at most 50 ms, and then sends nothing.
+    ///
+    /// What the kernel does not take keeps its numbers for the next step.
+    ///
+    /// # Errors
+    /// As [`SendBatch::send`]; nothing was sent then.
+    pub(crate) fn step(&mut self, start: Nanos, part: Part) -> fathom_sys::Result<Step> {
+        let now = clock::now();
+        let count = self.due(now, start);
+        if count == 0 {
+            return Ok(Step::default());
+        }
+        for (index, number) in (0..count).zip(self.number..=u64::MAX) {
+            if self.load.is_mixed {
+                self.load.batch.set_length(index, self.load.sizes.of(number));
+            }
+            self.codec.write(Header { number, sent: now, part }, self.load.batch.payload_mut(index));
+        }
+        match self.load.batch.send(self.socket, 0..count, self.wait) {
+            Ok(Sent::Datagrams(taken)) => {
+                self.wait = Wait::Never;
+                Ok(self.taken(taken))
+            }
+            Ok(Sent::WouldBlock | Sent::NoBuffers) => {
+                // From here on the kernel may let us wait for room, instead of being asked again and again.
+                self.wait = Wait::Block;
+                Ok(Step { refused: 1, ..Step::default() })
+            }
+            Err(error) if self.is_refusal(&error) => {
+                self.load.refuse(&error);
+                datagram::set_segment_size(self.socket, None)?;
+                Ok(Step::default())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends a mark of the end, which has a number as all others.
+    ///
+    /// # Errors
+    /// As [`socket::send`].
+    pub(crate) fn mark_end(&mut self, mark: &mut [u8]) -> fathom_sys::Result<Step> {
+        if self.load.segments > 1 {
+            // A mark may be longer than a segment, and must not be cut.
+            datagram::set_segment_size(self.socket, None)?;
+        }
+        self.codec.write(Header { number: self.number, sent: clock::now(), part: Part::End }, mark);
+        let Some(bytes) = socket::send(self.socket, mark, Wait::Block)? else {
+            return Ok(Step { refused: 1, ..Step::default() });
+        };
+        self.number += 1;
+        Ok(Step { datagrams: 1, bytes: u64::try_from(bytes).unwrap_or(0), refused: 0 })
+    }
+
+    /// How it went, at a time since the start when no more is to be sent.
+    #[must_use]
+    pub(crate) fn finish(mut self, elapsed: Nanos) -> Sendings {
+        self.note_lag(elapsed);
+        Sendings {
+            intended: self.schedule.map(|schedule| schedule.due_in_all(elapsed).max(self.number)),
+            lag_max: self.lag_max,
+            segments: self.load.segments,
+            refusal: self.load.refusal,
+        }
+    }
+
+    /// How many datagrams are to be sent now; waits for the next one when none is, and then says none.
+    fn due(&mut self, now: Nanos, start: Nanos) -> usize {
+        let elapsed = now - start;
+        let most = self.load.batch.shape().count;
+        let Some(schedule) = &mut self.schedule else { return most };
+        let due = schedule.due(elapsed, u64::try_from(most).unwrap_or(1));
+        if due > 0 {
+            self.note_lag(elapsed);
+            return usize::try_from(due).unwrap_or(most);
+        }
+        let wait = schedule.next_at() - elapsed;
+        if wait > SPIN_MAX {
+            clock::sleep_until(now + wait.min(SLEEP_MAX));
+        } else {
+            std::hint::spin_loop();
+        }
+        0
+    }
+
+    fn note_lag(&mut self, elapsed: Nanos) {
+        if let Some(schedule) = &mut self.schedule {
+            self.lag_max = self.lag_max.max(elapsed - schedule.next_at());
+        }
+    }
+
+    fn taken(&mut self, taken: usize) -> Step {
+        let datagrams = u64::try_from(taken).unwrap_or(0);
+        let bytes: usize = (0..taken).map(|index| self.load.batch.length(index)).sum();
+        self.number += datagrams;
+        if let Some(schedule) = &mut self.schedule {
+            schedule.take(datagrams);
+        }
+        Step { datagrams, bytes: u64::try_from(bytes).unwrap_or(0), refused: 0 }
+    }
+
+    /// Whether a call failed because of super-buffers, which may be done without.
+    fn is_refusal(&self, error: &fathom_sys::Error) -> bool {
+        self.load.segments > 1 && self.load.joined == Joined::WherePossible && datagram::is_segmentation_refused(error)
+    }
+}

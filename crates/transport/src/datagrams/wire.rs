@@ -1,0 +1,204 @@
+//! The header that our datagrams begin with, and the messages that the receiver sends back.
+//!
+//! Token, number and time of sending, big-endian: 18 bytes, which is what the smallest Ethernet frame has room for above UDP and
+//! IPv4. The token keeps strangers' datagrams out of the counts; it is no protection against someone who listens.
+
+use fathom_model::units::Nanos;
+
+use super::{Codec, Header, Part};
+
+/// The length of the header; shorter datagrams carry no number.
+pub(crate) const LENGTH: usize = 18;
+
+/// The upper bits of the time of sending, which a monotonic clock reaches after 146 years.
+const END: u64 = 1 << 63;
+const WARM_UP: u64 = 1 << 62;
+
+/// What keeps the datagrams of one flow of one trial from those of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Token([u8; 2]);
+
+/// What a receiver tells its sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// Here I am: send to where this comes from.
+    Here = 1,
+    /// I have seen a mark of the end.
+    Seen = 2,
+    /// Enough: come to the end.
+    Enough = 3,
+}
+
+impl Token {
+    /// The same on both sides, which have the same seed.
+    #[must_use]
+    pub(crate) fn new(seed: u64, flow: u16) -> Self {
+        let [low, high, ..] = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17).to_le_bytes();
+        Self((u16::from_le_bytes([low, high]) ^ flow).to_be_bytes())
+    }
+
+    /// A message of the receiver as it is sent.
+    #[must_use]
+    pub(crate) fn message(self, message: Message) -> [u8; 3] {
+        [self.0[0], self.0[1], message as u8]
+    }
+
+    /// What a receiver said; nothing when it is not the receiver of this flow.
+    #[must_use]
+    pub(crate) fn heard(self, datagram: &[u8]) -> Option<Message> {
+        [Message::Here, Message::Seen, Message::Enough].into_iter().find(|one| self.message(*one) == datagram)
+    }
+}
+
+/// Our own header in datagrams of one flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Own {
+    token: Token,
+    /// How many came so far, where they carry no number and are taken to be in order.
+    n_bare: Option<u64>,
+    /// The machine that the sender said it runs on.
+    machine: Option<Machine>,
+}
+
+/// Which machine an end runs on, by a number that two have in common only when their clocks are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Machine(pub(crate) u64);
+
+/// The length of a mark of the end: a header and the machine.
+pub(crate) const MARK: usize = LENGTH + 8;
+
+impl Own {
+    /// For datagrams of this length at least.
+    #[must_use]
+    pub(crate) fn new(token: Token, shortest: usize) -> Self {
+        Self { token, n_bare: (shortest < LENGTH).then_some(0), machine: None }
+    }
+}
+
+impl Own {
+    /// Where the sender runs, once a mark of the end has said so.
+    #[must_use]
+    pub(crate) fn machine(&self) -> Option<Machine> {
+        self.machine
+    }
+
+    /// What a mark of the end says behind its header.
+    #[must_use]
+    pub(crate) fn mark(machine: Option<Machine>) -> [u8; MARK] {
+        let mut mark = [0; MARK];
+        mark[LENGTH..].copy_from_slice(&machine.map_or(0, |machine| machine.0).to_be_bytes());
+        mark
+    }
+}
+
+impl Codec for Own {
+    /// Writes as much of the token as fits to a datagram that is too short for a header.
+    fn write(&self, header: Header, datagram: &mut [u8]) {
+        let bits = match header.part {
+            Part::WarmUp => WARM_UP,
+            Part::Measured => 0,
+            Part::End => END,
+        };
+        let Some((head, _)) = datagram.split_first_chunk_mut::<LENGTH>() else {
+            let n = datagram.len().min(self.token.0.len());
+            datagram[..n].copy_from_slice(&self.token.0[..n]);
+            return;
+        };
+        head[..2].copy_from_slice(&self.token.0);
+        head[2..10].copy_from_slice(&header.number.to_be_bytes());
+        head[10..].copy_from_slice(&(header.sent.0 & (WARM_UP - 1) | bits).to_be_bytes());
+    }
+
+    fn read(&mut self, datagram: &[u8]) -> Option<Header> {
+        let n_token = datagram.len().min(self.token.0.len());
+        let is_ours = n_token > 0 && self.token.0.starts_with(&datagram[..n_token]);
+        is_ours.then_some(())?;
+        let numbered = numbered(datagram);
+        if numbered.is_some_and(|header| header.part == Part::End) {
+            self.machine = datagram[LENGTH..].first_chunk().map(|bytes| Machine(u64::from_be_bytes(*bytes)));
+            self.machine = self.machine.filter(|machine| machine.0 != 0);
+        }
+        let Some(n_bare) = &mut self.n_bare else { return numbered };
+        *n_bare += 1;
+        // A mark of the end is long enough for a number, but is the next of those that are not.
+        let bare = Header { number: 0, sent: Nanos::ZERO, part: Part::WarmUp };
+        Some(Header { number: *n_bare - 1, ..numbered.unwrap_or(bare) })
+    }
+}
+
+/// Reads what is behind the token.
+fn numbered(datagram: &[u8]) -> Option<Header> {
+    let (_, rest) = datagram.split_first_chunk::<2>()?;
+    let (number, rest) = rest.split_first_chunk()?;
+    let sent = u64::from_be_bytes(*rest.first_chunk()?);
+    let part = match (sent & END > 0, sent & WARM_UP > 0) {
+        (true, _) => Part::End,
+        (false, true) => Part::WarmUp,
+        (false, false) => Part::Measured,
+    };
+    Some(Header { number: u64::from_be_bytes(*number), sent: Nanos(sent & (WARM_UP - 1)), part })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_by_the_same_flow_only() {
+        let own = |seed, flow| Own::new(Token::new(seed, flow), LENGTH);
+        for part in [Part::WarmUp, Part::Measured, Part::End] {
+            let header = Header { number: 1 << 40, sent: Nanos(77), part };
+            let mut datagram = [0xee; 20];
+            own(42, 3).write(header, &mut datagram);
+            assert_eq!(own(42, 3).read(&datagram), Some(header));
+            assert_eq!(own(42, 3).read(&datagram[..LENGTH]), Some(header));
+            assert_eq!(own(42, 3).read(&datagram[..LENGTH - 1]), None);
+            assert_eq!(own(42, 3).read(&[]), None);
+            assert_eq!(own(42, 4).read(&datagram), None);
+            assert_eq!(own(43, 3).read(&datagram), None);
+            assert_eq!(datagram[LENGTH..], [0xee; 2]);
+        }
+    }
+
+    #[test]
+    fn datagrams_too_short_for_a_number_are_counted_in_the_order_they_come() {
+        let mut own = Own::new(Token::new(42, 3), 1);
+        for (size, number) in [(1, 0), (2, 1), (17, 2)] {
+            let mut datagram = vec![0xee; size];
+            own.write(Header { number: 9, sent: Nanos(5), part: Part::Measured }, &mut datagram);
+            assert_eq!(own.read(&datagram).unwrap().number, number);
+            datagram[0] ^= 1;
+            assert_eq!(own.read(&datagram), None);
+        }
+        assert_eq!(own.read(&[]), None);
+        let mut mark = [0; LENGTH];
+        own.write(Header { number: 9, sent: Nanos(5), part: Part::End }, &mut mark);
+        assert_eq!(own.read(&mark), Some(Header { number: 3, sent: Nanos(5), part: Part::End }));
+    }
+
+    #[test]
+    fn a_mark_of_the_end_says_where_the_sender_runs() {
+        let mut own = Own::new(Token::new(42, 3), LENGTH);
+        let mut mark = Own::mark(Some(Machine(77)));
+        own.write(Header { number: 5, sent: Nanos(1), part: Part::End }, &mut mark);
+        assert_eq!(own.machine(), None);
+        own.read(&mark).unwrap();
+        assert_eq!(own.machine(), Some(Machine(77)));
+        own.read(&mark[..LENGTH]).unwrap();
+        assert_eq!(own.machine(), None, "a shorter mark says nothing");
+        let mut mark = Own::mark(None);
+        own.write(Header { number: 6, sent: Nanos(1), part: Part::End }, &mut mark);
+        own.read(&mark).unwrap();
+        assert_eq!(own.machine(), None, "nor does one of a sender that does not know");
+    }
+
+    #[test]
+    fn a_message_is_heard_by_the_sender_of_its_flow_only() {
+        let token = Token::new(42, 3);
+        for message in [Message::Here, Message::Seen, Message::Enough] {
+            assert_eq!(token.heard(&token.message(message)), Some(message));
+            assert_eq!(Token::new(42, 4).heard(&token.message(message)), None);
+        }
+        assert_eq!(token.heard(&[0]), None);
+    }
+}

@@ -1,0 +1,240 @@
+//! How many datagrams arrive of a stream, and what became of the others.
+//!
+//! One thread and one pair of sockets per flow; batches in every call. The receiver counts each number once, so that
+//! sent = received + lost holds exactly after the drain, and asks its socket how many of the lost ones it dropped itself.
+
+use std::{hash::Hasher, net::SocketAddr};
+
+use fathom_engine::{Error, Test, TestKind};
+use fathom_model::{
+    Better, Derivation, Layer, Metric, Note, OptionDoc, Role, Settings, Side, Unit,
+    metric::{Measure, Named},
+    names::count,
+    units::Nanos,
+};
+use fathom_sys::socket::{self, Socket};
+
+use self::{receiving::Receiving, sending::Sending, settings::Shape};
+use super::LATENCY;
+use crate::{
+    datagrams::{Machine, Token},
+    link::PATIENCE,
+    options::SocketOptions,
+};
+
+mod receiving;
+mod sending;
+mod settings;
+
+/// Which way the datagrams go, seen from the initiator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Up,
+    Down,
+}
+
+/// A stream one way; the other way is another kind because its metrics come from other sides.
+pub(crate) struct UdpStream {
+    name: &'static str,
+    way: Way,
+    metrics: &'static [Metric],
+}
+
+/// The initiator sends.
+pub(crate) const UP: UdpStream =
+    UdpStream { name: "udp_stream", way: Way::Up, metrics: &metrics(Side::Initiator, Side::Responder) };
+/// The responder sends.
+pub(crate) const DOWN: UdpStream =
+    UdpStream { name: "udp_stream_down", way: Way::Down, metrics: &metrics(Side::Responder, Side::Initiator) };
+
+const SOURCE: &str = "docs/methods/udp_stream.md";
+/// Arrived too far behind the newest to be told from a duplicate.
+const LATE: &str = "late";
+/// Datagrams of somebody else that came to our sockets.
+const STRANGERS: &str = "strangers";
+/// What the kernel delivered, where it may join several datagrams to one message.
+const MESSAGES_RECEIVED: &str = "messages_received";
+/// Distributions of the receiver.
+const LOSS_BURST: &str = "loss_burst_datagrams";
+const REORDERING_EXTENT: &str = "reordering_extent_datagrams";
+const IPDV: &str = "ipdv_ns";
+const ONE_WAY_DELAY: &str = "one_way_delay_ns";
+
+const RFC_IPDV: &str = "RFC 5481 section 4.1";
+const RFC_DELAY: &str = "RFC 7679 section 3";
+const RATIO: Measure = Measure(Unit::Ratio, Better::Lower);
+const PPS: Measure = Measure(Unit::FramesPerSec, Better::Higher);
+const COUNT: Measure = Measure(Unit::Count, Better::Lower);
+const BITS: Measure = Measure(Unit::BitsPerSec, Better::Higher);
+
+/// A span of time.
+const fn span(named: Named, source: &'static str, from: Derivation) -> Metric {
+    Metric::of(named, LATENCY, source, from)
+}
+
+const fn metrics(sender: Side, receiver: Side) -> [Metric; 16] {
+    use Derivation as By;
+    let sent = (sender, count::SENT);
+    let received = (receiver, count::RECEIVED);
+    let bytes = By::rate(receiver, count::BYTES_RECEIVED);
+    let reordered = By::share((receiver, count::REORDERED), received);
+    let duplicated = By::share((receiver, count::DUPLICATES), received);
+    let extent = By::quantile(receiver, REORDERING_EXTENT, 1.0);
+    [
+        Metric::of(Named("throughput_bps", "goodput"), BITS, SOURCE, bytes),
+        Metric::of(Named("received_per_sec", "received"), PPS, SOURCE, By::rate(receiver, count::RECEIVED)),
+        Metric::of(Named("sent_per_sec", "sent"), PPS, SOURCE, By::rate(sender, count::SENT)),
+        Metric::of(Named("loss_ratio", "lost"), RATIO, "RFC 7680 section 2", By::missing(sent, received)),
+        Metric::of(Named("reordered_ratio", "reordered"), RATIO, "RFC 4737 section 3", reordered),
+        Metric::of(Named("duplicate_ratio", "duplicated"), RATIO, SOURCE, duplicated),
+        span(Named("jitter_ns", "jitter"), "RFC 3550 section 6.4.1", By::total(receiver, count::JITTER_NS)),
+        span(Named("cost_sender_ns", "sender's CPU per datagram"), SOURCE, By::cost(sender, count::SENT)),
+        span(Named("cost_receiver_ns", "receiver's CPU per datagram"), SOURCE, By::cost(receiver, count::RECEIVED)),
+        lost_in_a_row(Named("loss_burst_p50", "lost in a row p50"), receiver, 0.5),
+        lost_in_a_row(Named("loss_burst_max", "lost in a row max"), receiver, 1.0),
+        Metric::of(Named("reordering_extent_max", "reordering extent max"), COUNT, "RFC 4737 section 4.2", extent),
+        span(Named("ipdv_ns_p50", "IPDV p50"), RFC_IPDV, By::quantile(receiver, IPDV, 0.5)),
+        span(Named("ipdv_ns_p99", "IPDV p99"), RFC_IPDV, By::quantile(receiver, IPDV, 0.99)),
+        span(Named("one_way_delay_ns_p50", "one-way delay p50"), RFC_DELAY, By::quantile(receiver, ONE_WAY_DELAY, 0.5)),
+        span(
+            Named("one_way_delay_ns_p99", "one-way delay p99"),
+            RFC_DELAY,
+            By::quantile(receiver, ONE_WAY_DELAY, 0.99),
+        ),
+    ]
+}
+
+const fn lost_in_a_row(named: Named, receiver: Side, q: f64) -> Metric {
+    Metric::of(named, COUNT, SOURCE, Derivation::quantile(receiver, LOSS_BURST, q))
+}
+
+/// The key of the responder's addresses, one per flow, with commas between.
+const ADDRESSES: &str = "addresses";
+/// How often the end is marked, because a mark may be lost as well.
+const END_MARKS: u32 = 10;
+/// The distance of two end marks.
+const END_MARK_GAP: Nanos = Nanos::from_millis(5);
+
+/// What both sides have in hand.
+struct Stream {
+    kind: &'static str,
+    role: Role,
+    shape: Shape,
+    notes: Vec<Note>,
+}
+
+impl Stream {
+    /// Opens a socket with what was asked of all.
+    fn open(&mut self, at: SocketAddr) -> Result<Socket, Error> {
+        let cannot = |cause| Error::system(format!("open a UDP socket at {at}"), "CAP_NET_BIND_SERVICE", cause);
+        let socket = socket::datagram(at).map_err(cannot)?;
+        self.notes = SocketOptions::of(&self.role.settings).apply(&socket)?;
+        socket::set_timeout(&socket, PATIENCE).map_err(cannot)?;
+        Ok(socket)
+    }
+
+    /// A socket for each flow: bound, and the initiator's connected to what the responder told.
+    fn open_all(&mut self) -> Result<Vec<Socket>, Error> {
+        let n_flows = crate::options::flows_and_workers(&self.role).0;
+        if self.role.side == Side::Responder { self.bind_all(n_flows) } else { self.connect_all(n_flows) }
+    }
+
+    fn bind_all(&mut self, n_flows: usize) -> Result<Vec<Socket>, Error> {
+        let first = crate::options::listen_address(&self.role);
+        let bind = |flow| {
+            let no_port = || crate::options::not_allowed(crate::options::PORT.name, "one port per flow", &first.port());
+            let port = match first.port() {
+                0 => 0,
+                port => u16::try_from(flow).ok().and_then(|flow| port.checked_add(flow)).ok_or_else(no_port)?,
+            };
+            self.open(SocketAddr::new(first.ip(), port))
+        };
+        (0..n_flows).map(bind).collect()
+    }
+
+    fn connect_all(&mut self, n_flows: usize) -> Result<Vec<Socket>, Error> {
+        let told = self.role.peer.get(ADDRESSES).cloned().unwrap_or_default();
+        let told: Vec<SocketAddr> = told.split(',').filter_map(|text| text.parse().ok()).collect();
+        if told.len() != n_flows {
+            return Err(Error::Endpoint { kind: self.kind, what: ADDRESSES });
+        }
+        let connect = |to: SocketAddr| {
+            let any = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+            let socket = self.open(SocketAddr::new(self.role.address.unwrap_or(any), 0))?;
+            let cannot = |cause| Error::System { what: format!("connect a UDP socket to {to}"), cause };
+            socket.connect(&to.into()).map_err(socket::named("connect")).map_err(cannot)?;
+            Ok(socket)
+        };
+        told.into_iter().map(connect).collect()
+    }
+
+    fn token(&self, flow: usize) -> Token {
+        Token::new(self.role.seed, u16::try_from(flow).expect("at most 4096 flows"))
+    }
+
+    fn note(&mut self, id: &str, text: impl Into<String>) {
+        self.notes.push(Note { id: id.to_owned(), text: text.into() });
+    }
+}
+
+/// The sockets' own addresses, as the initiator is told them.
+fn addresses<'a>(sockets: impl Iterator<Item = &'a Socket>) -> fathom_model::Endpoints {
+    let address = |socket| socket::local_address(socket).ok().map(|address| address.to_string());
+    let addresses: Vec<_> = sockets.filter_map(address).collect();
+    [(ADDRESSES.to_owned(), addresses.join(","))].into()
+}
+
+/// The machine this runs on: one start of one kernel, with its own view of the clocks.
+fn machine() -> Option<Machine> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    // A time namespace shifts the monotonic clock of those in it.
+    let clocks = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write(boot.trim().as_bytes());
+    hasher.write(clocks.as_os_str().as_encoded_bytes());
+    Some(Machine(hasher.finish()))
+}
+
+impl TestKind for UdpStream {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn about(&self) -> &'static str {
+        match self.way {
+            Way::Up => {
+                "datagrams per second of UDP streams from the initiator, and what was lost, doubled or overtaken"
+            }
+            Way::Down => {
+                "datagrams per second of UDP streams to the initiator, and what was lost, doubled or overtaken"
+            }
+        }
+    }
+
+    fn layer(&self) -> Layer {
+        Layer::Udp
+    }
+
+    fn is_two_sided(&self, _settings: &Settings) -> bool {
+        true
+    }
+
+    fn title(&self, settings: &Settings) -> String {
+        settings::title(settings, if self.way == Way::Down { "down, " } else { "" })
+    }
+
+    fn options(&self) -> &'static [OptionDoc] {
+        settings::OPTIONS
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        self.metrics
+    }
+
+    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+        let shape = Shape::of(role)?;
+        let stream = Stream { kind: self.name, role: role.clone(), shape, notes: Vec::new() };
+        let sends = (role.side == Side::Initiator) == (self.way == Way::Up);
+        Ok(if sends { Box::new(Sending::prepare(stream)?) } else { Box::new(Receiving::prepare(stream)?) })
+    }
+}

@@ -1,0 +1,272 @@
+//! The side that receives.
+
+use fathom_engine::{Crew, Error, Phase, Session, Stop, Test, Worker};
+use fathom_model::{Endpoints, Histogram, Record, Side, names::count, units::Nanos};
+use fathom_sys::{
+    clock,
+    datagram::{self, ReceiveBatch},
+    socket::{self, Socket, Wait},
+};
+
+use super::{
+    END_MARK_GAP, IPDV, LATE, LOSS_BURST, MESSAGES_RECEIVED, ONE_WAY_DELAY, REORDERING_EXTENT, STRANGERS, Stream,
+    addresses, machine,
+};
+use crate::{
+    causes::Causes,
+    datagrams::{Arrived, ClockOffset, Joined, Machine, Message, Own, Part, Receipts, Receiver, Token, room},
+    link::PATIENCE,
+};
+
+/// What a worker counts; [`Flow::count`] knows the order.
+const COUNTERS: &[&str] =
+    &[count::RECEIVED, count::BYTES_RECEIVED, count::DUPLICATES, count::REORDERED, LATE, STRANGERS];
+/// How long after the end a flow may go on arriving.
+const DRAIN_MAX: Nanos = Nanos::from_millis(500);
+/// How often a receiver says where it is, until something comes.
+const HERE_EVERY: Nanos = Nanos::from_millis(10);
+
+/// One side that receives, ready to start.
+pub(super) struct Receiving {
+    stream: Stream,
+    flows: Vec<(Socket, ReceiveBatch)>,
+}
+
+impl Receiving {
+    pub(super) fn prepare(mut stream: Stream) -> Result<Self, Error> {
+        let sockets = stream.open_all()?;
+        let shape = &stream.shape;
+        let room_for =
+            datagram::Shape { count: shape.n_messages, size: shape.sizes.longest().max(crate::datagrams::MARK) };
+        let equip = |socket: Socket| {
+            if shape.per_flow.is_some() {
+                let cannot = |cause| Error::System { what: "ask for receive times".to_owned(), cause };
+                socket::set_report_time(&socket).map_err(cannot)?;
+            }
+            let cannot = |cause| Error::System { what: "receive super-buffers (offload)".to_owned(), cause };
+            let batch = room(&socket, room_for, shape.joined.1).map_err(cannot)?;
+            Ok((socket, batch))
+        };
+        let flows = sockets.into_iter().map(equip).collect::<Result<_, Error>>()?;
+        Ok(Self { stream, flows })
+    }
+}
+
+impl Test for Receiving {
+    fn endpoints(&self) -> Endpoints {
+        match self.stream.role.side {
+            Side::Initiator => Endpoints::new(),
+            Side::Responder => addresses(self.flows.iter().map(|(socket, _)| socket)),
+        }
+    }
+
+    fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
+        let mut stream = self.stream;
+        let role = &stream.role;
+        let shortest = stream.shape.sizes.longest();
+        let is_joined = stream.shape.joined.1 != Joined::Never;
+        let begin = clocks();
+        let crew = Crew { states: self.flows, counters: COUNTERS, cores: &role.cores, until: role.side.into() };
+        let conducted = crew.conduct(session, &mut (), |worker, (socket, batch)| {
+            let token = stream.token(worker.idx);
+            let receiver = Receiver::new((&socket, Own::new(token, shortest)), batch, Some(begin));
+            let receiver = if is_joined { receiver.joined() } else { receiver };
+            let flow = Flow { worker, session, side: role.side, token, socket: &socket, causes: Causes::default() };
+            Ok(flow.receive(receiver))
+        })?;
+        let mut record = conducted.record(role.side);
+        let mut sum = Sum::new(begin.is_still(clocks()));
+        for (outcome, causes) in conducted.workers {
+            causes.add_to(&mut record);
+            if let Some((receipts, sender)) = outcome {
+                sum.add(&receipts, sender);
+            }
+        }
+        sum.write(&mut stream, &mut record);
+        record.notes.append(&mut stream.notes);
+        Ok(record)
+    }
+}
+
+/// The clocks of this host now.
+fn clocks() -> ClockOffset {
+    ClockOffset::between(clock::now, clock::wall)
+}
+
+/// What all flows together left.
+struct Sum {
+    dropped: u64,
+    n_messages: u64,
+    jitter: Option<Nanos>,
+    bursts: Histogram,
+    extents: Histogram,
+    ipdv: Histogram,
+    delay: Histogram,
+    is_clock_shared: bool,
+}
+
+impl Sum {
+    fn new(is_clock_still: bool) -> Self {
+        Self {
+            dropped: 0,
+            n_messages: 0,
+            jitter: None,
+            bursts: Histogram::new(),
+            extents: Histogram::new(),
+            ipdv: Histogram::new(),
+            delay: Histogram::new(),
+            is_clock_shared: is_clock_still,
+        }
+    }
+
+    fn add(&mut self, receipts: &Receipts, sender: Option<Machine>) {
+        self.dropped += receipts.dropped;
+        self.n_messages += receipts.n_messages;
+        self.jitter = self.jitter.max(receipts.jitter);
+        self.bursts.merge(&receipts.account.bursts);
+        self.extents.merge(&receipts.account.extents);
+        self.ipdv.merge(&receipts.ipdv);
+        self.delay.merge(&receipts.delay);
+        self.is_clock_shared &= sender.is_some() && sender == machine();
+    }
+
+    fn write(self, stream: &mut Stream, record: &mut Record) {
+        record.totals.insert(count::SOCKET_DROPPED.to_owned(), self.dropped);
+        if stream.shape.is_bare() {
+            // What cannot be known is not zero.
+            for name in [count::DUPLICATES, count::REORDERED, LATE] {
+                record.totals.remove(name);
+                record.timeline.counters.remove(name);
+            }
+            return;
+        }
+        record.distributions.insert(LOSS_BURST.to_owned(), self.bursts);
+        record.distributions.insert(REORDERING_EXTENT.to_owned(), self.extents);
+        if stream.shape.joined.1 != Joined::Never {
+            record.totals.insert(MESSAGES_RECEIVED.to_owned(), self.n_messages);
+            if self.n_messages < record.totals.get(count::RECEIVED).copied().unwrap_or(0) {
+                let text = "the kernel delivered many datagrams as one super-buffer (UDP_GRO): datagrams are counted at the \
+                            socket, and a super-buffer goes through the stack once";
+                stream.note("udp-gro", text);
+            }
+        }
+        if stream.shape.per_flow.is_none() {
+            // Without a schedule there is no spacing to keep.
+            return;
+        }
+        if let Some(jitter) = self.jitter {
+            record.totals.insert(count::JITTER_NS.to_owned(), jitter.0);
+        }
+        record.distributions.insert(IPDV.to_owned(), self.ipdv);
+        if self.is_clock_shared {
+            record.distributions.insert(ONE_WAY_DELAY.to_owned(), self.delay);
+        } else {
+            let text = "one-way delays are withheld: the two ends do not share a clock, or it was set during the trial";
+            stream.note("one-way-delay-withheld", text);
+        }
+    }
+}
+
+/// One flow in the hands of its thread.
+struct Flow<'a> {
+    worker: Worker<'a>,
+    session: &'a Session,
+    side: Side,
+    token: Token,
+    socket: &'a Socket,
+    causes: Causes,
+}
+
+impl Flow<'_> {
+    /// Receives until nothing more comes after the end.
+    fn receive(mut self, mut receiver: Receiver<'_, Own>) -> (Option<(Receipts, Option<Machine>)>, Causes) {
+        let (mut has_ended, mut over_since) = (false, None);
+        if self.side == Side::Initiator {
+            self.say(Message::Here);
+            self.wait_at_most(HERE_EVERY);
+        }
+        loop {
+            let part = if self.worker.phase() == Phase::WarmUp { Part::WarmUp } else { Part::Measured };
+            match receiver.step(Wait::Block, part) {
+                Ok(Some(arrived)) => {
+                    if receiver.next() == arrived.counts.received && self.side == Side::Initiator {
+                        self.wait_at_most(PATIENCE);
+                    }
+                    self.count(arrived);
+                    if arrived.is_end {
+                        has_ended = true;
+                        self.acknowledge(&receiver);
+                    }
+                }
+                Ok(None) if has_ended => break,
+                Ok(None) => {
+                    if self.worker.is_over() && self.side == Side::Responder {
+                        break;
+                    }
+                    if self.side == Side::Initiator && receiver.next() == 0 {
+                        self.say(Message::Here);
+                    }
+                }
+                Err(error) => {
+                    self.causes.count(&error);
+                    break;
+                }
+            }
+            if self.worker.is_over() && self.is_drained(has_ended, &mut over_since) {
+                break;
+            }
+        }
+        if self.side == Side::Initiator && !has_ended && self.session.stop.told() != Stop::Abort {
+            self.causes.note("no mark of the end came");
+        }
+        let machine = receiver.codec().machine();
+        let receipts = receiver.finish().map_err(|error| self.causes.count(&error)).ok();
+        (receipts.map(|receipts| (receipts, machine)), self.causes)
+    }
+
+    /// Whether to wait no longer after the end of the phases; a sender at the other end is told that it was enough.
+    fn is_drained(&self, has_ended: bool, since: &mut Option<(Nanos, Nanos)>) -> bool {
+        let now = clock::now();
+        let (begin, said) = since.get_or_insert((now, Nanos::ZERO));
+        if self.session.stop.told() == Stop::Abort || now - *begin > DRAIN_MAX {
+            return true;
+        }
+        if self.side == Side::Initiator && !has_ended && now - *said > END_MARK_GAP {
+            *said = now;
+            self.say(Message::Enough);
+        }
+        false
+    }
+
+    /// Tells the sender that a mark was seen, and waits only shortly from now on.
+    fn acknowledge(&self, receiver: &Receiver<'_, Own>) {
+        if self.side == Side::Initiator {
+            self.say(Message::Seen);
+        } else if let Some(sender) = receiver.source() {
+            // When it fails, the sender marks the end once more.
+            let _ = self.socket.send_to(&self.token.message(Message::Seen), &sender.into());
+        }
+        self.wait_at_most(END_MARK_GAP * 4);
+    }
+
+    /// Says something to the sender; what is lost on the way is said again by the one who misses its effect.
+    fn say(&self, message: Message) {
+        let _ = self.socket.send(&self.token.message(message));
+    }
+
+    /// Bounds a wait; when that fails, the wait is a little longer.
+    fn wait_at_most(&self, span: Nanos) {
+        let _ = socket::set_timeout(self.socket, span);
+    }
+
+    /// Adds to [`COUNTERS`], in their order.
+    fn count(&self, arrived: Arrived) {
+        let counts = arrived.counts;
+        self.worker.add(0, counts.received);
+        self.worker.add(1, arrived.bytes);
+        let rare = [counts.duplicates, counts.reordered, counts.late, arrived.strangers];
+        if rare != [0; 4] {
+            (2..).zip(rare).for_each(|(counter, n)| self.worker.add(counter, n));
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The side that sends.
+
+use fathom_engine::{Crew, Error, Phase, Session, Stop, Test, Worker};
+use fathom_model::{Endpoints, Record, Side, names::count, units::Nanos};
+use fathom_sys::{
+    clock,
+    socket::{self, Socket, Wait},
+};
+
+use super::{END_MARK_GAP, END_MARKS, Stream, addresses, machine};
+use crate::{
+    causes::Causes,
+    datagrams::{LENGTH, Load, Machine, Message, Own, Part, Sender, Sendings, Step, Token},
+    options,
+    traffic::{Schedule, Share},
+};
+
+/// What a worker counts; [`count_step`] knows the order.
+const COUNTERS: &[&str] = &[count::SENT, count::BYTES_SENT, count::SEND_REFUSED];
+/// How often a responder looks whether the receiver has had enough.
+const LOOK_EVERY: Nanos = Nanos::from_millis(5);
+
+/// One side that sends, ready to start.
+pub(super) struct Sending {
+    stream: Stream,
+    flows: Vec<(Socket, Load)>,
+}
+
+impl Sending {
+    pub(super) fn prepare(mut stream: Stream) -> Result<Self, Error> {
+        let cannot = |cause| Error::System { what: "send super-buffers (offload)".to_owned(), cause };
+        let sockets = stream.open_all()?;
+        let shape = &stream.shape;
+        let load = |socket: Socket| {
+            let how = (shape.n_messages, shape.joined.0);
+            let mut load = Load::new(shape.sizes.clone(), how, stream.role.seed);
+            load.equip(&socket).map_err(cannot)?;
+            Ok((socket, load))
+        };
+        let flows = sockets.into_iter().map(load).collect::<Result<_, Error>>()?;
+        Ok(Self { stream, flows })
+    }
+}
+
+impl Test for Sending {
+    fn endpoints(&self) -> Endpoints {
+        match self.stream.role.side {
+            Side::Initiator => Endpoints::new(),
+            Side::Responder => addresses(self.flows.iter().map(|(socket, _)| socket)),
+        }
+    }
+
+    fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
+        let mut stream = self.stream;
+        let role = &stream.role;
+        let of = options::flows_and_workers(role).0;
+        let machine = machine();
+        let crew = Crew { states: self.flows, counters: COUNTERS, cores: &role.cores, until: role.side.into() };
+        let conducted = crew.conduct(session, &mut (), |worker, (socket, load)| {
+            let token = stream.token(worker.idx);
+            let share = Share { idx: worker.idx, of };
+            let schedule =
+                stream.shape.per_flow.and_then(|rate| Schedule::new(stream.shape.traffic, rate, (role.seed, share)));
+            let flow = Flow { worker, session, token, side: role.side, machine, causes: Causes::default() };
+            Ok(flow.send(&socket, (load, schedule)))
+        })?;
+        let mut record = conducted.record(role.side);
+        let (mut intended, mut lag_max) = (None, Nanos::ZERO);
+        let (mut segments, mut refusal) = (1, None);
+        for (sendings, causes) in conducted.workers {
+            causes.add_to(&mut record);
+            let Some(sendings) = sendings else { continue };
+            intended = sendings.intended.map(|n| n + intended.unwrap_or(0)).or(intended);
+            lag_max = lag_max.max(sendings.lag_max);
+            segments = segments.max(sendings.segments);
+            refusal = refusal.or(sendings.refusal);
+        }
+        if let Some(intended) = intended {
+            record.totals.insert(count::INTENDED.to_owned(), intended);
+            record.totals.insert(count::SCHEDULE_LAG_NS_MAX.to_owned(), lag_max.0);
+        }
+        tell_offload(&mut stream, segments, refusal);
+        record.notes.append(&mut stream.notes);
+        Ok(record)
+    }
+}
+
+/// Says how the datagrams were handed to the kernel, where that was not each alone.
+fn tell_offload(stream: &mut Stream, segments: usize, refusal: Option<String>) {
+    if segments > 1 {
+        let text = format!(
+            "sent in super-buffers of up to {segments} datagrams (UDP_SEGMENT): datagrams are counted at the socket, and a \
+             super-buffer goes through the stack once"
+        );
+        stream.note("udp-gso", text);
+    }
+    if let Some(refusal) = refusal {
+        stream.note(
+            "udp-gso-refused",
+            format!("super-buffers were refused ({refusal}), so each datagram was sent alone"),
+        );
+    }
+    if stream.shape.is_bare() {
+        let text = format!(
+            "datagrams of fewer than {LENGTH} B carry no number: copies count as received, and order, gaps and times are unknown"
+        );
+        stream.note("udp-no-numbers", text);
+    }
+}
+
+/// One flow in the hands of its thread.
+struct Flow<'a> {
+    worker: Worker<'a>,
+    session: &'a Session,
+    token: Token,
+    side: Side,
+    machine: Option<Machine>,
+    causes: Causes,
+}
+
+impl Flow<'_> {
+    /// Sends until the end, and says how it went; nothing when no receiver came.
+    fn send(mut self, socket: &Socket, (load, schedule): (Load, Option<Schedule>)) -> (Option<Sendings>, Causes) {
+        if self.side == Side::Responder && !self.find_receiver(socket) {
+            return (None, self.causes);
+        }
+        let start = if self.side == Side::Responder { clock::now() } else { self.worker.start };
+        let mut sender = Sender::new((socket, Own::new(self.token, LENGTH)), load, schedule);
+        let mut looked = start;
+        while !self.worker.is_over() {
+            let part = if self.worker.phase() == Phase::WarmUp { Part::WarmUp } else { Part::Measured };
+            match sender.step(start, part) {
+                Ok(step) => self.count_step(step),
+                Err(error) => {
+                    self.causes.count(&error);
+                    // A firewall or a route may come to let through what it does not now; other errors stay.
+                    if !may_pass(&error) {
+                        break;
+                    }
+                }
+            }
+            if self.side == Side::Responder && clock::now() - looked > LOOK_EVERY {
+                looked = clock::now();
+                if heard(socket, self.token, Wait::Never) == Some(Message::Enough) {
+                    break;
+                }
+            }
+        }
+        let elapsed = clock::now() - start;
+        if self.session.stop.told() != Stop::Abort {
+            self.mark_end(socket, &mut sender);
+        }
+        (Some(sender.finish(elapsed)), self.causes)
+    }
+
+    fn count_step(&self, step: Step) {
+        self.worker.add(0, step.datagrams);
+        self.worker.add(1, step.bytes);
+        if step.refused > 0 {
+            self.worker.add(2, step.refused);
+        }
+    }
+
+    /// Waits until the receiver says where it is, and connects to it.
+    fn find_receiver(&mut self, socket: &Socket) -> bool {
+        while !self.worker.is_over() {
+            let mut room = [0; 8];
+            let found = socket::receive_from(socket, &mut room).and_then(|came| match came {
+                Some((n, from)) if self.token.heard(&room[..n]) == Some(Message::Here) => {
+                    socket.connect(&from.into()).map_err(socket::named("connect"))?;
+                    Ok(true)
+                }
+                _ => Ok(false),
+            });
+            match found {
+                Ok(true) => return true,
+                Ok(false) => {}
+                Err(error) => {
+                    self.causes.count(&error);
+                    return false;
+                }
+            }
+        }
+        self.causes.note("no receiver said where it is");
+        false
+    }
+
+    /// Marks the end until the receiver has said that it saw a mark, or often enough.
+    ///
+    /// Marks are numbered and counted as the others are, so that one that is dropped does not upset the account.
+    fn mark_end(&mut self, socket: &Socket, sender: &mut Sender<'_, Own>) {
+        if let Err(error) = socket::set_timeout(socket, END_MARK_GAP) {
+            self.causes.count(&error);
+            return;
+        }
+        let mut mark = Own::mark(self.machine);
+        for _ in 0..END_MARKS {
+            match sender.mark_end(&mut mark) {
+                Ok(step) => self.count_step(step),
+                // The receiver is gone.
+                Err(_) => return,
+            }
+            let marked = clock::now();
+            // What the receiver said before is still in the queue.
+            while clock::now() - marked < END_MARK_GAP {
+                match heard(socket, self.token, Wait::Block) {
+                    Some(Message::Seen) => return,
+                    Some(_) => {}
+                    None => break,
+                }
+            }
+        }
+    }
+}
+
+/// What the receiver says next; nothing when it says nothing in time.
+fn heard(socket: &Socket, token: Token, wait: Wait) -> Option<Message> {
+    let mut room = [0; 8];
+    // An error of the socket shows at the next send as well.
+    let n = socket::recv(socket, &mut room, wait).ok()??;
+    token.heard(&room[..n])
+}
+
+/// Whether the same call may succeed when it is made again.
+fn may_pass(error: &fathom_sys::Error) -> bool {
+    use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, PermissionDenied};
+    matches!(error.source.kind(), PermissionDenied | HostUnreachable | NetworkUnreachable)
+}

@@ -1,0 +1,154 @@
+//! The options of a stream of datagrams, and what follows from them.
+
+use fathom_engine::Error;
+use fathom_model::{
+    OptionDoc, Role, Settings, Unit, ValueKind,
+    settings::SettingError,
+    units::{Bytes, PerSec, approximate, grouped},
+};
+use fathom_sys::datagram::PAYLOAD_MAX;
+
+use crate::{
+    datagrams::{Joined, LENGTH},
+    options::{self, BUFFER, DSCP, FLOWS, PORT},
+    traffic::{Schedule, Share, Sizes, Traffic, TrafficError},
+};
+
+const SIZE: OptionDoc = OptionDoc {
+    name: "size",
+    value: ValueKind::Size,
+    default: Some("1400"),
+    help: "payload bytes of a datagram, 1 to 65507; 18 fill the smallest Ethernet frame, fewer carry no number",
+};
+const MIX: OptionDoc = OptionDoc {
+    name: "mix",
+    value: ValueKind::Text,
+    default: None,
+    help: "sizes with weights in place of `size`, such as 18:7,524:4,1472:1, which is `imix`",
+};
+const RATE: OptionDoc = OptionDoc {
+    name: "rate",
+    value: ValueKind::BitRate,
+    default: None,
+    help: "payload of all flows together; without it as fast as possible",
+};
+const PPS_RATE: OptionDoc = OptionDoc {
+    name: "pps",
+    value: ValueKind::Rate,
+    default: None,
+    help: "the same in datagrams per second, in place of `rate`",
+};
+const TRAFFIC: OptionDoc = OptionDoc {
+    name: "traffic",
+    value: ValueKind::Text,
+    default: Some("constant"),
+    help: "how a rate is spread over time: constant (equal distances), bursts (what is due each millisecond), bursts:N, \
+           frames:FPS, frames:FPS:SPREAD% (log-normal sizes) or poisson",
+};
+const BATCH: OptionDoc = OptionDoc {
+    name: "batch",
+    value: ValueKind::Count(1, 1024),
+    default: Some("32"),
+    help: "most messages in one system call: datagrams, or super-buffers, of which at most 4 are sent and 8 received at once",
+};
+const OFFLOAD: OptionDoc = OptionDoc {
+    name: "offload",
+    value: ValueKind::Choice(&["none", "auto", "gso", "gro", "both"]),
+    default: Some("none"),
+    help: "super-buffers of many datagrams, cut on the way out (gso) and joined on the way in (gro), both where possible (auto); \
+           the stack then sees fewer packets than are counted",
+};
+
+/// All options, in the order of the help.
+pub(super) const OPTIONS: &[OptionDoc] =
+    &[FLOWS, SIZE, MIX, RATE, PPS_RATE, TRAFFIC, BATCH, OFFLOAD, BUFFER, DSCP, PORT];
+
+/// What is sent, as it was asked for.
+#[derive(Debug, Clone)]
+pub(super) struct Shape {
+    pub(super) sizes: Sizes,
+    /// Most messages in one call.
+    pub(super) n_messages: usize,
+    pub(super) traffic: Traffic,
+    /// The rate of each flow.
+    pub(super) per_flow: Option<PerSec>,
+    /// How datagrams are handed to the kernel, and taken from it.
+    pub(super) joined: (Joined, Joined),
+}
+
+/// An option that is wrong, in the words of what is wrong with it.
+fn wrong(option: &OptionDoc, cause: &TrafficError, given: &str) -> Error {
+    SettingError::NotAllowed { name: option.name.to_owned(), expected: cause.to_string(), given: given.to_owned() }
+        .into()
+}
+
+impl Shape {
+    pub(super) fn of(role: &Role) -> Result<Self, Error> {
+        let settings = &role.settings;
+        let sizes = sizes(settings, role.seed)?;
+        let text = settings.text(TRAFFIC.name).unwrap_or_else(|| "constant".to_owned());
+        let traffic: Traffic = text.parse().map_err(|cause| wrong(&TRAFFIC, &cause, &text))?;
+        let rate = match (settings.bit_rate(RATE.name), settings.rate(PPS_RATE.name)) {
+            (Some(_), Some(pps)) => {
+                return Err(options::not_allowed(PPS_RATE.name, "a rate only without `rate`", &pps));
+            }
+            (Some(bits), None) => PerSec::new(bits.get() / 8.0 / sizes.mean()),
+            (None, pps) => pps,
+        };
+        if rate.is_none() && traffic != Traffic::Constant {
+            return Err(options::not_allowed(TRAFFIC.name, "a pattern only with `rate` or `pps`", &text));
+        }
+        let (n_flows, _) = options::flows_and_workers(role);
+        let n_flows = approximate(u64::try_from(n_flows).unwrap_or(1));
+        let per_flow = rate.and_then(|rate| PerSec::new(rate.get() / n_flows));
+        let first = Share { idx: 0, of: 1 };
+        if per_flow.is_some_and(|rate| Schedule::new(traffic, rate, (role.seed, first)).is_none()) {
+            return Err(options::not_allowed(PPS_RATE.name, "a rate above zero", &0));
+        }
+        let joined = match settings.text(OFFLOAD.name).as_deref() {
+            Some("auto") => (Joined::WherePossible, Joined::WherePossible),
+            Some("gso") => (Joined::Always, Joined::Never),
+            Some("gro") => (Joined::Never, Joined::Always),
+            Some("both") => (Joined::Always, Joined::Always),
+            _ => (Joined::Never, Joined::Never),
+        };
+        if joined.0 == Joined::Always && sizes.only().is_none() {
+            return Err(options::not_allowed(OFFLOAD.name, "gso only for datagrams of one size", &"a mix"));
+        }
+        let n_messages = options::count(settings, &BATCH).unwrap_or(32);
+        Ok(Self { sizes, n_messages, traffic, per_flow, joined })
+    }
+
+    /// Whether datagrams are too short for a number.
+    pub(super) fn is_bare(&self) -> bool {
+        self.sizes.longest() < LENGTH
+    }
+}
+
+fn sizes(settings: &Settings, seed: u64) -> Result<Sizes, Error> {
+    if let Some(mix) = settings.text(MIX.name) {
+        return Sizes::mix(&mix, seed).map_err(|cause| wrong(&MIX, &cause, &mix));
+    }
+    let size = settings.size(SIZE.name).unwrap_or(Bytes(1400));
+    match usize::try_from(size.0) {
+        Ok(bytes) if (1..=PAYLOAD_MAX).contains(&bytes) => Ok(Sizes::fixed(bytes)),
+        _ => Err(options::not_allowed(SIZE.name, "1 to 65507 B", &size)),
+    }
+}
+
+/// A title for tables: `down, 1,400 B at 500 Mbit/s, poisson, 4 flows`.
+pub(super) fn title(settings: &Settings, way: &str) -> String {
+    let size = || format!("{} B", grouped(settings.size(SIZE.name).unwrap_or(Bytes(1400)).0));
+    let what = settings.text(MIX.name).map_or_else(size, |mix| if mix == "imix" { mix } else { format!("mix {mix}") });
+    let bits = settings.bit_rate(RATE.name).map(|rate| format!(" at {rate}"));
+    let pps = settings.rate(PPS_RATE.name).map(|rate| format!(" at {}", Unit::FramesPerSec.show(rate.get())));
+    let unless = |option: &OptionDoc| settings.text(option.name).filter(|text| Some(text.as_str()) != option.default);
+    let traffic = unless(&TRAFFIC).map(|traffic| format!(", {traffic}"));
+    let offload = unless(&OFFLOAD).map(|offload| format!(", offload {offload}"));
+    let flows = match settings.count(FLOWS.name).unwrap_or(1) {
+        1 => String::new(),
+        n => format!(", {n} flows"),
+    };
+    let rate = bits.or(pps).unwrap_or_default();
+    format!("{way}{what}{rate}{}{}{flows}", traffic.unwrap_or_default(), offload.unwrap_or_default())
+}

@@ -1,0 +1,100 @@
+//! How messages are spread over time, as a user writes it.
+
+use std::str::FromStr;
+
+use fathom_model::units::PerSec;
+
+use super::TrafficError;
+
+/// The most messages of one burst: as long as the largest batch of a system call.
+const BURST_MAX: u64 = 1024;
+/// The spread of frames beyond which a log-normal mean is made by very few of them.
+const SPREAD_MAX: f64 = 3.0;
+
+/// How messages are spread over time at a rate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Traffic {
+    /// At equal distances.
+    Constant,
+    /// So many back to back, the bursts at equal distances; without a number what is due each millisecond.
+    Bursts(Option<u64>),
+    /// As video is sent: what makes up a frame back to back, so many frames per second.
+    Frames {
+        /// Frames per second.
+        per_sec: PerSec,
+        /// The standard deviation of a frame's size as a part of its mean; the sizes are log-normal.
+        spread: f64,
+    },
+    /// At random and independently of each other.
+    Poisson,
+}
+
+impl FromStr for Traffic {
+    type Err = TrafficError;
+
+    /// Reads `constant`, `bursts`, `bursts:N`, `frames:FPS`, `frames:FPS:SPREAD%` and `poisson`.
+    fn from_str(text: &str) -> Result<Self, TrafficError> {
+        let number = |given: &str, expected| TrafficError::Number { given: given.to_owned(), expected };
+        let (word, rest) = text.split_once(':').map_or((text, None), |(word, rest)| (word, Some(rest)));
+        match (word, rest) {
+            ("constant", None) => Ok(Self::Constant),
+            ("poisson", None) => Ok(Self::Poisson),
+            ("bursts", None) => Ok(Self::Bursts(None)),
+            ("bursts", Some(n)) => {
+                let of = n.parse().ok().filter(|n| (1..=BURST_MAX).contains(n));
+                of.map(|of| Self::Bursts(Some(of))).ok_or_else(|| number(n, "a burst of 1 to 1024 messages"))
+            }
+            ("frames", Some(rest)) => {
+                let (rate, spread) = rest.split_once(':').map_or((rest, None), |(rate, spread)| (rate, Some(spread)));
+                let frames =
+                    rate.parse().ok().and_then(PerSec::new).filter(|rate| (0.1..=10_000.0).contains(&rate.get()));
+                let per_sec = frames.ok_or_else(|| number(rate, "0.1 to 10000 frames per second"))?;
+                let Some(spread) = spread else { return Ok(Self::Frames { per_sec, spread: 0.0 }) };
+                let part = spread.strip_suffix('%').and_then(|text| text.parse::<f64>().ok()).map(|part| part / 100.0);
+                let part = part.filter(|part| (0.0..=SPREAD_MAX).contains(part));
+                let spread = part.ok_or_else(|| number(spread, "a spread of 0% to 300%"))?;
+                Ok(Self::Frames { per_sec, spread })
+            }
+            _ => Err(TrafficError::Pattern(text.to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pattern_is_read() {
+        let frames = |per_sec, spread| Traffic::Frames { per_sec: PerSec::new(per_sec).unwrap(), spread };
+        for (text, traffic) in [
+            ("constant", Traffic::Constant),
+            ("poisson", Traffic::Poisson),
+            ("bursts", Traffic::Bursts(None)),
+            ("bursts:32", Traffic::Bursts(Some(32))),
+            ("frames:60", frames(60.0, 0.0)),
+            ("frames:29.97:25%", frames(29.97, 0.25)),
+        ] {
+            assert_eq!(text.parse(), Ok(traffic), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for text in ["", "burst", "constant:1", "frames", "poisson:7"] {
+            assert_eq!(text.parse::<Traffic>(), Err(TrafficError::Pattern(text.to_owned())));
+        }
+        for (text, given) in [
+            ("bursts:0", "0"),
+            ("bursts:1025", "1025"),
+            ("frames:0", "0"),
+            ("frames:x", "x"),
+            ("frames:60:10", "10"),
+            ("frames:60:-1%", "-1%"),
+            ("frames:60:301%", "301%"),
+        ] {
+            let error = text.parse::<Traffic>().unwrap_err();
+            assert!(matches!(&error, TrafficError::Number { given: is, .. } if is == given), "{text}: {error}");
+        }
+    }
+}

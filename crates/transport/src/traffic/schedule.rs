@@ -1,0 +1,309 @@
+//! The times at which the messages of one flow are due.
+
+use std::collections::VecDeque;
+
+use fathom_engine::pace::{Arrivals, Constant, Pace, Process, Profile};
+use fathom_model::units::{Nanos, PerSec, approximate, rounded};
+
+use super::Traffic;
+
+/// How many groups are looked ahead: as many messages as the largest batch of a system call.
+const AHEAD: usize = 1024;
+/// How often bursts of no given number are sent: seldom enough that a sleep costs little, as iperf3 does.
+const TICK_PER_SEC: f64 = 1e3;
+/// The seeds of two flows lie this far apart (2⁶⁴ divided by the golden ratio), so that no two follow each other closely.
+const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Which flow of how many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// Its number, from 0.
+    pub(crate) idx: usize,
+    /// How many there are.
+    pub(crate) of: usize,
+}
+
+/// When the messages of one flow are due, in their order; what was taken is past.
+#[derive(Debug, Clone)]
+pub(crate) struct Schedule {
+    groups: Groups,
+    n_taken: u64,
+}
+
+/// Messages that are due at the same time, group after group.
+#[derive(Debug, Clone)]
+enum Groups {
+    /// Alike at equal distances, the first one after a while.
+    Even { pace: Constant, of: u64, after: Nanos },
+    /// One after another; those at the front of the queue are not taken yet.
+    Drawn { source: Source, ahead: VecDeque<(Nanos, u64)> },
+}
+
+/// Where groups come from that are not alike.
+#[derive(Debug, Clone)]
+enum Source {
+    Poisson(Arrivals),
+    Frames(Box<Frames>),
+}
+
+/// Frames of video: at equal distances, log-normal in size, cut into messages.
+#[derive(Debug, Clone)]
+struct Frames {
+    pace: Constant,
+    n_begun: u64,
+    /// Messages per frame on average.
+    mean: f64,
+    /// The standard deviation of the logarithm of a frame's size.
+    sigma: f64,
+    /// What the frames so far would have been in messages, and how many were due for them.
+    wanted: f64,
+    n_due: u64,
+    random: fastrand::Rng,
+}
+
+impl Iterator for Frames {
+    type Item = (Nanos, u64);
+
+    fn next(&mut self) -> Option<(Nanos, u64)> {
+        let at = self.pace.at(self.n_begun);
+        self.n_begun += 1;
+        // The Box–Muller transform; the mean of exp(σz − σ²/2) is 1.
+        let (u, v) = (1.0 - self.random.f64(), self.random.f64());
+        let z = (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos();
+        self.wanted += self.mean * (self.sigma * z - self.sigma * self.sigma / 2.0).exp();
+        let n = rounded(self.wanted.floor()).saturating_sub(self.n_due);
+        self.n_due += n;
+        Some((at, n))
+    }
+}
+
+impl Iterator for Source {
+    type Item = (Nanos, u64);
+
+    fn next(&mut self) -> Option<(Nanos, u64)> {
+        match self {
+            Self::Poisson(arrivals) => arrivals.next().map(|at| (at, 1)),
+            Self::Frames(frames) => frames.next(),
+        }
+    }
+}
+
+impl Schedule {
+    /// The times of one flow at its own rate of messages; nothing for a rate of zero.
+    ///
+    /// The constant traffic of several flows is shifted against each other, so that all together are constant.
+    #[must_use]
+    pub(crate) fn new(traffic: Traffic, per_flow: PerSec, (seed, share): (u64, Share)) -> Option<Self> {
+        let idx = u64::try_from(share.idx).unwrap_or(0);
+        let seed = seed.wrapping_add(SEED_STEP.wrapping_mul(idx + 1));
+        let drawn = |source| Groups::Drawn { source, ahead: VecDeque::with_capacity(AHEAD) };
+        let even = |of: u64| {
+            let pace = Constant::new(PerSec::new(per_flow.get() / approximate(of))?)?;
+            let n_flows = u64::try_from(share.of.max(1)).unwrap_or(1);
+            Some(Groups::Even { pace, of, after: Nanos(pace.at(1).0.saturating_mul(idx) / n_flows) })
+        };
+        let groups = match traffic {
+            Traffic::Constant => even(1)?,
+            Traffic::Bursts(Some(of)) => even(of)?,
+            Traffic::Bursts(None) => even(rounded((per_flow.get() / TICK_PER_SEC).round()).max(1))?,
+            Traffic::Poisson => {
+                let all = fathom_engine::pace::Share { idx: 0, of: 1 };
+                drawn(Source::Poisson(Arrivals::new(Profile::steady(per_flow)?, Process::Poisson { seed }, all)))
+            }
+            Traffic::Frames { per_sec, spread } => {
+                let _ = Constant::new(per_flow)?;
+                drawn(Source::Frames(Box::new(Frames {
+                    pace: Constant::new(per_sec)?,
+                    n_begun: 0,
+                    mean: per_flow.get() / per_sec.get(),
+                    sigma: (1.0 + spread * spread).ln().sqrt(),
+                    wanted: 0.0,
+                    n_due: 0,
+                    random: fastrand::Rng::with_seed(seed),
+                })))
+            }
+        };
+        Some(Self { groups, n_taken: 0 })
+    }
+
+    /// How many messages are due at `elapsed` since the start and not yet taken, at most `most`.
+    pub(crate) fn due(&mut self, elapsed: Nanos, most: u64) -> u64 {
+        match &mut self.groups {
+            Groups::Even { pace, of, after } => {
+                let n = if elapsed < *after { 0 } else { pace.due(elapsed - *after).saturating_mul(*of) };
+                n.saturating_sub(self.n_taken).min(most)
+            }
+            Groups::Drawn { source, ahead } => {
+                let mut n = 0_u64;
+                for index in 0..AHEAD {
+                    let Some(&(at, of)) = front(source, ahead, index) else { break };
+                    if at > elapsed || n >= most {
+                        break;
+                    }
+                    n = n.saturating_add(of);
+                }
+                n.min(most)
+            }
+        }
+    }
+
+    /// When the first message that is not taken yet is due: its intended start.
+    #[must_use]
+    pub(crate) fn next_at(&mut self) -> Nanos {
+        match &mut self.groups {
+            Groups::Even { pace, of, after } => pace.at(self.n_taken / *of) + *after,
+            Groups::Drawn { source, ahead } => front(source, ahead, 0).map_or(Nanos::MAX, |(at, _)| *at),
+        }
+    }
+
+    /// Counts messages as sent.
+    pub(crate) fn take(&mut self, n: u64) {
+        self.n_taken += n;
+        let Groups::Drawn { ahead, .. } = &mut self.groups else { return };
+        let mut left = n;
+        while let Some((_, of)) = ahead.front_mut() {
+            let now = left.min(*of);
+            *of -= now;
+            left -= now;
+            if *of > 0 {
+                return;
+            }
+            ahead.pop_front();
+        }
+    }
+
+    /// How many messages were due at `elapsed` in all.
+    #[must_use]
+    pub(crate) fn due_in_all(mut self, elapsed: Nanos) -> u64 {
+        let n_waiting = match self.groups {
+            Groups::Even { .. } => self.due(elapsed, u64::MAX),
+            Groups::Drawn { source, ahead } => {
+                let waiting = ahead.into_iter().chain(source).take_while(|(at, _)| *at <= elapsed);
+                waiting.map(|(_, of)| of).sum()
+            }
+        };
+        self.n_taken + n_waiting
+    }
+}
+
+/// The group at a place of the queue, drawn when it is not there yet; empty groups are left out.
+fn front<'a>(source: &mut Source, ahead: &'a mut VecDeque<(Nanos, u64)>, index: usize) -> Option<&'a (Nanos, u64)> {
+    if index >= ahead.len() {
+        ahead.push_back(source.find(|(_, of)| *of > 0)?);
+    }
+    ahead.get(index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Nanos = Nanos::from_secs(1);
+    const ALONE: Share = Share { idx: 0, of: 1 };
+
+    fn schedule(text: &str, rate: f64) -> Schedule {
+        Schedule::new(text.parse().unwrap(), PerSec::new(rate).unwrap(), (7, ALONE)).unwrap()
+    }
+
+    /// The times at which a sender that is never late would send within a second.
+    fn times(mut schedule: Schedule) -> Vec<Nanos> {
+        let mut times = Vec::new();
+        loop {
+            let at = schedule.next_at();
+            if at >= SECOND {
+                return times;
+            }
+            let n = schedule.due(at, 10);
+            assert!(n > 0, "what is due next is due at its time");
+            schedule.take(n);
+            times.extend((0..n).map(|_| at));
+        }
+    }
+
+    #[test]
+    fn a_second_holds_what_the_rate_says_in_every_pattern() {
+        for (text, tolerance) in [
+            ("constant", 1),
+            ("bursts", 50),
+            ("bursts:32", 32),
+            ("frames:60", 900),
+            ("poisson", 4 * 224),
+            ("frames:100:50%", 10_000),
+        ] {
+            let n = times(schedule(text, 50_000.0)).len();
+            assert!(n.abs_diff(50_000) <= tolerance, "{text}: {n}");
+        }
+    }
+
+    #[test]
+    fn bursts_are_back_to_back_and_evenly_apart() {
+        let times = times(schedule("bursts:4", 4_000.0));
+        assert!(times.chunks(4).all(|burst| burst.iter().all(|at| *at == burst[0])));
+        let starts: Vec<Nanos> = times.chunks(4).map(|burst| burst[0]).collect();
+        assert!(starts.windows(2).all(|pair| pair[1] - pair[0] == Nanos::from_millis(1)));
+        assert_eq!(schedule("bursts", 44_642.0).due(Nanos::ZERO, 1000), 45, "what is due each millisecond");
+        assert_eq!(schedule("bursts", 10.0).due(Nanos::ZERO, 1000), 1, "below a thousand per second each alone");
+    }
+
+    #[test]
+    fn frames_come_at_their_rate_and_differ_as_much_as_asked() {
+        let even = times(schedule("frames:50", 5_000.0));
+        assert!(even.chunks(100).all(|frame| frame.iter().all(|at| *at == frame[0])), "100 messages per frame");
+        let mut frames = std::collections::BTreeMap::new();
+        let mut long = schedule("frames:50:40%", 5_000.0);
+        for _ in 0..2_000_u64 {
+            let at = long.next_at();
+            let n = long.due(at, u64::MAX);
+            frames.insert(at, n);
+            long.take(n);
+        }
+        let sizes: Vec<f64> = frames.values().map(|n| approximate(*n)).collect();
+        let n = approximate(2_000);
+        let mean = sizes.iter().sum::<f64>() / n;
+        let deviation = (sizes.iter().map(|size| (size - mean).powi(2)).sum::<f64>() / n).sqrt();
+        assert!((mean - 100.0).abs() < 4.0 && (deviation / mean - 0.4).abs() < 0.05, "{mean} ± {deviation}");
+    }
+
+    #[test]
+    fn what_was_not_sent_in_time_stays_due_with_its_intended_time() {
+        for text in ["constant", "poisson", "frames:100"] {
+            let mut late = schedule(text, 10_000.0);
+            let first = late.next_at();
+            let n = late.due(SECOND, 64);
+            assert_eq!((n, late.next_at()), (64, first), "{text}");
+            late.take(10);
+            assert!(late.next_at() >= first && late.next_at() < Nanos::from_millis(10), "{text}");
+            assert_eq!(late.due(SECOND, 5), 5);
+            let due = late.clone().due_in_all(SECOND);
+            assert!(due.abs_diff(10_000) <= 400, "{text}: {due}");
+            let rest = times(late).len() + 10;
+            assert!(due.abs_diff(u64::try_from(rest).unwrap()) <= 100, "{text}: {due} and {rest}");
+        }
+    }
+
+    #[test]
+    fn constant_flows_together_are_constant() {
+        let rate = PerSec::new(1000.0).unwrap();
+        let of = 4;
+        let all =
+            (0..of).flat_map(|idx| times(Schedule::new(Traffic::Constant, rate, (1, Share { idx, of })).unwrap()));
+        let mut all: Vec<Nanos> = all.collect();
+        all.sort_unstable();
+        assert!(all.windows(2).all(|pair| pair[1] - pair[0] == Nanos::from_micros(250)));
+    }
+
+    #[test]
+    fn flows_at_random_do_not_follow_each_other() {
+        let rate = PerSec::new(1000.0).unwrap();
+        let [one, other] =
+            [0, 1].map(|idx| times(Schedule::new(Traffic::Poisson, rate, (1, Share { idx, of: 2 })).unwrap()));
+        assert_ne!(one[..20], other[..20]);
+    }
+
+    #[test]
+    fn nothing_is_ever_due_at_rate_zero() {
+        for text in ["constant", "bursts", "poisson", "frames:50"] {
+            assert!(Schedule::new(text.parse().unwrap(), PerSec::default(), (1, ALONE)).is_none(), "{text}");
+        }
+    }
+}

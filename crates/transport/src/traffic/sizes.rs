@@ -1,0 +1,116 @@
+//! How long messages are: all alike, or several lengths in fixed proportions.
+
+use fathom_model::units::{Bytes, approximate};
+
+use super::TrafficError;
+
+/// The mix that is called IMIX: payloads that fill frames of 64, 570 and 1518 bytes over IPv4, 7 : 4 : 1.
+const IMIX: &str = "18:7,524:4,1472:1";
+/// The most messages after which a mix repeats: 80 KiB, which stay in the second-level cache.
+const CYCLE_MAX: u64 = 10_000;
+
+/// The lengths of messages by their numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    cycle: Box<[usize]>,
+}
+
+impl Sizes {
+    /// Every message of the same length.
+    #[must_use]
+    pub(crate) fn fixed(size: usize) -> Self {
+        Self { cycle: [size].into() }
+    }
+
+    /// Reads `imix` or `SIZE:WEIGHT,…`; the order within a cycle follows from the seed.
+    ///
+    /// # Errors
+    /// Names the part that is no size with a weight, or the sum of the weights.
+    pub(crate) fn mix(text: &str, seed: u64) -> Result<Self, TrafficError> {
+        let text = if text == "imix" { IMIX } else { text };
+        let part = |part: &str| {
+            let (size, weight) = part.trim().split_once(':')?;
+            let size = usize::try_from(size.parse::<Bytes>().ok()?.0).ok().filter(|size| (18..=65_507).contains(size));
+            Some((size?, weight.parse::<u64>().ok()?))
+        };
+        let parts = text.split(',').map(|text| part(text).ok_or_else(|| TrafficError::Part(text.to_owned())));
+        let parts = parts.collect::<Result<Vec<_>, _>>()?;
+        let sum = parts.iter().fold(0_u64, |sum, (_, weight)| sum.saturating_add(*weight));
+        if !(1..=CYCLE_MAX).contains(&sum) {
+            return Err(TrafficError::Weights(sum));
+        }
+        let all = parts.iter().flat_map(|(size, weight)| (0..*weight).map(|_| *size));
+        let mut cycle: Box<[usize]> = all.collect();
+        fastrand::Rng::with_seed(seed).shuffle(&mut cycle);
+        Ok(Self { cycle })
+    }
+
+    /// The length of message number `n`.
+    #[inline]
+    #[must_use]
+    pub(crate) fn of(&self, n: u64) -> usize {
+        let cycle = u64::try_from(self.cycle.len()).unwrap_or(u64::MAX);
+        self.cycle[usize::try_from(n % cycle).unwrap_or(0)]
+    }
+
+    /// The one length that all have; nothing for a mix.
+    #[must_use]
+    pub(crate) fn only(&self) -> Option<usize> {
+        (self.longest() == self.cycle.iter().copied().min().unwrap_or(0)).then(|| self.longest())
+    }
+
+    /// The greatest length.
+    #[must_use]
+    pub(crate) fn longest(&self) -> usize {
+        self.cycle.iter().copied().max().unwrap_or(0)
+    }
+
+    /// The mean length in bytes.
+    #[must_use]
+    pub(crate) fn mean(&self) -> f64 {
+        let sum: usize = self.cycle.iter().sum();
+        let n = |count: usize| approximate(u64::try_from(count).unwrap_or(u64::MAX));
+        n(sum) / n(self.cycle.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mix_keeps_its_proportions_in_every_cycle_and_its_order_for_a_seed() {
+        let mix = Sizes::mix("64:3, 1KiB:1", 7).unwrap();
+        for cycle in 0..5 {
+            let n_long = (cycle * 4..cycle * 4 + 4).filter(|n| mix.of(*n) == 1024).count();
+            assert_eq!(n_long, 1);
+        }
+        assert_eq!((mix.only(), mix.longest(), mix.mean()), (None, 1024, (3.0 * 64.0 + 1024.0) / 4.0));
+        assert_eq!(Sizes::mix("64:30,100:30", 1), Sizes::mix("64:30,100:30", 1));
+        assert_ne!(Sizes::mix("64:30,100:30", 1), Sizes::mix("64:30,100:30", 2));
+    }
+
+    #[test]
+    fn the_simple_imix_has_twelve_datagrams_of_three_lengths() {
+        let imix = Sizes::mix("imix", 0).unwrap();
+        let mut lengths: Vec<usize> = (0..12).map(|n| imix.of(n)).collect();
+        lengths.sort_unstable();
+        assert_eq!(lengths, [18, 18, 18, 18, 18, 18, 18, 524, 524, 524, 524, 1472]);
+    }
+
+    #[test]
+    fn a_fixed_size_is_a_mix_of_one() {
+        let fixed = Sizes::fixed(1400);
+        assert_eq!((fixed.of(0), fixed.of(u64::MAX), fixed.only()), (1400, 1400, Some(1400)));
+        assert_eq!(Sizes::mix("64:2,64:3", 1).unwrap().only(), Some(64));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_mix_is_named() {
+        for text in ["", "64", "64:x", "17:1", "65508:1", "64:1,", "x:1"] {
+            assert!(matches!(Sizes::mix(text, 1), Err(TrafficError::Part(_))), "{text}");
+        }
+        assert_eq!(Sizes::mix("64:0", 1), Err(TrafficError::Weights(0)));
+        assert_eq!(Sizes::mix("64:9999,70:2", 1), Err(TrafficError::Weights(10_001)));
+    }
+}

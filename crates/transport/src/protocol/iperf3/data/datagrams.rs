@@ -10,7 +10,7 @@ use fathom_sys::{
 
 use super::{Conducted, Counter, length, rate_of, repeat_digits};
 use crate::{
-    datagrams::{self, Codec, Delays, Header, Joined, Load, Receiver, Sender},
+    datagrams::{self, Codec, Header, Joined, Load, Receiver, Sender},
     protocol::iperf3::{Parameters, Wish, course::Open},
     traffic::{Schedule, Share, Sizes, Traffic},
 };
@@ -108,7 +108,7 @@ pub(super) fn receive(socket: &Socket, parameters: &Parameters, conducted: &impl
     let size = length(parameters.block);
     socket::set_report_time(socket)?;
     let room = datagrams::room(socket, Shape { count: batch(size), size }, Joined::Never)?;
-    let mut receiver = Receiver::new((socket, codec(parameters)), room, Delays::Apart);
+    let mut receiver = Receiver::new((socket, codec(parameters)), room, None);
     let mut told = [0_u64; 4];
     let mut received = 0_u64;
     while !conducted.is_over() {

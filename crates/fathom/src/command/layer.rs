@@ -17,6 +17,10 @@ use crate::{
 const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(2));
 /// A number of bytes ends a round; the time only bounds it.
 const BYTES_MAX: Nanos = Nanos::from_secs(60);
+/// The word of `--protocol` for a fathom at the other end.
+const OURS: &str = "fathom";
+/// The option of a kind that names a server of another tool.
+const SERVER: &str = "host";
 /// As many rounds as make an interval narrow.
 const ROUNDS: u32 = 5;
 
@@ -30,6 +34,8 @@ pub(super) struct LayerCommand {
     target: (&'static str, &'static str),
     /// The words of `--test` and their kinds; the first is the default.
     tests: &'static [(&'static str, &'static str)],
+    /// Words of `--protocol` beside ours, and the kinds that speak to such a server.
+    protocols: &'static [(&'static str, &'static str)],
     /// Options that say which test is meant without `--test`, with its word.
     chosen_by: &'static [(&'static str, &'static str)],
     examples: &'static str,
@@ -41,6 +47,7 @@ pub(super) const HTTP: LayerCommand = LayerCommand {
     about: "Request load: N connections that wait for their answers (closed), or a rate of requests (open)",
     target: ("URL", "any http:// URL; without it, the responder of a --lab"),
     tests: &[("closed", "http_closed"), ("open", "http_open")],
+    protocols: &[],
     chosen_by: &[("rate", "open"), ("profile", "open"), (find::OBJECTIVE, "open")],
     examples: "\
 Examples:
@@ -64,12 +71,14 @@ pub(super) const TCP: LayerCommand = LayerCommand {
         ("rr", "tcp_rr"),
         ("crr", "tcp_crr"),
     ],
+    protocols: &[("iperf3", "iperf3_tcp")],
     chosen_by: &[],
     examples: "\
 Examples:
   fathom tcp 10.0.0.2 --key KEY --flows 4
   fathom tcp --lab pair --test rr --flows 300
-  fathom tcp 127.0.0.1 --test crr --duration 5s",
+  fathom tcp 127.0.0.1 --test crr --duration 5s
+  fathom tcp 192.0.2.7 --protocol iperf3 --way down --allow 192.0.2.7",
 };
 
 pub(super) const UDP: LayerCommand = LayerCommand {
@@ -78,6 +87,7 @@ pub(super) const UDP: LayerCommand = LayerCommand {
     about: "UDP: loss, reordering, duplicates and jitter of a stream at a rate",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
     tests: &[("stream", "udp_stream"), ("down", "udp_stream_down")],
+    protocols: &[("iperf3", "iperf3_udp")],
     chosen_by: &[],
     examples: "\
 Examples:
@@ -92,6 +102,7 @@ pub(super) const PACKET: LayerCommand = LayerCommand {
     about: "Frames per second: generate, count at both ends, say where the rest was lost",
     target: ("TARGET", "a host that runs `fathom serve` on the same link; without it, the second host of a --lab"),
     tests: &[("frames", "frames")],
+    protocols: &[],
     chosen_by: &[],
     examples: "\
 Examples:
@@ -102,15 +113,21 @@ Examples:
 
 impl LayerCommand {
     fn kinds(&self) -> Vec<&'static dyn TestKind> {
-        self.tests.iter().filter_map(|(_, kind)| wire_up::kind(kind).ok()).collect()
+        let names = self.tests.iter().chain(self.protocols).map(|(_, kind)| *kind);
+        names.filter_map(|kind| wire_up::kind(kind).ok()).collect()
     }
 
     pub(super) fn shape(&self, command: Command) -> Command {
         let target = Arg::new("target").value_name(self.target.0).help(self.target.1);
         let words: Vec<&str> = self.tests.iter().map(|(word, _)| *word).collect();
         let test = Arg::new("test").long("test").value_name("TEST").default_value(words[0]).value_parser(words);
-        // The URL stands in the place of the target; a plan names it as an option of the test.
-        let options = options::arguments(&self.kinds()).into_iter().filter(|option| option.get_id() != "url");
+        // The URL or the server stands in the place of the target; a plan names it as an option of the test.
+        let is_target = |option: &Arg| ["url", SERVER].iter().any(|name| option.get_id() == name);
+        let options = options::arguments(&self.kinds()).into_iter().filter(|option| !is_target(option));
+        let protocols: Vec<&str> = [OURS].into_iter().chain(self.protocols.iter().map(|(word, _)| *word)).collect();
+        let protocol = Arg::new("protocol").long("protocol").value_name("TOOL").default_value(OURS);
+        let protocol = protocol.value_parser(protocols).help("what the target is: a fathom, or a server of this tool");
+        let command = if self.protocols.is_empty() { command } else { command.arg(protocol) };
         command
             .arg(target)
             .arg(test.help("what is measured"))
@@ -121,13 +138,13 @@ impl LayerCommand {
     }
 
     pub(super) fn run(&self, matches: &ArgMatches) -> anyhow::Result<Exit> {
-        let word = self.word(matches);
-        let (_, kind) = self.tests.iter().find(|(test, _)| *test == word).expect("clap knows the tests of the table");
+        let (word, kind) = self.meant(matches)?;
+        let foreign = self.protocol(matches).is_some();
         let (ends, url) = self.ends(matches)?;
         let given: Vec<_> = self.kinds();
         let mut settings = options::settings(matches, &given);
         if let Some(url) = &url {
-            settings.set("url", url.clone());
+            settings.set(if foreign { SERVER } else { "url" }, url.clone());
         }
         let settings = settings
             .complete(wire_up::kind(kind)?.options())
@@ -140,8 +157,8 @@ impl LayerCommand {
         let duration = profile.and_then(|profile| profile.length()).unwrap_or(duration);
         let rounds = if search.is_some() { 1 } else { ROUNDS };
         let mut tests = vec![TestPlan {
-            name: (*kind).to_owned(),
-            kind: (*kind).to_owned(),
+            name: kind.to_owned(),
+            kind: kind.to_owned(),
             from: ends.from().to_owned(),
             to: url.is_none().then(|| ends.to().to_owned()),
             warmup: measuring::span(matches, "warmup", warmup)?.exact(),
@@ -153,6 +170,26 @@ impl LayerCommand {
         measuring::promise(&mut tests, matches)?;
         let title = format!("{} {}", self.title, url.as_deref().unwrap_or(word));
         measuring::carry_out(measuring::plan((title, rounds), ends, tests, matches), matches, Keep::WhenAsked)
+    }
+
+    /// The protocol beside ours that was asked for, with its kind.
+    fn protocol(&self, matches: &ArgMatches) -> Option<(&'static str, &'static str)> {
+        let word = matches.try_get_one::<String>("protocol").ok().flatten()?;
+        self.protocols.iter().find(|(protocol, _)| protocol == word).copied()
+    }
+
+    /// The word and the kind of the test that is meant.
+    fn meant<'a>(&self, matches: &'a ArgMatches) -> Result<(&'a str, &'static str), Screen> {
+        let Some((protocol, kind)) = self.protocol(matches) else {
+            let word = self.word(matches);
+            let found = self.tests.iter().find(|(test, _)| *test == word).expect("clap knows the tests of the table");
+            return Ok((word, found.1));
+        };
+        if matches.value_source("test") == Some(ValueSource::CommandLine) {
+            return Err(Screen::new(Exit::Usage, format!("--protocol {protocol} knows no --test"))
+                .line("use", "--way up, down or both"));
+        }
+        Ok((protocol, kind))
     }
 
     /// The word of the test that is meant.
@@ -167,6 +204,9 @@ impl LayerCommand {
     fn ends(&self, matches: &ArgMatches) -> anyhow::Result<(Ends, Option<String>)> {
         match (matches.get_one::<String>("target"), matches.get_one::<String>("lab")) {
             (Some(target), _) if self.name == "http" => Ok((measuring::ends_here(), Some(target.clone()))),
+            (Some(target), None) if self.protocol(matches).is_some() => {
+                Ok((measuring::ends_here(), Some(target.clone())))
+            }
             (Some(target), None) => Ok((measuring::ends_at(target, matches)?, None)),
             (None, Some(lab)) => Ok((measuring::ends_in_lab(lab), None)),
             (Some(_), Some(_)) => Err(Screen::new(Exit::Usage, "either a target or --lab, not both").into()),

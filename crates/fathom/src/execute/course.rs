@@ -60,6 +60,13 @@ pub(crate) fn execute(plan: &Plan, surroundings: &Surroundings) -> anyhow::Resul
 /// Refuses targets that are neither ours nor allowed, before anything is touched.
 fn check_targets(plan: &Plan, surroundings: &Surroundings) -> Result<(), Screen> {
     for test in &plan.tests {
+        let server = fathom_transport::iperf3::destination(&test.options).map_err(|error| engine_screen(&error))?;
+        if let Some((host, _)) = server {
+            // Nothing connects to it here: a server that serves one test would have served it.
+            for address in target::resolve(&host)? {
+                surroundings.allowed.check(address, &host, &surroundings.command)?;
+            }
+        }
         let names = fathom_http::dial::destinations(&test.options).map_err(|error| {
             let screen = Screen::new(Exit::Usage, error.to_string());
             error.hint().into_iter().fold(screen, |screen, hint| screen.line("try", hint))

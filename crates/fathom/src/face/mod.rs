@@ -27,6 +27,11 @@ pub(crate) const FACES: &[Face] = &[
     Face { name: "wrk", run: wrk::run },
 ];
 
+/// Writes down a test of an iperf3 server that prints nothing, for a client that asks for the server's output.
+pub(crate) fn iperf3_transcript() -> Box<dyn fathom_transport::iperf3::Watch> {
+    iperf3::transcript()
+}
+
 /// The face that the program's own name selects, as after `ln -s fathom wrk`.
 pub(crate) fn of_link(words: &[String]) -> Option<&'static Face> {
     let name = Path::new(words.first()?).file_name()?.to_str()?;

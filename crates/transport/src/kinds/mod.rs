@@ -3,10 +3,13 @@
 use fathom_engine::TestKind;
 use fathom_model::metric::{Better, Measure, Unit};
 
+mod iperf3;
 mod tcp_crr;
 mod tcp_rr;
 mod tcp_stream;
 mod udp_stream;
+
+pub use iperf3::destination;
 
 /// All kinds of this layer.
 pub const KINDS: &[&dyn TestKind] =
@@ -18,6 +21,8 @@ pub const KINDS: &[&dyn TestKind] =
         &tcp_crr::TcpCrr,
         &udp_stream::UP,
         &udp_stream::DOWN,
+        &iperf3::TCP,
+        &iperf3::UDP,
     ];
 
 const LATENCY: Measure = Measure(Unit::Nanos, Better::Lower);

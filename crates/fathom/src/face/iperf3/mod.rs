@@ -9,7 +9,7 @@ mod help;
 mod json;
 mod options;
 mod output;
-pub(crate) mod server;
+mod server;
 mod show;
 mod text;
 mod units;
@@ -64,6 +64,12 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
             Ok(FAILED)
         }
     }
+}
+
+/// Writes down a test as iperf3's server would print it, without printing it.
+pub(super) fn transcript() -> Box<dyn fathom_transport::iperf3::Watch> {
+    let lines = output::Output::nowhere().guest(None);
+    Box::new(show::Show::new(&Options::default(), text::End::Server, lines))
 }
 
 /// What goes wrong before anything is measured, as iperf3 says it.

@@ -24,9 +24,17 @@ struct Shared {
     next_guest: AtomicU64,
 }
 
+/// What takes the lines.
+#[derive(Debug)]
+enum Sink {
+    Stdout,
+    File(File),
+    Nowhere,
+}
+
 #[derive(Debug)]
 struct Place {
-    file: Option<File>,
+    sink: Sink,
     /// The test whose lines go out at once; those of others wait for their end, so that no two are mixed.
     owner: Option<u64>,
 }
@@ -35,12 +43,18 @@ impl Output {
     /// Standard output, or the end of a file.
     pub(super) fn new(logfile: Option<&Path>, timestamps: Option<&str>) -> io::Result<Self> {
         let open = |path: &Path| OpenOptions::new().create(true).append(true).open(path);
-        let place = Mutex::new(Place { file: logfile.map(open).transpose()?, owner: None });
-        Ok(Self(Arc::new(Shared {
-            place,
-            timestamps: timestamps.map(str::to_owned),
-            next_guest: AtomicU64::new(0),
-        })))
+        let sink = logfile.map(open).transpose()?.map_or(Sink::Stdout, Sink::File);
+        Ok(Self::into(sink, timestamps))
+    }
+
+    /// Nothing is printed; the transcripts of tests are kept all the same.
+    pub(super) fn nowhere() -> Self {
+        Self::into(Sink::Nowhere, None)
+    }
+
+    fn into(sink: Sink, timestamps: Option<&str>) -> Self {
+        let place = Mutex::new(Place { sink, owner: None });
+        Self(Arc::new(Shared { place, timestamps: timestamps.map(str::to_owned), next_guest: AtomicU64::new(0) }))
     }
 
     /// Prints a text at once; a reader that has gone is no error of the test.
@@ -50,9 +64,10 @@ impl Output {
 
     fn write(place: &mut Place, text: &str) {
         // Nobody is left to be told when the reader has gone.
-        let _ = match &mut place.file {
-            Some(file) => file.write_all(text.as_bytes()),
-            None => {
+        let _ = match &mut place.sink {
+            Sink::Nowhere => Ok(()),
+            Sink::File(file) => file.write_all(text.as_bytes()),
+            Sink::Stdout => {
                 let mut out = io::stdout().lock();
                 out.write_all(text.as_bytes()).and_then(|()| out.flush())
             }

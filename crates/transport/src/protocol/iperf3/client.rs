@@ -211,9 +211,15 @@ impl Client {
         &self.asked.parameters
     }
 
-    /// The control connection, for whoever conducts the streams himself.
-    pub(crate) fn control(&mut self) -> &mut Control {
-        &mut self.control
+    /// What the server says in the middle of a test, which can only end it.
+    pub(crate) fn heard_of_end(&mut self) -> Option<Error> {
+        const AWAITED: &str = "the end of the test";
+        let heard = match self.control.byte_until(Nanos::ZERO) {
+            Ok(None) => return None,
+            Ok(Some(byte)) => self.control.understand(byte, AWAITED),
+            Err(error) => Err(error),
+        };
+        Some(heard.map_or_else(|error| error, |state| Error::Unexpected { got: format!("{state:?}"), awaited: AWAITED }))
     }
 
     /// Streams until the end and exchanges results; `watch` is told what was counted even when the test breaks off.

@@ -25,7 +25,6 @@ const LOOK: Nanos = Nanos::from_millis(50);
 pub(crate) struct Control {
     socket: Socket,
     epoll: Epoll,
-    events: Events,
     stop: StopFlag,
 }
 
@@ -41,7 +40,7 @@ impl Control {
         socket.set_tcp_nodelay(true).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;
         let epoll = Epoll::new()?;
         epoll.add(&socket, 0, Interest::READ)?;
-        Ok(Self { socket, epoll, events: Events::with_capacity(1), stop })
+        Ok(Self { socket, epoll, stop })
     }
 
     pub(crate) fn socket(&self) -> &Socket {
@@ -70,8 +69,15 @@ impl Control {
             if left == Nanos::ZERO {
                 return Ok(None);
             }
-            self.epoll.wait(&mut self.events, Some(left.min(LOOK)))?;
+            self.wait(left.min(LOOK))?;
         }
+    }
+
+    /// Waits for something to read.
+    fn wait(&self, at_most: Nanos) -> Result<(), Error> {
+        // Made for each wait, because it cannot change threads as a client does between preparation and start.
+        self.epoll.wait(&mut Events::with_capacity(1), Some(at_most))?;
+        Ok(())
     }
 
     /// Receives what is there; the end of the connection is an error.
@@ -95,7 +101,7 @@ impl Control {
             } else if clock::now() >= deadline {
                 return Err(Error::Silent { awaited, seconds: PATIENCE.0 / 1_000_000_000 });
             } else {
-                self.epoll.wait(&mut self.events, Some(LOOK))?;
+                self.wait(LOOK)?;
             }
         }
         Ok(())

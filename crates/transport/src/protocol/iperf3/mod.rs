@@ -25,7 +25,11 @@ pub use login::{Doorkeeper, Login, LoginError, Padding, SKEW_SECS};
 pub use parameters::{Carrier, Parameters, Way, Wish, Wishes};
 pub use results::{CpuUse, Omitted, Results, ServerOutput, StreamResult};
 pub use server::{Admits, Served, Server, ServerOptions};
-pub use wire::{Cookie, State};
+pub use wire::{Cookie, State, read_message};
+
+pub use crate::kinds::destination;
+pub(crate) use course::Open;
+pub(crate) use data::{Conducted, Counter, run as stream};
 
 /// The port that an iperf3 server listens on.
 pub const PORT: u16 = 5201;

@@ -72,6 +72,9 @@ pub struct Results {
 /// The most streams that are read: 128 in each direction.
 const STREAMS_MAX: usize = 256;
 
+/// The largest count that is believed: 2^53 is a day at 800 Gbit/s, and sums of 256 such counts still are counts.
+const COUNT_MAX: u64 = 1 << 53;
+
 fn malformed(why: impl Into<String>) -> Error {
     Error::Malformed { what: "results", why: why.into() }
 }
@@ -80,11 +83,12 @@ fn float(object: &Map<String, Value>, key: &str) -> Option<f64> {
     object.get(key)?.as_f64().filter(|number| number.is_finite())
 }
 
-/// A count, nothing for -1, which stands for a count that there is none of.
+/// A count, nothing for -1, which stands for a count that there is none of; some versions write it without a sign.
 fn count(object: &Map<String, Value>, key: &str) -> Option<u64> {
     let number = float(object, key)?;
     // Counts above 2^53 are whole numbers in JSON, so they are read as such.
-    object.get(key)?.as_u64().or_else(|| (number >= 0.0).then(|| fathom_model::units::rounded(number)))
+    let count = object.get(key)?.as_u64().or_else(|| (number >= 0.0).then(|| fathom_model::units::rounded(number)))?;
+    (count <= COUNT_MAX).then_some(count)
 }
 
 impl StreamResult {
@@ -188,7 +192,7 @@ mod tests {
     fn what_one_side_writes_the_other_reads() {
         let stream = StreamResult {
             id: 1,
-            bytes: u64::MAX >> 1,
+            bytes: COUNT_MAX,
             retransmits: Some(7),
             jitter_secs: 1.5e-5,
             lost: 2,
@@ -217,6 +221,15 @@ mod tests {
         });
         let read = Results::read(&old).unwrap();
         assert_eq!((read.streams[0].omitted, read.streams[0].retransmits, read.congestion), (None, None, None));
+    }
+
+    #[test]
+    fn a_count_that_there_is_none_of_is_none_with_and_without_its_sign() {
+        for none in [json!(-1), json!(u64::MAX), json!(1.8e19)] {
+            let mut value = Results { streams: vec![StreamResult::default()], ..Results::default() }.write();
+            value["streams"][0]["retransmits"] = none.clone();
+            assert_eq!(Results::read(&value).unwrap().streams[0].retransmits, None, "{none}");
+        }
     }
 
     #[test]

@@ -166,6 +166,18 @@ pub(crate) fn read_json(bytes: &[u8], what: &'static str) -> Result<Value, Error
     if value.is_object() { Ok(value) } else { Err(malformed("it is no JSON object".to_owned())) }
 }
 
+/// The JSON of a whole message, which is its length and as many bytes.
+///
+/// # Errors
+/// A length that is out of bounds or not that of the rest, and what is no JSON object.
+pub fn read_message(bytes: &[u8]) -> Result<Value, Error> {
+    const WHAT: &str = "message";
+    let short = || Error::Malformed { what: WHAT, why: "it is shorter than its length says".to_owned() };
+    let (length, rest) = bytes.split_first_chunk().ok_or_else(short)?;
+    let length = read_length(*length, WHAT, RESULTS_MAX)?;
+    read_json(rest.get(..length).ok_or_else(short)?, WHAT)
+}
+
 /// How deep brackets are nested, those in texts included: too careful rather than too late.
 fn depth(bytes: &[u8]) -> usize {
     let mut depths = (0_usize, 0);

@@ -22,7 +22,9 @@ pub(crate) fn message(bytes: &[u8]) {
         let again = Results::read(&results.write()).expect("what was taken is taken again");
         let counts = |results: &Results| {
             let streams = results.streams.iter();
-            streams.map(|stream| (stream.id, stream.bytes, stream.retransmits, stream.packets, stream.lost)).collect::<Vec<_>>()
+            streams
+                .map(|stream| (stream.id, stream.bytes, stream.retransmits, stream.packets, stream.lost))
+                .collect::<Vec<_>>()
         };
         assert_eq!(counts(&again), counts(&results));
         assert_eq!(again.output, results.output);

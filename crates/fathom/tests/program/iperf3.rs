@@ -89,7 +89,8 @@ fn free_port() -> u16 {
 /// A server that listens; without connecting to it, which a server of one test would take for the test.
 fn serving(stage: &Stage, tool: &[&str], words: &[&str]) -> (Running, String) {
     let port = free_port();
-    let mut command = stage.command(if tool.is_empty() { stage.program().as_os_str().to_owned() } else { tool[0].into() });
+    let mut command =
+        stage.command(if tool.is_empty() { stage.program().as_os_str().to_owned() } else { tool[0].into() });
     command.args(&tool[tool.len().min(1)..]).args(if tool.is_empty() { &["as", "iperf3"][..] } else { &[] });
     command.args(["-s", "-p", &port.to_string()]).args(words);
     let server = stage.spawn(command);
@@ -120,7 +121,8 @@ fn host(words: &[&str]) -> &'static str {
 
 /// Whether a JSON result holds data in every direction that was asked for.
 fn outcome(ending: &Ending, words: &[&str]) -> Result<(), String> {
-    let document: Value = serde_json::from_str(&ending.stdout).map_err(|error| format!("{error}: {}", ending.stdout))?;
+    let document: Value =
+        serde_json::from_str(&ending.stdout).map_err(|error| format!("{error}: {}", ending.stdout))?;
     if let Some(error) = document["error"].as_str() {
         return Err(error.to_owned());
     }
@@ -140,7 +142,8 @@ fn outcome(ending: &Ending, words: &[&str]) -> Result<(), String> {
 /// One line of the table: what was asked, and how it went in either role.
 fn line(stage: &Stage, (name, words): (&str, &[&str]), [real, own]: [&str; 2]) -> String {
     let words = [words, &["-J"]].concat();
-    let shown = |ending: Ending| outcome(&ending, &words).map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
+    let shown =
+        |ending: Ending| outcome(&ending, &words).map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
     format!("| {name} | {} | {} |", shown(ours(stage, real, &words)), shown(theirs(stage, own, &words)))
 }
 
@@ -185,7 +188,8 @@ fn logins(stage: &Stage) -> String {
     let (_own, own) = serving(stage, &[], &[&server[..], &["--use-pkcs1-padding"]].concat());
     let login = ["-n", "1M", "-J", "--username", "mario", "--rsa-public-key-path", "public.pem"];
     let with_padding = [&login[..], &["--use-pkcs1-padding"]].concat();
-    let shown = |ending: Ending| outcome(&ending, &login).map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
+    let shown =
+        |ending: Ending| outcome(&ending, &login).map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
     let forward = shown(ours(stage, &real, &with_padding));
     let backward = shown(theirs(stage, &own, &login));
     // Without a login, and with a wrong name, both clients hear the same from both servers.
@@ -263,16 +267,22 @@ fn the_text_of_both_ends_has_the_form_of_the_real_one() {
         return;
     }
     let stage = Stage::new();
-    for mode in [&["-t", "2", "-b", "20M"][..], &["-t", "1", "-P", "2", "-b", "20M", "-O", "1"], &["-u", "-t", "2", "-b", "5M"]] {
+    for mode in
+        [&["-t", "2", "-b", "20M"][..], &["-t", "1", "-P", "2", "-b", "20M", "-O", "1"], &["-u", "-t", "2", "-b", "5M"]]
+    {
         let [(_real, real), (_own, own)] = servers(&stage, &[]);
         let words = [mode, &["-V", "--get-server-output"][..]].concat();
-        let is_of_test = |line: &String| !line.starts_with("iperf 3") && !line.starts_with("Linux") && !line.starts_with("CPU");
-        let expected: Vec<_> = form(&theirs(&stage, &real, &words).succeeded().stdout).into_iter().filter(is_of_test).collect();
-        let got: Vec<_> = form(&ours(&stage, &real, &words).succeeded().stdout).into_iter().filter(is_of_test).collect();
+        let is_of_test =
+            |line: &String| !line.starts_with("iperf 3") && !line.starts_with("Linux") && !line.starts_with("CPU");
+        let expected: Vec<_> =
+            form(&theirs(&stage, &real, &words).succeeded().stdout).into_iter().filter(is_of_test).collect();
+        let got: Vec<_> =
+            form(&ours(&stage, &real, &words).succeeded().stdout).into_iter().filter(is_of_test).collect();
         // A last row of a few milliseconds is there or not, as it happens.
         let distinct = |lines: &[String]| lines.iter().cloned().collect::<BTreeSet<_>>();
         assert_eq!(distinct(&got), distinct(&expected), "{mode:?}");
-        let served: Vec<_> = form(&theirs(&stage, &own, &words).succeeded().stdout).into_iter().filter(is_of_test).collect();
+        let served: Vec<_> =
+            form(&theirs(&stage, &own, &words).succeeded().stdout).into_iter().filter(is_of_test).collect();
         assert_eq!(distinct(&served), distinct(&expected), "{mode:?} by our server");
     }
 }
@@ -296,7 +306,9 @@ fn our_server_serves_many_clients_at_once_and_says_so_when_it_may_not() {
         start(&["-u", "-t", "2", "-b", "5M", "--bidir"]),
     ];
     for client in clients {
-        outcome(&client.ends().succeeded(), &["-u"][..0]).or_else(|why| if why.contains("sum_sent") { Ok(()) } else { Err(why) }).unwrap();
+        outcome(&client.ends().succeeded(), &["-u"][..0])
+            .or_else(|why| if why.contains("sum_sent") { Ok(()) } else { Err(why) })
+            .unwrap();
     }
     let (_alone, port) = serving(&stage, &[], &["--one-at-a-time"]);
     let mut command = stage.command("iperf3");
@@ -318,7 +330,11 @@ fn what_goes_wrong_is_said_in_iperf3s_words_and_ends() {
     let mut command = stage.command(stage.program());
     command.args(["as", "iperf3", "-s", "-p", &port]);
     let second = stage.spawn(command).ends().code(1);
-    assert!(second.stderr.contains("unable to start listener for connections: Address already in use"), "{}", second.stderr);
+    assert!(
+        second.stderr.contains("unable to start listener for connections: Address already in use"),
+        "{}",
+        second.stderr
+    );
     let unknown = ours(&stage, &port, &["-t", "1", "-C", "nonesuch"]).code(1);
     assert!(unknown.stderr.contains("unable to set TCP_CONGESTION"), "{}", unknown.stderr);
     for (words, said) in [

@@ -132,13 +132,6 @@ impl<'s, C: Codec> Sender<'s, C> {
     }
 
     /// How many datagrams the kernel has taken, and so the number of the next one.
-    #[cfg(test)]
-    #[must_use]
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// How many datagrams the kernel has taken, and so the number of the next one.
     #[must_use]
     pub(crate) fn number(&self) -> u64 {
         self.number

@@ -12,17 +12,16 @@ mod udp_stream;
 pub use iperf3::destination;
 
 /// All kinds of this layer.
-pub const KINDS: &[&dyn TestKind] =
-    &[
-        &tcp_stream::UP,
-        &tcp_stream::DOWN,
-        &tcp_stream::BOTH,
-        &tcp_rr::TcpRr,
-        &tcp_crr::TcpCrr,
-        &udp_stream::UP,
-        &udp_stream::DOWN,
-        &iperf3::TCP,
-        &iperf3::UDP,
-    ];
+pub const KINDS: &[&dyn TestKind] = &[
+    &tcp_stream::UP,
+    &tcp_stream::DOWN,
+    &tcp_stream::BOTH,
+    &tcp_rr::TcpRr,
+    &tcp_crr::TcpCrr,
+    &udp_stream::UP,
+    &udp_stream::DOWN,
+    &iperf3::TCP,
+    &iperf3::UDP,
+];
 
 const LATENCY: Measure = Measure(Unit::Nanos, Better::Lower);

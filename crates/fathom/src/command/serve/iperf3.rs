@@ -46,7 +46,9 @@ pub(super) fn arguments() -> Vec<Arg> {
         text("iperf3-from", "CIDR", "serve these addresses only").action(ArgAction::Append).requires("iperf3"),
         file("iperf3-key", "RSA private key in PEM that opens the logins of clients").requires("iperf3-users"),
         file("iperf3-users", "who may test: lines of name,SHA-256 of {name}password").requires("iperf3-key"),
-        text("iperf3-pkcs1", "", "logins as iperf3 before 3.17 makes them").action(ArgAction::SetTrue).requires("iperf3-key"),
+        text("iperf3-pkcs1", "", "logins as iperf3 before 3.17 makes them")
+            .action(ArgAction::SetTrue)
+            .requires("iperf3-key"),
     ]
 }
 
@@ -124,7 +126,8 @@ fn options(matches: &ArgMatches) -> anyhow::Result<ServerOptions> {
 fn doorkeeper(matches: &ArgMatches) -> anyhow::Result<Option<Doorkeeper>> {
     let file = |name| matches.get_one::<PathBuf>(name);
     let (Some(key), Some(users)) = (file("iperf3-key"), file("iperf3-users")) else { return Ok(None) };
-    let read = |path: &PathBuf| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+    let read =
+        |path: &PathBuf| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
     let padding = if matches.get_flag("iperf3-pkcs1") { Padding::Pkcs1 } else { Padding::Oaep };
     let keeper = Doorkeeper::new(&read(key)?, &read(users)?, (SKEW_SECS, padding));
     Ok(Some(keeper.map_err(|error| Screen::new(Exit::Usage, format!("the iperf3 login: {error}")))?))

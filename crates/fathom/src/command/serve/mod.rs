@@ -65,8 +65,10 @@ pub(super) fn shape(command: Command) -> Command {
                 .value_parser(clap::value_parser!(IpAddr)),
         )
         .arg(text("port", "PORT", "port for controllers (TLS) [default: 7700]").value_parser(clap::value_parser!(u16)))
-        .arg(text("only", "WHAT", "serve nothing else: agents, http, or iperf3")
-            .value_parser(["agents", "http", "iperf3"]))
+        .arg(
+            text("only", "WHAT", "serve nothing else: agents, http, or iperf3")
+                .value_parser(["agents", "http", "iperf3"]),
+        )
         .arg(
             text("key-file", "FILE", "keep the certificate and the token here")
                 .value_parser(clap::value_parser!(PathBuf)),
@@ -105,7 +107,12 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     }
 
     let mut out = io::stdout().lock();
-    for line in agents.iter().flat_map(Desk::lines).chain(http.iter().flat_map(Http::lines)).chain(iperf3.as_ref().map(Iperf3::line)) {
+    for line in agents
+        .iter()
+        .flat_map(Desk::lines)
+        .chain(http.iter().flat_map(Http::lines))
+        .chain(iperf3.as_ref().map(Iperf3::line))
+    {
         writeln!(out, "{line}")?;
     }
     out.flush()?;

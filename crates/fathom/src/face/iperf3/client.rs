@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use fathom_engine::StopFlag;
 use fathom_model::units::Nanos;
 use fathom_sys::{affinity, clock, signal};
-use fathom_transport::iperf3::{Asked, Carrier, Client, Cookie, Error, Login, Padding, Way, Watch as _};
+use fathom_transport::iperf3::{Asked, Carrier, Client, Cookie, Error, Login, Padding, Watch as _, Way};
 
 use super::{
     FAILED, LIKE,
@@ -50,8 +50,8 @@ pub(super) fn run(options: &Options, host: &str) -> anyhow::Result<Exit> {
         login,
     };
     prepare(options)?;
-    let output = Output::new(options.logfile.as_deref(), options.timestamps.as_deref())
-        .context("unable to open log file")?;
+    let output =
+        Output::new(options.logfile.as_deref(), options.timestamps.as_deref()).context("unable to open log file")?;
     let mut show = Show::new(options, End::Client, output.guest(options.parameters.title.as_deref()));
     show.document.connecting(host, options.port());
     let stop = StopFlag::default();

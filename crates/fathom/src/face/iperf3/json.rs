@@ -102,22 +102,28 @@ impl Document {
             })
         });
         let connected: Vec<Value> = connected.collect();
-        put(&mut self.start, [
-            ("connected", json!(connected)),
-            ("timestamp", json!({"time": time, "timesecs": now_secs})),
-            ("cookie", json!(beginning.cookie.text())),
-            ("target_bitrate", json!(p.bitrate)),
-            ("sock_bufsize", json!(p.window.0)),
-            ("sndbuf_actual", json!(beginning.buffers.0.0)),
-            ("rcvbuf_actual", json!(beginning.buffers.1.0)),
-            ("test_start", test_start(p)),
-        ]);
+        put(
+            &mut self.start,
+            [
+                ("connected", json!(connected)),
+                ("timestamp", json!({"time": time, "timesecs": now_secs})),
+                ("cookie", json!(beginning.cookie.text())),
+                ("target_bitrate", json!(p.bitrate)),
+                ("sock_bufsize", json!(p.window.0)),
+                ("sndbuf_actual", json!(beginning.buffers.0.0)),
+                ("rcvbuf_actual", json!(beginning.buffers.1.0)),
+                ("test_start", test_start(p)),
+            ],
+        );
         if p.fq_rate > 0 {
             put(&mut self.start, [("fq_rate", json!(p.fq_rate))]);
         }
         if self.end == End::Server {
             let from = beginning.control.1;
-            put(&mut self.start, [("accepted_connection", json!({"host": from.ip().to_string(), "port": from.port()}))]);
+            put(
+                &mut self.start,
+                [("accepted_connection", json!({"host": from.ip().to_string(), "port": from.port()}))],
+            );
         }
         if self.is_tcp() {
             let key = if p.mss > 0 { "tcp_mss" } else { "tcp_mss_default" };
@@ -146,7 +152,8 @@ impl Document {
         let span = (interval.start, interval.end);
         let mut shown = Map::new();
         let rows = self.streams.iter().zip(&interval.rows).enumerate();
-        let streams: Vec<Value> = rows.map(|(place, (stream, row))| self.row(place, (stream.part, span), (row, interval))).collect();
+        let streams: Vec<Value> =
+            rows.map(|(place, (stream, row))| self.row(place, (stream.part, span), (row, interval))).collect();
         put(&mut shown, [("streams", json!(streams))]);
         for (part, suffix) in self.directions() {
             let sum = Sides::sum(
@@ -177,13 +184,16 @@ impl Document {
         self.counts(&mut map, part, row);
         if let (true, Part::Sender) = (self.is_tcp(), part) {
             let tcp = row.tcp.unwrap_or_default();
-            put(&mut map, [
-                ("snd_cwnd", json!(tcp.cwnd.0)),
-                ("snd_wnd", json!(tcp.snd_wnd.0)),
-                ("rtt", json!(micros(tcp.rtt))),
-                ("rttvar", json!(micros(tcp.rttvar))),
-                ("pmtu", json!(tcp.pmtu.0)),
-            ]);
+            put(
+                &mut map,
+                [
+                    ("snd_cwnd", json!(tcp.cwnd.0)),
+                    ("snd_wnd", json!(tcp.snd_wnd.0)),
+                    ("rtt", json!(micros(tcp.rtt))),
+                    ("rttvar", json!(micros(tcp.rttvar))),
+                    ("pmtu", json!(tcp.pmtu.0)),
+                ],
+            );
         }
         put(&mut map, [("omitted", json!(interval.is_omitted)), ("sender", json!(part == Part::Sender))]);
         Value::Object(map)
@@ -198,8 +208,13 @@ impl Document {
                 Sides::of(own.stream.part, (&own.total, outcome.span), peer)
             })
             .collect();
-        let streams: Vec<Value> =
-            outcome.streams.iter().zip(&sides).enumerate().map(|(place, (own, sides))| self.ending_of(place, own, sides)).collect();
+        let streams: Vec<Value> = outcome
+            .streams
+            .iter()
+            .zip(&sides)
+            .enumerate()
+            .map(|(place, (own, sides))| self.ending_of(place, own, sides))
+            .collect();
         let mut ending = Map::new();
         put(&mut ending, [("streams", json!(streams))]);
         for (part, suffix) in self.directions() {
@@ -213,7 +228,8 @@ impl Document {
             let is_sender = self.streams.first().is_some_and(|stream| stream.part == Part::Sender);
             // A server in both directions is known by what it sends.
             let is_sender = is_sender || (self.end == End::Server && self.parameters.way == Way::Both);
-            let (snd, rcv) = if is_sender { (outcome.congestion.clone(), theirs) } else { (theirs, outcome.congestion.clone()) };
+            let (snd, rcv) =
+                if is_sender { (outcome.congestion.clone(), theirs) } else { (theirs, outcome.congestion.clone()) };
             let names = [("sender_tcp_congestion", snd), ("receiver_tcp_congestion", rcv)];
             put(&mut ending, names.into_iter().filter_map(|(key, name)| Some((key, json!(name?)))));
         }
@@ -244,14 +260,17 @@ impl Document {
         put(&mut sent, [("socket", json!(number(place))), sender.clone()]);
         if sends || self.end == End::Client {
             let extremes = own.extremes.unwrap_or_default();
-            put(&mut sent, [
-                ("retransmits", json!(sides.sent.0.tcp.map_or(0, |tcp| tcp.retransmits))),
-                ("max_snd_cwnd", json!(extremes.max_cwnd.0)),
-                ("max_snd_wnd", json!(extremes.max_snd_wnd.0)),
-                ("max_rtt", json!(micros(extremes.max_rtt))),
-                ("min_rtt", json!(micros(extremes.min_rtt))),
-                ("mean_rtt", json!(micros(extremes.mean_rtt()))),
-            ]);
+            put(
+                &mut sent,
+                [
+                    ("retransmits", json!(sides.sent.0.tcp.map_or(0, |tcp| tcp.retransmits))),
+                    ("max_snd_cwnd", json!(extremes.max_cwnd.0)),
+                    ("max_snd_wnd", json!(extremes.max_snd_wnd.0)),
+                    ("max_rtt", json!(micros(extremes.max_rtt))),
+                    ("min_rtt", json!(micros(extremes.min_rtt))),
+                    ("mean_rtt", json!(micros(extremes.mean_rtt()))),
+                ],
+            );
         }
         let mut received = head((Nanos::ZERO, sides.received.1), sides.received.0.bytes);
         put(&mut received, [("socket", json!(number(place))), sender]);
@@ -285,11 +304,14 @@ impl Document {
     /// The whole document, with the error that ended it.
     pub(super) fn whole(&self, error: Option<String>) -> Value {
         let mut whole = self.rest.clone();
-        put(&mut whole, [
-            ("start", Value::Object(self.start.clone())),
-            ("intervals", json!(self.intervals)),
-            ("end", self.ending.clone()),
-        ]);
+        put(
+            &mut whole,
+            [
+                ("start", Value::Object(self.start.clone())),
+                ("intervals", json!(self.intervals)),
+                ("end", self.ending.clone()),
+            ],
+        );
         put(&mut whole, error.map(|error| ("error", json!(error))));
         Value::Object(whole)
     }

@@ -35,7 +35,8 @@ fn system() -> String {
         let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
         text.trim().to_owned()
     };
-    let words = [read("ostype"), read("hostname"), read("osrelease"), read("version"), std::env::consts::ARCH.to_owned()];
+    let words =
+        [read("ostype"), read("hostname"), read("osrelease"), read("version"), std::env::consts::ARCH.to_owned()];
     words.join(" ")
 }
 

@@ -366,9 +366,7 @@ static OPTIONS: &[OptionRow] = &[
         Ok(())
     }),
     row('l', "length", (WITH, Client), length),
-    row(private(21), "cport", (WITH, Client), |options, text| {
-        port(text).map(|port| options.client_port = Some(port))
-    }),
+    row(private(21), "cport", (WITH, Client), |options, text| port(text).map(|port| options.client_port = Some(port))),
     row('P', "parallel", (WITH, Client), |options, text| {
         let fault = "number of parallel streams too large (maximum = 128)";
         let parallel = within(whole(text), (0, 128), fault)?;
@@ -551,11 +549,14 @@ pub(super) fn read(words: &[String]) -> Result<Options, Refusal> {
     let longs: Vec<Long> = OPTIONS.iter().map(|row| Long { name: row.name, short: row.letter }).chain(own).collect();
     let syntax = Syntax { shorts, longs: Box::leak(longs.into_boxed_slice()), dialect: Dialect::Gnu };
     // The value of these is optional, and only behind an equals sign.
-    let words: Vec<String> = words.iter().map(|word| match word.as_str() {
-        "--timestamps" => "--timestamps=%c ".to_owned(),
-        word if word.starts_with("--debug=") => "--debug".to_owned(),
-        word => word.to_owned(),
-    }).collect();
+    let words: Vec<String> = words
+        .iter()
+        .map(|word| match word.as_str() {
+            "--timestamps" => "--timestamps=%c ".to_owned(),
+            word if word.starts_with("--debug=") => "--debug".to_owned(),
+            word => word.to_owned(),
+        })
+        .collect();
     let mut options = Options { parameters: Parameters { parallel: 1, ..Parameters::default() }, ..Options::default() };
     for item in syntax.parse(&words) {
         match item {

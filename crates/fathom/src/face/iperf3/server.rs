@@ -12,7 +12,8 @@ use anyhow::Context as _;
 use fathom_engine::StopFlag;
 use fathom_model::units::Nanos;
 use fathom_transport::iperf3::{
-    Beginning, Doorkeeper, Error, Interval, Outcome, Padding, SKEW_SECS, Server, ServerOptions, ServerOutput, Stream, Watch,
+    Beginning, Doorkeeper, Error, Interval, Outcome, Padding, SKEW_SECS, Server, ServerOptions, ServerOutput, Stream,
+    Watch,
 };
 
 use super::{
@@ -105,8 +106,8 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Exit> {
         Err(error) => return super::refuse(options, &error.to_string(), error.hint()),
     };
     prepare(options)?;
-    let output = Output::new(options.logfile.as_deref(), options.timestamps.as_deref())
-        .context("unable to open log file")?;
+    let output =
+        Output::new(options.logfile.as_deref(), options.timestamps.as_deref()).context("unable to open log file")?;
     let port = server.address().port();
     let board = Arc::new(Board { options: options.clone(), output, port, n_tests: AtomicU64::new(0) });
     if options.marks.has(Mark::Verbose) && !options.marks.has(Mark::Json) {

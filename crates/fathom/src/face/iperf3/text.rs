@@ -275,7 +275,8 @@ impl Text {
         let mut lines = Vec::new();
         let is_sum = id == "[SUM]";
         let is_own = |side: Part| side == part;
-        for (side, name, row) in [(Part::Sender, "sender", &sides.sent), (Part::Receiver, "receiver", &sides.received)] {
+        for (side, name, row) in [(Part::Sender, "sender", &sides.sent), (Part::Receiver, "receiver", &sides.received)]
+        {
             if self.style.end == End::Server && !is_own(side) {
                 if self.style.is_verbose && !is_sum {
                     lines.push(format!("{id}{} ({name} statistics not available)", self.role(part)));
@@ -303,7 +304,8 @@ impl Text {
             ));
         }
         let theirs = outcome.peer.as_ref().and_then(|peer| peer.congestion.clone());
-        let (snd, rcv) = if self.sends() { (outcome.congestion.clone(), theirs) } else { (theirs, outcome.congestion.clone()) };
+        let (snd, rcv) =
+            if self.sends() { (outcome.congestion.clone(), theirs) } else { (theirs, outcome.congestion.clone()) };
         lines.extend(snd.filter(|_| self.is_tcp()).map(|name| format!("snd_tcp_congestion {name}")));
         lines.extend(rcv.filter(|_| self.is_tcp()).map(|name| format!("rcv_tcp_congestion {name}")));
         lines

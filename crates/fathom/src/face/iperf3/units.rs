@@ -131,8 +131,15 @@ mod tests {
 
     #[test]
     fn shares_have_two_digits_as_printf_writes_them() {
-        let cases =
-            [(0.0, "0"), (0.123, "0.12"), (5.0, "5"), (12.34, "12"), (99.96, "1e+02"), (100.0, "1e+02"), (2e-5, "2e-05")];
+        let cases = [
+            (0.0, "0"),
+            (0.123, "0.12"),
+            (5.0, "5"),
+            (12.34, "12"),
+            (99.96, "1e+02"),
+            (100.0, "1e+02"),
+            (2e-5, "2e-05"),
+        ];
         for (number, text) in cases {
             assert_eq!(two_digits(number), text, "{number}");
         }

@@ -8,10 +8,12 @@ mod settings;
 
 use std::{
     net::{SocketAddr, ToSocketAddrs as _},
+    panic::resume_unwind,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    thread::{self, JoinHandle},
 };
 
 use fathom_engine::{Counts, Crew, Error, Session, StopFlag, Test, TestKind, Until, Watcher, Worker};
@@ -20,15 +22,15 @@ use fathom_model::{
     names::count,
     units::{Nanos, approximate, rounded},
 };
+use fathom_sys::clock;
 
 pub use self::settings::destination;
 use crate::{
     flows::FlowWatch,
-    link,
-    options,
+    link, options,
     protocol::iperf3::{
-        self, Asked, Carrier, Client, Conducted, Cookie, Counter, Open, Outcome, Part, Reading, Server, ServerOptions,
-        StreamOutcome,
+        self, Asked, Carrier, Client, Conducted, Cookie, Counter, Open, Outcome, Part, Reading, Served, Server,
+        ServerOptions, StreamOutcome,
     },
 };
 
@@ -41,19 +43,11 @@ pub(crate) struct Iperf3 {
 }
 
 /// Streams of bytes.
-pub(crate) const TCP: Iperf3 = Iperf3 {
-    name: "iperf3_tcp",
-    carrier: Carrier::Tcp,
-    options: settings::TCP_OPTIONS,
-    metrics: metrics::TCP,
-};
+pub(crate) const TCP: Iperf3 =
+    Iperf3 { name: "iperf3_tcp", carrier: Carrier::Tcp, options: settings::TCP_OPTIONS, metrics: metrics::TCP };
 /// Numbered datagrams.
-pub(crate) const UDP: Iperf3 = Iperf3 {
-    name: "iperf3_udp",
-    carrier: Carrier::Udp,
-    options: settings::UDP_OPTIONS,
-    metrics: metrics::UDP,
-};
+pub(crate) const UDP: Iperf3 =
+    Iperf3 { name: "iperf3_udp", carrier: Carrier::Udp, options: settings::UDP_OPTIONS, metrics: metrics::UDP };
 
 /// What is counted on the client's side, in the order of [`Counter`].
 const COUNTERS: &[&str] = &[metrics::BYTES, metrics::DATAGRAMS, metrics::LOST, count::REORDERED, metrics::JITTER_SUM];
@@ -118,6 +112,8 @@ impl TestKind for Iperf3 {
 
 /// How long the control connection may take while a test is prepared.
 const CONNECT_MAX: Nanos = Nanos::from_secs(5);
+/// How soon the other end's end is noticed.
+const LOOK: Nanos = Nanos::from_millis(20);
 
 /// An iperf3 error as one of a test.
 fn said(error: iperf3::Error) -> Error {
@@ -207,7 +203,8 @@ impl Test for Testing {
             why: None,
             flows: is_tcp.then(|| FlowWatch::new(&sockets)),
         };
-        let crew = Crew { states: streams.clone(), counters: COUNTERS, cores: &self.role.cores, until: Until::PhasesOver };
+        let crew =
+            Crew { states: streams.clone(), counters: COUNTERS, cores: &self.role.cores, until: Until::PhasesOver };
         let broken = Mutex::new(None);
         let conducted = crew.conduct(session, &mut looking, |worker, open| {
             let hand = Hand { worker: &worker, is_broken: &is_broken };
@@ -274,42 +271,58 @@ fn own_outcome(streams: &[Open], (record, counts): (&Record, Counts<'_>)) -> Out
     }
 }
 
-/// Our own server, for the other end of a lab.
+/// Our own server, for the other end of a lab; it serves from the preparation on, because its client connects in its own.
 struct Serving {
     role: Role,
-    server: Server,
+    address: SocketAddr,
+    stop: StopFlag,
+    server: Option<JoinHandle<Result<Served, iperf3::Error>>>,
 }
 
 impl Serving {
     fn bind(role: &Role) -> Result<Self, Error> {
         let options = ServerOptions { clients: 1, ..ServerOptions::default() };
         let server = Server::bind(options::listen_address(role), (None, options)).map_err(said)?;
-        Ok(Self { role: role.clone(), server })
+        let (address, stop) = (server.address(), StopFlag::default());
+        let told = stop.clone();
+        let server = thread::spawn(move || server.run(&told, &|| Box::new(())));
+        Ok(Self { role: role.clone(), address, stop, server: Some(server) })
+    }
+
+    /// Ends the server, which happens within moments, and says what it served.
+    fn end(&mut self) -> Option<Result<Served, iperf3::Error>> {
+        self.stop.finish();
+        let served = self.server.take()?.join();
+        Some(served.unwrap_or_else(|panic| resume_unwind(panic)))
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // Of a server that was not asked for its outcome only the end matters.
+        let _ = self.end();
     }
 }
 
 impl Test for Serving {
     fn endpoints(&self) -> Endpoints {
-        link::tell(self.server.address())
+        link::tell(self.address)
     }
 
-    fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
-        let Self { role, server } = *self;
-        let crew = Crew { states: vec![server], counters: &["tests"], cores: &[], until: Until::Told };
-        // A test that is ended by its client ends before the responder is told to finish.
-        let conducted = crew.conduct(session, &mut (), |worker, server| {
-            let served = server.run(&session.stop, &|| Box::new(())).map_err(said)?;
-            worker.add(0, served.finished);
-            Ok(served)
-        })?;
-        let mut record = conducted.record(role.side);
-        for served in conducted.workers {
-            if served.finished == 0 {
-                record.notes.push(Note {
-                    id: "no-test".to_owned(),
-                    text: "no client brought its test to an end".to_owned(),
-                });
+    fn run(mut self: Box<Self>, session: &Session) -> Result<Record, Error> {
+        let crew = Crew { states: vec![()], counters: &["tests"], cores: &[], until: Until::Told };
+        let conducted = crew.conduct(session, &mut (), |worker, ()| {
+            while !worker.is_over() {
+                clock::sleep_until(clock::now() + LOOK);
             }
+            Ok(())
+        })?;
+        let mut record = conducted.record(self.role.side);
+        let served = self.end().transpose().map_err(said)?.unwrap_or_default();
+        record.totals.insert("tests".to_owned(), served.finished);
+        if served.finished == 0 {
+            let text = "no client brought its test to an end".to_owned();
+            record.notes.push(Note { id: "no-test".to_owned(), text });
         }
         Ok(record)
     }

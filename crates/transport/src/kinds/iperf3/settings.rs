@@ -48,7 +48,7 @@ const RATE: OptionDoc = OptionDoc {
     name: "rate",
     value: ValueKind::BitRate,
     default: None,
-    help: "payload of all streams of a direction together; without it as fast as possible",
+    help: "payload of all streams together, both directions included; without it as fast as possible",
 };
 const SENDFILE: OptionDoc = OptionDoc {
     name: "sendfile",
@@ -120,7 +120,6 @@ pub(super) fn parameters(carrier: Carrier, settings: &Settings) -> Result<Parame
             Some("both") => Way::Both,
             _ => Way::Forward,
         },
-        bitrate: settings.bit_rate(RATE.name).map_or(0, |rate| rounded(rate.get() / f64::from(parallel))),
         mss: narrow(settings, &MSS).unwrap_or(0),
         window: settings.size(BUFFER.name).unwrap_or(Bytes(0)),
         tos: narrow::<u8>(settings, &DSCP).map_or(0, |dscp| dscp << 2),
@@ -129,12 +128,12 @@ pub(super) fn parameters(carrier: Carrier, settings: &Settings) -> Result<Parame
         version: Some(concat!("3.12 (fathom ", env!("CARGO_PKG_VERSION"), ")").to_owned()),
         ..Parameters::default()
     };
-    let wishes = [
-        (&NODELAY, Wish::NoDelay),
-        (&SENDFILE, Wish::ZeroCopy),
-        (&DISCARD, Wish::SkipReceiveCopy),
-        (&COUNTERS, Wish::Counters64),
-    ];
+    let n_streams = f64::from(parameters.n_streams());
+    parameters.bitrate = settings.bit_rate(RATE.name).map_or(0, |rate| rounded(rate.get() / n_streams));
+    if settings.text(NODELAY.name).as_deref() == Some("on") {
+        parameters.wishes.add(Wish::NoDelay);
+    }
+    let wishes = [(&SENDFILE, Wish::ZeroCopy), (&DISCARD, Wish::SkipReceiveCopy), (&COUNTERS, Wish::Counters64)];
     wishes.iter().filter(|(option, _)| settings.flag(option.name)).for_each(|(_, wish)| parameters.wishes.add(*wish));
     Ok(parameters)
 }
@@ -165,9 +164,10 @@ mod tests {
 
     #[test]
     fn the_rate_is_that_of_all_streams_together() {
-        let settings = Settings::default().with("flows", "4").with("rate", "1G").with("way", "both").with("size", "1400");
+        let settings =
+            Settings::default().with("flows", "4").with("rate", "1G").with("way", "both").with("size", "1400");
         let parameters = parameters(Carrier::Udp, &settings).unwrap();
-        assert_eq!((parameters.bitrate, parameters.n_streams(), parameters.block), (250_000_000, 8, Bytes(1400)));
+        assert_eq!((parameters.bitrate, parameters.n_streams(), parameters.block), (125_000_000, 8, Bytes(1400)));
         assert!(super::parameters(Carrier::Udp, &Settings::default().with("size", "15")).is_err());
     }
 }

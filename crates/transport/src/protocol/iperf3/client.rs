@@ -10,11 +10,11 @@ use fathom_model::{
     Side,
     units::{Bytes, Nanos},
 };
-use rsa::rand_core::{OsRng, RngCore as _};
 use fathom_sys::{
     clock,
     socket::{self, Buffer, Domain, Protocol, SockAddr, Socket, Type, Wait},
 };
+use rsa::rand_core::{OsRng, RngCore as _};
 
 use super::{
     Carrier, Error, Login, Parameters, Results, Way,
@@ -219,7 +219,9 @@ impl Client {
             Ok(Some(byte)) => self.control.understand(byte, AWAITED),
             Err(error) => Err(error),
         };
-        Some(heard.map_or_else(|error| error, |state| Error::Unexpected { got: format!("{state:?}"), awaited: AWAITED }))
+        Some(
+            heard.map_or_else(|error| error, |state| Error::Unexpected { got: format!("{state:?}"), awaited: AWAITED }),
+        )
     }
 
     /// Streams until the end and exchanges results; `watch` is told what was counted even when the test breaks off.
@@ -235,12 +237,8 @@ impl Client {
             longest: LONGEST,
             rate: None,
         };
-        let course = Course {
-            side: Side::Initiator,
-            parameters: &self.asked.parameters,
-            streams: &self.streams,
-            bounds,
-        };
+        let course =
+            Course { side: Side::Initiator, parameters: &self.asked.parameters, streams: &self.streams, bounds };
         let (mut outcome, why) = course.run(&mut self.control, watch);
         let told = why.and_then(|()| self.finish(&outcome.results(None)));
         match told {
@@ -284,7 +282,9 @@ fn bind(socket: &Socket, asked: &Asked, port: u16) -> std::io::Result<()> {
     if let Some(device) = &asked.device {
         socket.bind_device(Some(device.as_bytes()))?;
     }
-    let any = || asked.servers.first().map(|server| if server.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) });
+    let any = || {
+        asked.servers.first().map(|server| if server.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) })
+    };
     match (asked.from, port) {
         (None, 0) => Ok(()),
         (from, port) => {

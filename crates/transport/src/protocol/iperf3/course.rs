@@ -333,11 +333,7 @@ impl Course<'_> {
         Outcome {
             streams: self.streams.iter().enumerate().map(of).collect(),
             span: ended - zero,
-            cpu: CpuUse {
-                total: percent(cpu.user + cpu.system),
-                user: percent(cpu.user),
-                system: percent(cpu.system),
-            },
+            cpu: CpuUse { total: percent(cpu.user + cpu.system), user: percent(cpu.user), system: percent(cpu.system) },
             congestion: self.streams.first().filter(|_| is_tcp).and_then(congestion),
             peer: None,
         }

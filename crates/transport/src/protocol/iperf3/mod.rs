@@ -16,9 +16,7 @@ mod server;
 mod tune;
 mod wire;
 
-pub use account::{
-    Beginning, Interval, Outcome, Part, Reading, Stream, StreamOutcome, TcpExtremes, TcpState, Watch,
-};
+pub use account::{Beginning, Interval, Outcome, Part, Reading, Stream, StreamOutcome, TcpExtremes, TcpState, Watch};
 pub use client::{Asked, Client};
 pub use error::Error;
 pub use login::{Doorkeeper, Login, LoginError, Padding, SKEW_SECS};

@@ -345,7 +345,8 @@ mod tests {
 
     #[test]
     fn a_key_of_the_wrong_type_counts_as_absent_and_an_unknown_one_as_nothing() {
-        let asked = json!({"tcp": true, "time": "10", "parallel": [], "congestion": 7, "nodelay": "yes", "zz": {"a": 1}});
+        let asked =
+            json!({"tcp": true, "time": "10", "parallel": [], "congestion": 7, "nodelay": "yes", "zz": {"a": 1}});
         let read = Parameters::read(&asked).unwrap();
         assert_eq!((read.time_secs, read.parallel, read.block), (0, 1, TCP_BLOCK));
         assert_eq!((read.congestion, read.wishes), (None, Wishes::default()));

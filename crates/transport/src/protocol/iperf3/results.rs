@@ -141,7 +141,8 @@ impl Results {
             system: percent("cpu_util_system")?,
         };
         let knows = percent("sender_has_retransmits")?;
-        let streams = object.get("streams").and_then(Value::as_array).ok_or_else(|| malformed("there is no `streams`"))?;
+        let streams =
+            object.get("streams").and_then(Value::as_array).ok_or_else(|| malformed("there is no `streams`"))?;
         if streams.len() > STREAMS_MAX {
             return Err(malformed(format!("{} streams are more than {STREAMS_MAX}", streams.len())));
         }

@@ -65,7 +65,10 @@ impl Default for ServerOptions {
 
 impl fmt::Debug for ServerOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerOptions").field("clients", &self.clients).field("rate", &self.rate).finish_non_exhaustive()
+        f.debug_struct("ServerOptions")
+            .field("clients", &self.clients)
+            .field("rate", &self.rate)
+            .finish_non_exhaustive()
     }
 }
 

@@ -189,7 +189,8 @@ impl Reception {
         for _ in 0..DATAGRAMS_MAX {
             let Some((socket, from)) = socket::accept(&self.server.listener)? else { break };
             if self.strangers.len() >= STRANGERS_MAX {
-                let oldest = self.strangers.iter().min_by_key(|(_, stranger)| stranger.deadline).map(|(token, _)| *token);
+                let oldest =
+                    self.strangers.iter().min_by_key(|(_, stranger)| stranger.deadline).map(|(token, _)| *token);
                 oldest.and_then(|token| self.strangers.remove(&token));
                 self.turned_away += 1;
             }
@@ -197,7 +198,8 @@ impl Reception {
             self.next_token += 1;
             self.epoll.add(&socket, token, Interest::READ)?;
             let deadline = clock::now() + INTRODUCTION_MAX;
-            self.strangers.insert(token, Stranger { socket, from: canonical(from), cookie: [0; COOKIE], n: 0, deadline });
+            self.strangers
+                .insert(token, Stranger { socket, from: canonical(from), cookie: [0; COOKIE], n: 0, deadline });
         }
         Ok(())
     }

@@ -52,7 +52,9 @@ pub(super) fn run(options: &Options, host: &str) -> anyhow::Result<Exit> {
     prepare(options)?;
     let output =
         Output::new(options.logfile.as_deref(), options.timestamps.as_deref()).context("unable to open log file")?;
-    let mut show = Show::new(options, End::Client, output.guest(options.parameters.title.as_deref()));
+    // A title stands before lines of text; the JSON has it among its values.
+    let title = options.parameters.title.as_deref().filter(|_| !options.marks.has(Mark::Json));
+    let mut show = Show::new(options, End::Client, output.guest(title));
     show.document.connecting(host, options.port());
     let stop = StopFlag::default();
     let outcome = watched(&stop, || test(options, host, (asked, &stop), &mut show))?;

@@ -105,7 +105,7 @@ impl TestKind for Iperf3 {
             connect_timeout: Some(CONNECT_MAX),
             ..Asked::default()
         };
-        let client = Client::connect(asked, Cookie::fresh(), &stop).map_err(said)?;
+        let client = connect(&asked, &stop).map_err(said)?;
         Ok(Box::new(Testing { role: role.clone(), client, stop }))
     }
 }
@@ -114,6 +114,22 @@ impl TestKind for Iperf3 {
 const CONNECT_MAX: Nanos = Nanos::from_secs(5);
 /// How soon the other end's end is noticed.
 const LOOK: Nanos = Nanos::from_millis(20);
+
+/// How long a server may be busy with the trial before this one, which it has yet to put away.
+const BUSY_MAX: Nanos = Nanos::from_secs(3);
+
+/// Connects, and once more while the server is busy with what it did for us a moment ago.
+fn connect(asked: &Asked, stop: &StopFlag) -> Result<Client, iperf3::Error> {
+    let deadline = clock::now() + BUSY_MAX;
+    loop {
+        match Client::connect(asked.clone(), Cookie::fresh(), stop) {
+            Err(iperf3::Error::Busy) if clock::now() < deadline => {
+                clock::sleep_until(clock::now() + Nanos::from_millis(100));
+            }
+            outcome => return outcome,
+        }
+    }
+}
 
 /// An iperf3 error as one of a test.
 fn said(error: iperf3::Error) -> Error {

@@ -261,6 +261,7 @@ impl Client {
         let theirs = Results::read(&self.control.read_json("results", wire::RESULTS_MAX)?)?;
         self.control.expect(State::DisplayResults, "the end of the results")?;
         self.control.tell(State::Done)?;
+        self.control.see_off();
         for ours in &ours.streams {
             if theirs.stream(ours.id).is_none() {
                 return Err(Error::Refused { code: 208, errno: 0 });

@@ -1,6 +1,9 @@
 //! The control connection: states and JSON, each waited for within a bound.
 
-use std::{fmt, io, net::SocketAddr};
+use std::{
+    fmt, io,
+    net::{Shutdown, SocketAddr},
+};
 
 use fathom_engine::{Stop, StopFlag};
 use fathom_model::units::Nanos;
@@ -18,6 +21,8 @@ use super::{
 
 /// How long the other side may take for its next message while nothing is measured, as iperf3 waits since 3.15.
 pub(crate) const PATIENCE: Nanos = Nanos::from_secs(30);
+/// How long the other side may take to close.
+const LEAVE_MAX: Nanos = Nanos::from_secs(1);
 /// How soon a wait notices that the user wants an end.
 const LOOK: Nanos = Nanos::from_millis(50);
 
@@ -146,6 +151,18 @@ impl Control {
             self.fill(&mut bytes[from..], what)?;
         }
         wire::read_json(&bytes, what)
+    }
+
+    /// Closes this direction and waits until the other side has closed its own, as iperf3 does since 3.21.
+    ///
+    /// A server of one test at a time is ready for the next one then, or nearly; one that does not close is not waited for.
+    pub(crate) fn see_off(&mut self) {
+        let deadline = clock::now() + LEAVE_MAX;
+        if self.socket.shutdown(Shutdown::Write).is_err() {
+            return;
+        }
+        // Some versions send an error behind the end, which is of no interest any more.
+        while clock::now() < deadline && self.byte_until(deadline).is_ok_and(|byte| byte.is_some()) {}
     }
 
     pub(crate) fn tell(&mut self, state: State) -> Result<(), Error> {

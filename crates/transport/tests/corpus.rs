@@ -1,5 +1,4 @@
 //! The seeds of the fuzz target for iperf3's control messages, as they are, cut off, and with each of their bytes changed.
-#![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
 
 use std::{fs, path::Path};
 

@@ -50,7 +50,7 @@ pub struct Asked {
     pub login: Option<Login>,
 }
 
-/// How long a connect may take unless it is said: longer than the kernel retries (tcp_syn_retries is 6, which are 127 s).
+/// How long a connect may take unless it is said: longer than the kernel retries (`tcp_syn_retries` is 6, which are 127 s).
 const CONNECT_MAX: Nanos = Nanos::from_secs(130);
 /// The datagram when the path says nothing.
 const DATAGRAM: u64 = 1460;
@@ -111,6 +111,9 @@ impl Client {
     ///
     /// # Errors
     /// A stream that does not come about, or a server that says something else.
+    ///
+    /// # Panics
+    /// When the parameters ask for more than 128 streams in a direction.
     pub fn open_streams(&mut self) -> Result<(), Error> {
         let n = usize::try_from(self.asked.parameters.n_streams()).expect("at most 256");
         for place in 0..n {
@@ -129,12 +132,12 @@ impl Client {
 
     fn part(&self, place: usize) -> Part {
         let parallel = usize::try_from(self.asked.parameters.parallel).expect("at most 128");
-        match self.asked.parameters.way {
-            Way::Forward => Part::Sender,
-            Way::Reverse => Part::Receiver,
-            Way::Both if place < parallel => Part::Sender,
-            Way::Both => Part::Receiver,
-        }
+        let sends = match self.asked.parameters.way {
+            Way::Forward => true,
+            Way::Reverse => false,
+            Way::Both => place < parallel,
+        };
+        if sends { Part::Sender } else { Part::Receiver }
     }
 
     /// A socket of a stream, bound as it was asked for.

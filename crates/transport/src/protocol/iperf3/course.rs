@@ -135,7 +135,7 @@ impl Course<'_> {
         });
         self.report(&shared, (&mut standing, watch), ended);
         let cpu = cpu + (clock::thread_cpu_times() - cpu_before);
-        (self.outcome(standing, ended, cpu), why)
+        (self.outcome(&standing, ended, cpu), why)
     }
 
     fn standing(&self, start: Nanos) -> Standing {
@@ -315,7 +315,7 @@ impl Course<'_> {
         shared.over.store(true, Ordering::Relaxed);
     }
 
-    fn outcome(&self, standing: Standing, ended: Nanos, cpu: CpuTimes) -> Outcome {
+    fn outcome(&self, standing: &Standing, ended: Nanos, cpu: CpuTimes) -> Outcome {
         let zero = standing.counts_from.unwrap_or(ended);
         let whole = (ended - standing.start).as_secs_f64().max(1e-9);
         let percent = |span: Nanos| span.as_secs_f64() / whole * 100.0;

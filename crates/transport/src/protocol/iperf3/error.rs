@@ -117,7 +117,7 @@ pub enum Error {
 
 impl From<fathom_sys::Error> for Error {
     fn from(error: fathom_sys::Error) -> Self {
-        Self::System { call: error.call.to_string(), source: error.source }
+        Self::System { call: error.call, source: error.source }
     }
 }
 

@@ -189,6 +189,9 @@ impl Parameters {
     ///
     /// # Errors
     /// A value out of its range, two directions at once, or a protocol that is none of ours, as the server says it.
+    ///
+    /// # Panics
+    /// Never: what is narrowed is within its range.
     pub fn read(value: &Value) -> Result<Self, Error> {
         let none = Map::new();
         let object = value.as_object().unwrap_or(&none);
@@ -311,7 +314,9 @@ mod tests {
     #[test]
     fn what_a_client_writes_a_server_reads() {
         let mut wishes = Wishes::default();
-        WISHES.iter().for_each(|(wish, ..)| wishes.add(*wish));
+        for (wish, ..) in &WISHES {
+            wishes.add(*wish);
+        }
         let text = |text: &str| Some(text.to_owned());
         let all = Parameters {
             carrier: Carrier::Udp,

@@ -114,8 +114,9 @@ impl State {
 /// What the server says behind [`State::ServerError`].
 #[must_use]
 pub(crate) fn read_refusal(bytes: [u8; 8]) -> Error {
-    let [a, b, c, d, e, f, g, h] = bytes;
-    Error::Refused { code: i32::from_be_bytes([a, b, c, d]), errno: i32::from_be_bytes([e, f, g, h]) }
+    let numbers = u64::from_be_bytes(bytes);
+    let half = |number: u64| u32::try_from(number & 0xffff_ffff).expect("32 bits").cast_signed();
+    Error::Refused { code: half(numbers >> 32), errno: half(numbers) }
 }
 
 /// A refusal as the server writes it, its state included.

@@ -231,7 +231,7 @@ impl Reception {
             return;
         }
         match Cookie::read(stranger.cookie) {
-            Some(cookie) => self.place(stranger, cookie, (house, scope), watch),
+            Some(cookie) => self.place((stranger, cookie), (house, scope), watch),
             None => self.turned_away += 1,
         }
     }
@@ -239,8 +239,7 @@ impl Reception {
     /// A stream goes to its session, a new client gets one, and anybody else is told to come back.
     fn place<'scope, 'env>(
         &mut self,
-        stranger: Stranger,
-        cookie: Cookie,
+        (stranger, cookie): (Stranger, Cookie),
         (house, scope): (&'env House, &'scope thread::Scope<'scope, 'env>),
         watch: &'env (dyn Fn() -> Box<dyn Watch> + Sync),
     ) {

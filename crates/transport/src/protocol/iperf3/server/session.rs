@@ -1,7 +1,7 @@
 //! One client from its parameters to its leave.
 
 use std::{
-    net::SocketAddr,
+    net::{Shutdown, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -100,6 +100,13 @@ fn attend(
     };
     let course = Course { side: Side::Responder, parameters: &parameters, streams: &open, bounds };
     let (outcome, why) = course.run(control, watch);
+    if parameters.carrier == Carrier::Tcp {
+        // Clients before 3.16 read whole blocks even behind the end: the rest of one must not be waited for.
+        for open in &open {
+            // A connection that is broken already needs no end.
+            let _ = open.socket.shutdown(Shutdown::Write);
+        }
+    }
     watch.ended(&outcome);
     why?;
     control.tell(State::ExchangeResults)?;
@@ -206,12 +213,12 @@ fn open_streams(
 }
 
 fn part(parameters: &Parameters, place: usize) -> Part {
-    match parameters.way {
-        Way::Forward => Part::Receiver,
-        Way::Reverse => Part::Sender,
-        Way::Both if place < usize::try_from(parameters.parallel).expect("at most 128") => Part::Receiver,
-        Way::Both => Part::Sender,
-    }
+    let sends = match parameters.way {
+        Way::Forward => false,
+        Way::Reverse => true,
+        Way::Both => place >= usize::try_from(parameters.parallel).expect("at most 128"),
+    };
+    if sends { Part::Sender } else { Part::Receiver }
 }
 
 /// Whether a client that has nothing to say at this point has said nothing.

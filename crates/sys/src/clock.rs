@@ -38,6 +38,51 @@ pub fn process_cpu() -> Nanos {
     nanos(clock_gettime(ClockId::ProcessCPUTime))
 }
 
+/// Processor time by where it was spent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CpuTimes {
+    /// In the program.
+    pub user: Nanos,
+    /// In the kernel on its behalf, without interrupts.
+    pub system: Nanos,
+}
+
+impl std::ops::Add for CpuTimes {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { user: self.user + other.user, system: self.system + other.system }
+    }
+}
+
+impl std::ops::Sub for CpuTimes {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self { user: self.user - other.user, system: self.system - other.system }
+    }
+}
+
+impl std::iter::Sum for CpuTimes {
+    fn sum<I: Iterator<Item = Self>>(times: I) -> Self {
+        times.fold(Self::default(), std::ops::Add::add)
+    }
+}
+
+/// The processor time that the calling thread has used, by where (`getrusage(RUSAGE_THREAD)`), in microseconds.
+#[must_use]
+pub fn thread_cpu_times() -> CpuTimes {
+    // SAFETY: the structure is made of numbers, for which zero is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is writable and of the size that the kernel writes; with this `who` the call does not fail.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    let nanos = |time: libc::timeval| {
+        let part = |number: i64| u64::try_from(number).unwrap_or(0);
+        Nanos::from_secs(part(time.tv_sec)) + Nanos::from_micros(part(time.tv_usec))
+    };
+    CpuTimes { user: nanos(usage.ru_utime), system: nanos(usage.ru_stime) }
+}
+
 /// Lets sleeps of the calling thread end as soon as the processor allows (`PR_SET_TIMERSLACK`, prctl(2)).
 ///
 /// The kernel may otherwise let them end 50 µs late, to wake several threads at once.

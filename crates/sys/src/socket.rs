@@ -399,6 +399,18 @@ pub fn set_traffic_class(socket: impl AsFd, class: u8) -> Result<()> {
     }
 }
 
+/// Forbids fragments of the datagrams that an IPv4 socket sends (`IP_PMTUDISC_DO`); an IPv6 socket is left as it is.
+///
+/// # Errors
+/// `setsockopt(IP_MTU_DISCOVER)`, when it is not an IP socket.
+pub fn set_dont_fragment(socket: impl AsFd) -> Result<()> {
+    if SockRef::from(&socket).domain().map_err(named("getsockopt(SO_DOMAIN)"))? != Domain::IPV4 {
+        return Ok(());
+    }
+    set(socket, (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER), &libc::IP_PMTUDISC_DO)
+        .map_err(named("setsockopt(IP_MTU_DISCOVER)"))
+}
+
 /// Bounds how long a blocking send and a blocking receive wait before they give up.
 ///
 /// # Errors

@@ -13,7 +13,9 @@ mod kinds;
 mod link;
 mod options;
 mod payload;
+mod protocol;
 mod stream;
 mod traffic;
 
 pub use kinds::KINDS;
+pub use protocol::iperf3;

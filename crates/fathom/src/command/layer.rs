@@ -18,6 +18,10 @@ use crate::{
 const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(2));
 /// A number of bytes ends a round; the time only bounds it.
 const BYTES_MAX: Nanos = Nanos::from_secs(60);
+/// The word of `--protocol` for a fathom at the other end.
+const OURS: &str = "fathom";
+/// The option of a kind that names a server of another tool.
+const SERVER: &str = "host";
 /// As many rounds as make an interval narrow.
 const ROUNDS: u32 = 5;
 
@@ -31,6 +35,8 @@ pub(super) struct LayerCommand {
     target: (&'static str, &'static str),
     /// The words of `--test` and their kinds; the first is the default.
     tests: &'static [(&'static str, &'static str)],
+    /// Words of `--protocol` beside ours, and the kinds that speak to such a server.
+    protocols: &'static [(&'static str, &'static str)],
     /// Options that say which test is meant without `--test`, with its word.
     chosen_by: &'static [(&'static str, &'static str)],
     examples: &'static str,
@@ -42,6 +48,7 @@ pub(super) const HTTP: LayerCommand = LayerCommand {
     about: "Request load: N connections that wait for their answers (closed), or a rate of requests (open)",
     target: ("URL", "any http:// URL; without it, the responder of a --lab"),
     tests: &[("closed", "http_closed"), ("open", "http_open")],
+    protocols: &[],
     chosen_by: &[("rate", "open"), ("profile", "open"), (find::OBJECTIVE, "open")],
     examples: "\
 Examples:
@@ -67,13 +74,15 @@ pub(super) const TCP: LayerCommand = LayerCommand {
         ("crr", "tcp_crr"),
         ("cc", "tcp_cc"),
     ],
+    protocols: &[("iperf3", "iperf3_tcp")],
     chosen_by: &[],
     examples: "\
 Examples:
   fathom tcp 10.0.0.2 --key KEY --flows 4
   fathom tcp --lab pair --test rr --flows 300
   fathom tcp --lab pair --test rr-open --rate 20k --arrivals poisson --flows 64
-  fathom tcp 127.0.0.1 --test crr --duration 5s",
+  fathom tcp 127.0.0.1 --test crr --duration 5s
+  fathom tcp 192.0.2.7 --protocol iperf3 --way down --allow 192.0.2.7",
 };
 
 pub(super) const UDP: LayerCommand = LayerCommand {
@@ -82,6 +91,7 @@ pub(super) const UDP: LayerCommand = LayerCommand {
     about: "UDP: loss, reordering, duplicates, jitter and delay of a stream up or down; request/response in datagrams",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
     tests: &[("stream", "udp_stream"), ("down", "udp_stream_down"), ("rr", "udp_rr"), ("rr-open", "udp_rr_open")],
+    protocols: &[("iperf3", "iperf3_udp")],
     chosen_by: &[],
     examples: "\
 Examples:
@@ -100,6 +110,7 @@ pub(super) const PACKET: LayerCommand = LayerCommand {
     about: "Frames per second: generate, count at both ends, say where the rest was lost",
     target: ("TARGET", "a host that runs `fathom serve` on the same link; without it, the second host of a --lab"),
     tests: &[("frames", "frames")],
+    protocols: &[],
     chosen_by: &[],
     examples: "\
 Examples:
@@ -110,15 +121,21 @@ Examples:
 
 impl LayerCommand {
     fn kinds(&self) -> Vec<&'static dyn TestKind> {
-        self.tests.iter().filter_map(|(_, kind)| wire_up::kind(kind).ok()).collect()
+        let names = self.tests.iter().chain(self.protocols).map(|(_, kind)| *kind);
+        names.filter_map(|kind| wire_up::kind(kind).ok()).collect()
     }
 
     pub(super) fn shape(&self, command: Command) -> Command {
         let target = Arg::new("target").value_name(self.target.0).help(self.target.1);
         let words: Vec<&str> = self.tests.iter().map(|(word, _)| *word).collect();
         let test = Arg::new("test").long("test").value_name("TEST").default_value(words[0]).value_parser(words);
-        // The URL stands in the place of the target; a plan names it as an option of the test.
-        let options = options::arguments(&self.kinds()).into_iter().filter(|option| option.get_id() != "url");
+        // The URL or the server stands in the place of the target; a plan names it as an option of the test.
+        let is_target = |option: &Arg| ["url", SERVER].iter().any(|name| option.get_id() == name);
+        let options = options::arguments(&self.kinds()).into_iter().filter(|option| !is_target(option));
+        let protocols: Vec<&str> = [OURS].into_iter().chain(self.protocols.iter().map(|(word, _)| *word)).collect();
+        let protocol = Arg::new("protocol").long("protocol").value_name("TOOL").default_value(OURS);
+        let protocol = protocol.value_parser(protocols).help("what the target is: a fathom, or a server of this tool");
+        let command = if self.protocols.is_empty() { command } else { command.arg(protocol) };
         command
             .arg(target)
             .arg(test.help("what is measured"))
@@ -130,13 +147,13 @@ impl LayerCommand {
     }
 
     pub(super) fn run(&self, matches: &ArgMatches) -> anyhow::Result<Exit> {
-        let word = self.word(matches);
-        let (_, kind) = self.tests.iter().find(|(test, _)| *test == word).expect("clap knows the tests of the table");
+        let (word, kind) = self.meant(matches)?;
+        let foreign = self.protocol(matches).is_some();
         let (ends, url) = self.ends(matches)?;
         let given: Vec<_> = self.kinds();
         let mut settings = options::settings(matches, &given);
         if let Some(url) = &url {
-            settings.set("url", url.clone());
+            settings.set(if foreign { SERVER } else { "url" }, url.clone());
         }
         let of_command = |screen: Screen| screen.line("in", format!("fathom {} --test {word}", self.name));
         let scanned = scan::tests(matches, (&settings, wire_up::kind(kind)?.options())).map_err(of_command)?;
@@ -151,8 +168,8 @@ impl LayerCommand {
         let (warmup, duration) =
             (measuring::span(matches, "warmup", warmup)?, measuring::span(matches, "duration", duration)?);
         let test = |(label, options): (String, Settings)| TestPlan {
-            name: if label.is_empty() { (*kind).to_owned() } else { label },
-            kind: (*kind).to_owned(),
+            name: if label.is_empty() { kind.to_owned() } else { label },
+            kind: kind.to_owned(),
             from: ends.from().to_owned(),
             to: url.is_none().then(|| ends.to().to_owned()),
             warmup: warmup.exact(),
@@ -167,6 +184,26 @@ impl LayerCommand {
         measuring::carry_out(measuring::plan((title, rounds), ends, tests, matches), matches, Keep::WhenAsked)
     }
 
+    /// The protocol beside ours that was asked for, with its kind.
+    fn protocol(&self, matches: &ArgMatches) -> Option<(&'static str, &'static str)> {
+        let word = matches.try_get_one::<String>("protocol").ok().flatten()?;
+        self.protocols.iter().find(|(protocol, _)| protocol == word).copied()
+    }
+
+    /// The word and the kind of the test that is meant.
+    fn meant<'a>(&self, matches: &'a ArgMatches) -> Result<(&'a str, &'static str), Screen> {
+        let Some((protocol, kind)) = self.protocol(matches) else {
+            let word = self.word(matches);
+            let found = self.tests.iter().find(|(test, _)| *test == word).expect("clap knows the tests of the table");
+            return Ok((word, found.1));
+        };
+        if matches.value_source("test") == Some(ValueSource::CommandLine) {
+            return Err(Screen::new(Exit::Usage, format!("--protocol {protocol} knows no --test"))
+                .line("use", "--way up, down or both"));
+        }
+        Ok((protocol, kind))
+    }
+
     /// The word of the test that is meant.
     fn word<'a>(&self, matches: &'a ArgMatches) -> &'a str {
         let is_given = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
@@ -179,6 +216,9 @@ impl LayerCommand {
     fn ends(&self, matches: &ArgMatches) -> anyhow::Result<(Ends, Option<String>)> {
         match (matches.get_one::<String>("target"), matches.get_one::<String>("lab")) {
             (Some(target), _) if self.name == "http" => Ok((measuring::ends_here(), Some(target.clone()))),
+            (Some(target), None) if self.protocol(matches).is_some() => {
+                Ok((measuring::ends_here(), Some(target.clone())))
+            }
             (Some(target), None) => Ok((measuring::ends_at(target, matches)?, None)),
             (None, Some(lab)) => Ok((measuring::ends_in_lab(lab), None)),
             (Some(_), Some(_)) => Err(Screen::new(Exit::Usage, "either a target or --lab, not both").into()),

@@ -69,6 +69,13 @@ fn check_targets(plan: &Plan, surroundings: &Surroundings) -> Result<(), Screen>
         for word in chosen.split([',', ' ', '\n']).filter(|word| !word.is_empty()) {
             surroundings.allowed.check_network(word, &surroundings.command)?;
         }
+        let server = fathom_transport::iperf3::destination(&test.options).map_err(|error| engine_screen(&error))?;
+        if let Some((host, _)) = server {
+            // Nothing connects to it here: a server that serves one test would have served it.
+            for address in target::resolve(&host)? {
+                surroundings.allowed.check(address, &host, &surroundings.command)?;
+            }
+        }
         let names = fathom_http::dial::destinations(&test.options).map_err(|error| {
             let screen = Screen::new(Exit::Usage, error.to_string());
             error.hint().into_iter().fold(screen, |screen, hint| screen.line("try", hint))

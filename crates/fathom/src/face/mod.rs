@@ -2,6 +2,7 @@
 
 mod ab;
 mod getopt;
+mod iperf3;
 mod load;
 mod webbench;
 mod wrk;
@@ -21,9 +22,15 @@ pub(crate) struct Face {
 /// The faces there are.
 pub(crate) const FACES: &[Face] = &[
     Face { name: "ab", run: ab::run },
+    Face { name: "iperf3", run: iperf3::run },
     Face { name: "webbench", run: webbench::run },
     Face { name: "wrk", run: wrk::run },
 ];
+
+/// Writes down a test of an iperf3 server that prints nothing, for a client that asks for the server's output.
+pub(crate) fn iperf3_transcript() -> Box<dyn fathom_transport::iperf3::Watch> {
+    iperf3::transcript()
+}
 
 /// The face that the program's own name selects, as after `ln -s fathom wrk`.
 pub(crate) fn of_link(words: &[String]) -> Option<&'static Face> {
@@ -51,7 +58,7 @@ pub(crate) fn run(tool: &str, words: &[String]) -> anyhow::Result<Exit> {
 fn native_command(tool: &str) -> Option<&'static str> {
     Some(match tool {
         "hey" | "h2load" => "fathom http URL --connections N --duration TIME",
-        "iperf3" | "iperf" => "fathom tcp TARGET --key KEY --flows N --duration TIME",
+        "iperf" => "fathom tcp TARGET --key KEY --flows N --duration TIME",
         "netperf" => "fathom tcp TARGET --key KEY --test rr",
         "netserver" => "fathom serve",
         "pktgen" | "trafgen" => "fathom packet --lab pair --size 64",

@@ -12,6 +12,7 @@ mod commands;
 mod endings;
 mod evaluation;
 mod faces;
+mod iperf3;
 mod latency;
 mod refusals;
 mod scenarios;

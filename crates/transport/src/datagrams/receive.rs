@@ -187,6 +187,12 @@ impl<'s, C: Codec> Receiver<'s, C> {
         self.sequence.next()
     }
 
+    /// The jitter so far, where times were told and neighbours arrived.
+    #[must_use]
+    pub(crate) fn jitter(&self) -> Option<Nanos> {
+        self.jitter.estimate()
+    }
+
     /// Settles the account.
     ///
     /// # Errors

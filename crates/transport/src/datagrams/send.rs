@@ -58,6 +58,11 @@ impl Load {
         Self { is_mixed: sizes.only().is_none(), batch, sizes, joined, segments, refusal: None }
     }
 
+    /// Fills every datagram with something else than pseudo-random bytes; a header is written over its beginning.
+    pub(crate) fn fill(&mut self, fill: impl Fn(&mut [u8])) {
+        (0..self.batch.shape().count).for_each(|index| fill(self.batch.payload_mut(index)));
+    }
+
     /// Prepares the socket for super-buffers, where there are any to be sent.
     ///
     /// # Errors
@@ -129,7 +134,6 @@ impl<'s, C: Codec> Sender<'s, C> {
     }
 
     /// How many datagrams the kernel has taken, and so the number of the next one.
-    #[cfg(test)]
     #[must_use]
     pub(crate) fn number(&self) -> u64 {
         self.number

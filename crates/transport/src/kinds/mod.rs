@@ -3,11 +3,14 @@
 use fathom_engine::TestKind;
 use fathom_model::metric::{Better, Measure, Unit};
 
+mod iperf3;
 mod tcp_crr;
 mod tcp_rr;
 mod tcp_stream;
 mod udp_rr;
 mod udp_stream;
+
+pub use iperf3::destination;
 
 /// All kinds of this layer.
 pub const KINDS: &[&dyn TestKind] = &[
@@ -22,6 +25,8 @@ pub const KINDS: &[&dyn TestKind] = &[
     &udp_stream::DOWN,
     &udp_rr::UdpRr,
     &udp_rr::UdpRrOpen,
+    &iperf3::TCP,
+    &iperf3::UDP,
 ];
 
 const LATENCY: Measure = Measure(Unit::Nanos, Better::Lower);

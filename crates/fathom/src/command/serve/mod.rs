@@ -1,6 +1,7 @@
 //! `fathom serve`: be the target of others who know the key.
 
 mod http;
+mod iperf3;
 
 use std::{
     fs, io,
@@ -25,7 +26,10 @@ use fathom_sys::{
     signal,
 };
 
-use self::http::{Answering, Http};
+use self::{
+    http::{Answering, Http},
+    iperf3::Iperf3,
+};
 use super::measuring::{self, AGENT_PORT};
 use crate::{
     exit::{Exit, Screen},
@@ -40,6 +44,7 @@ Examples:
   fathom serve --only http                          an HTTP responder and nothing else
   fathom serve --only http --http-delay 'exponential 2ms' --http-stall 200ms/1s
   fathom serve --only http --http-statuses 200:95%,404:4%,503:1% --http-tls
+  fathom serve --only iperf3 --iperf3 --iperf3-rate 10G --iperf3-from 10.0.0.0/8
 
 The delay of an answer begins when its request has been read whole; no answer leaves earlier.
 Statuses follow each other evenly, not at random: after every answer each has been given as often as its share says, \
@@ -60,7 +65,10 @@ pub(super) fn shape(command: Command) -> Command {
                 .value_parser(clap::value_parser!(IpAddr)),
         )
         .arg(text("port", "PORT", "port for controllers (TLS) [default: 7700]").value_parser(clap::value_parser!(u16)))
-        .arg(text("only", "WHAT", "serve nothing else: agents, or http").value_parser(["agents", "http"]))
+        .arg(
+            text("only", "WHAT", "serve nothing else: agents, http, or iperf3")
+                .value_parser(["agents", "http", "iperf3"]),
+        )
         .arg(
             text("key-file", "FILE", "keep the certificate and the token here")
                 .value_parser(clap::value_parser!(PathBuf)),
@@ -74,6 +82,7 @@ pub(super) fn shape(command: Command) -> Command {
         .arg(text("longest", "TIME", "refuse trials that take longer").default_value("10min"))
         .arg(text("for", "TIME", "end by itself after this time [default: never]"))
         .args(http::arguments())
+        .args(iperf3::arguments())
         .after_help(EXAMPLES)
 }
 
@@ -87,16 +96,23 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     // What is wrong with an option is told before anything listens.
     let options = http::options(matches)?;
     let only = matches.get_one::<String>("only").map(String::as_str);
-    let agents = if only == Some("http") { None } else { Some(Desk::listen(matches, address)?) };
-    let http = if only == Some("agents") { None } else { Some(Http::listen(matches, address, options)?) };
-    if agents.is_none() && http.as_ref().is_none_or(Http::is_empty) {
+    let serves = |what| only.is_none_or(|only| only == what);
+    let agents = if serves("agents") { Some(Desk::listen(matches, address)?) } else { None };
+    let http = if serves("http") { Some(Http::listen(matches, address, options)?) } else { None };
+    let iperf3 = if serves("iperf3") { Iperf3::listen(matches, address)? } else { None };
+    if agents.is_none() && iperf3.is_none() && http.as_ref().is_none_or(Http::is_empty) {
         return Err(Screen::new(Exit::Usage, "nothing is left to serve")
-            .line("fix", "give --http-port another port than 0, or --http-unix a path")
+            .line("fix", "give --http-port another port than 0, --http-unix a path, or --iperf3")
             .into());
     }
 
     let mut out = io::stdout().lock();
-    for line in agents.iter().flat_map(Desk::lines).chain(http.iter().flat_map(Http::lines)) {
+    for line in agents
+        .iter()
+        .flat_map(Desk::lines)
+        .chain(http.iter().flat_map(Http::lines))
+        .chain(iperf3.as_ref().map(Iperf3::line))
+    {
         writeln!(out, "{line}")?;
     }
     out.flush()?;
@@ -104,10 +120,12 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 
     let stop = StopFlag::default();
     let answering = http.map(|http| http.start(&stop));
+    let serving = iperf3.map(|iperf3| iperf3.start(&stop));
     let is_over = || {
         signals.received().is_some()
             || clock::now() >= deadline
             || (only == Some("http") && answering.as_ref().is_some_and(Answering::has_failed))
+            || (only == Some("iperf3") && serving.as_ref().is_some_and(iperf3::Serving::has_failed))
     };
     let outcome = if let Some(desk) = agents {
         desk.attend(&is_over)
@@ -119,7 +137,8 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     };
     stop.finish();
     let answered = answering.map_or(Ok(()), Answering::conclude);
-    outcome.and(answered)?;
+    let served = serving.map_or(Ok(()), iperf3::Serving::conclude);
+    outcome.and(answered).and(served)?;
     Ok(signals.received().map_or(Exit::Pass, Exit::Signalled))
 }
 

@@ -1,0 +1,134 @@
+//! The iperf3 server of `fathom serve`: its options, its port, its thread.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    thread,
+};
+
+use anyhow::Context as _;
+use clap::{Arg, ArgAction, ArgMatches, value_parser};
+use fathom_engine::StopFlag;
+use fathom_fleet::Network;
+use fathom_model::units::{BitsPerSec, Nanos, rounded};
+use fathom_transport::iperf3::{Doorkeeper, Error, PORT, Padding, SKEW_SECS, Served, Server, ServerOptions};
+
+use crate::{
+    command::measuring,
+    exit::{Exit, Screen},
+    face,
+    hosts::fleet_screen,
+};
+
+/// Over how long the rate of a test is averaged before it is broken off.
+const RATE_SPAN: Nanos = Nanos::from_secs(5);
+
+/// The options of the server, under a heading of their own.
+pub(super) fn arguments() -> Vec<Arg> {
+    let text = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value).help(help).help_heading("iperf3 server")
+    };
+    let file = |name, help| text(name, "FILE", help).value_parser(value_parser!(PathBuf)).requires("iperf3");
+    vec![
+        text("iperf3", "PORT", "serve iperf3 clients [default port: 5201]")
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("5201")
+            .value_parser(value_parser!(u16)),
+        text("one-at-a-time", "", "one iperf3 client at a time, as iperf3 itself does")
+            .action(ArgAction::SetTrue)
+            .requires("iperf3"),
+        text("iperf3-clients", "N", "the most iperf3 clients at once")
+            .default_value("16")
+            .value_parser(value_parser!(u16).range(1..=256)),
+        text("iperf3-rate", "BITS/S", "break tests off that are faster on average over 5 s").requires("iperf3"),
+        text("iperf3-from", "CIDR", "serve these addresses only").action(ArgAction::Append).requires("iperf3"),
+        file("iperf3-key", "RSA private key in PEM that opens the logins of clients").requires("iperf3-users"),
+        file("iperf3-users", "who may test: lines of name,SHA-256 of {name}password").requires("iperf3-key"),
+        text("iperf3-pkcs1", "", "logins as iperf3 before 3.17 makes them")
+            .action(ArgAction::SetTrue)
+            .requires("iperf3-key"),
+    ]
+}
+
+/// A server that listens.
+pub(super) struct Iperf3(Server);
+
+/// A server that serves.
+pub(super) struct Serving(thread::JoinHandle<Result<Served, Error>>);
+
+impl Iperf3 {
+    /// Listens where the options say; nothing when none was named.
+    pub(super) fn listen(matches: &ArgMatches, address: IpAddr) -> anyhow::Result<Option<Self>> {
+        let Some(port) = matches.get_one::<u16>("iperf3").copied() else { return Ok(None) };
+        let server = Server::bind(SocketAddr::new(address, port), (None, options(matches)?)).map_err(|error| {
+            let screen = Screen::new(Exit::Preflight, format!("cannot serve iperf3 on {address} port {port}"));
+            screen.line("why", error.to_string()).line("fix", format!("choose another port: --iperf3={}", PORT + 1))
+        })?;
+        Ok(Some(Self(server)))
+    }
+
+    pub(super) fn line(&self) -> String {
+        format!("iperf3  {}", self.0.address())
+    }
+
+    /// Serves until told to stop.
+    pub(super) fn start(self, stop: &StopFlag) -> Serving {
+        let stop = stop.clone();
+        Serving(thread::spawn(move || self.0.run(&stop, &|| face::iperf3_transcript())))
+    }
+}
+
+impl Serving {
+    /// Whether it has ended by itself, which it does only when it fails.
+    pub(super) fn has_failed(&self) -> bool {
+        self.0.is_finished()
+    }
+
+    pub(super) fn conclude(self) -> anyhow::Result<()> {
+        let served = self.0.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let served = served.map_err(|error| Screen::new(Exit::Failed, format!("iperf3: {error}")))?;
+        eprintln!(
+            "iperf3: {} tests, {} broken off or refused, {} connections turned away",
+            served.finished, served.failed, served.turned_away
+        );
+        Ok(())
+    }
+}
+
+/// What the command line allows.
+fn options(matches: &ArgMatches) -> anyhow::Result<ServerOptions> {
+    let clients = matches.get_one::<u16>("iperf3-clients").copied().unwrap_or(1);
+    let clients = if matches.get_flag("one-at-a-time") { 1 } else { clients };
+    let rate = matches.get_one::<String>("iperf3-rate").map(|text| {
+        let rate = text.parse::<BitsPerSec>();
+        rate.map_err(|error| Screen::new(Exit::Usage, format!("--iperf3-rate: {error}")))
+    });
+    let networks = matches.get_many::<String>("iperf3-from").into_iter().flatten();
+    let networks = networks.map(|text| text.parse::<Network>().map_err(|error| fleet_screen(&error)));
+    let networks: Vec<Network> = networks.collect::<Result<_, _>>()?;
+    let longest = measuring::span(matches, "longest", Nanos::from_secs(600))?;
+    Ok(ServerOptions {
+        clients: usize::from(clients),
+        rate: rate.transpose()?.map(|rate| (rounded(rate.get()), RATE_SPAN)),
+        longest_secs: Some(u32::try_from(longest.0 / 1_000_000_000).unwrap_or(u32::MAX)),
+        admits: (!networks.is_empty()).then(|| {
+            let admits = move |address: IpAddr| networks.iter().any(|network| network.contains(address));
+            Arc::new(admits) as fathom_transport::iperf3::Admits
+        }),
+        doorkeeper: doorkeeper(matches)?.map(Arc::new),
+        interval: Some(Nanos::from_secs(1)),
+        ..ServerOptions::default()
+    })
+}
+
+fn doorkeeper(matches: &ArgMatches) -> anyhow::Result<Option<Doorkeeper>> {
+    let file = |name| matches.get_one::<PathBuf>(name);
+    let (Some(key), Some(users)) = (file("iperf3-key"), file("iperf3-users")) else { return Ok(None) };
+    let read =
+        |path: &PathBuf| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+    let padding = if matches.get_flag("iperf3-pkcs1") { Padding::Pkcs1 } else { Padding::Oaep };
+    let keeper = Doorkeeper::new(&read(key)?, &read(users)?, (SKEW_SECS, padding));
+    Ok(Some(keeper.map_err(|error| Screen::new(Exit::Usage, format!("the iperf3 login: {error}")))?))
+}

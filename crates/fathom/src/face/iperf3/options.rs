@@ -1,0 +1,630 @@
+//! iperf3's options: which there are, what they mean, and what iperf3 says of wrong ones.
+
+use std::path::PathBuf;
+
+use fathom_model::units::{Bytes, Nanos};
+use fathom_transport::iperf3::{Carrier, PORT, Parameters, Way, Wish};
+
+use super::units::{self, Format};
+use crate::face::getopt::{Dialect, Item, Long, Syntax, atoi};
+
+/// What the command line asks for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Options {
+    pub(super) role: Option<Role>,
+    pub(super) port: Option<u16>,
+    pub(super) format: Format,
+    /// None: every second; zero: never.
+    pub(super) interval: Option<Nanos>,
+    pub(super) pidfile: Option<PathBuf>,
+    pub(super) core: Option<usize>,
+    pub(super) peer_core: Option<usize>,
+    pub(super) bind: Option<String>,
+    pub(super) device: Option<String>,
+    pub(super) logfile: Option<PathBuf>,
+    pub(super) timestamps: Option<String>,
+    pub(super) receive_timeout: Option<Nanos>,
+    pub(super) send_timeout: Option<Nanos>,
+    pub(super) connect_timeout: Option<Nanos>,
+    pub(super) family: Family,
+    pub(super) marks: Marks,
+    pub(super) client_port: Option<u16>,
+    pub(super) username: Option<String>,
+    pub(super) public_key: Option<PathBuf>,
+    pub(super) private_key: Option<PathBuf>,
+    pub(super) users: Option<PathBuf>,
+    pub(super) skew_secs: Option<u64>,
+    pub(super) rate_limit: Option<(u64, Nanos)>,
+    pub(super) longest_secs: Option<u32>,
+    pub(super) idle_secs: Option<u64>,
+    pub(super) parameters: Parameters,
+    used: Vec<&'static OptionRow>,
+}
+
+/// Which end to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Role {
+    Client(String),
+    Server,
+}
+
+/// Which IP version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Family {
+    #[default]
+    Any,
+    V4,
+    V6,
+}
+
+/// Options without a value, one bit each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Marks(u16);
+
+/// What a mark stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Mark {
+    Json,
+    Verbose,
+    OneOff,
+    OneAtATime,
+    Pkcs1,
+    Debug,
+    /// The rate was given, so that UDP's own does not stand in.
+    Rate,
+    Time,
+}
+
+impl Marks {
+    pub(super) const fn has(self, mark: Mark) -> bool {
+        self.0 & (1 << mark as u8) != 0
+    }
+
+    fn add(&mut self, mark: Mark) {
+        self.0 |= 1 << mark as u8;
+    }
+}
+
+/// Whose option it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Both,
+    Client,
+    Server,
+}
+use Scope::{Both, Client, Server};
+
+/// What is wrong, in iperf3's words.
+pub(super) type Fault = &'static str;
+
+type Take = fn(&mut Options, &str) -> Result<(), Fault>;
+
+/// One option: its letter (a private one where there is only the word), whether it has a value, whose it is, and what it does.
+#[derive(Debug)]
+struct OptionRow {
+    letter: char,
+    name: &'static str,
+    has_value: bool,
+    scope: Scope,
+    take: Take,
+}
+
+const fn row(letter: char, name: &'static str, (has_value, scope): (bool, Scope), take: Take) -> OptionRow {
+    OptionRow { letter, name, has_value, scope, take }
+}
+
+const WITH: bool = true;
+const ALONE: bool = false;
+const BAD_PORT: Fault = "port number must be between 1 and 65535 inclusive";
+const BAD_TOS: Fault = "bad TOS value (must be between 0 and 255 inclusive)";
+const NOT_OFFERED: Fault = "an option you are trying to set is not implemented yet";
+const NO_SCTP: Fault = "no SCTP support available";
+const MANY_ENDS: Fault = "only one test end condition (-t, -n, -k) may be specified";
+
+fn port(text: &str) -> Result<u16, Fault> {
+    u16::try_from(atoi(text)).ok().filter(|port| *port > 0).ok_or(BAD_PORT)
+}
+
+fn within(number: Option<u64>, (least, most): (u64, u64), fault: Fault) -> Result<u64, Fault> {
+    number.filter(|number| (least..=most).contains(number)).ok_or(fault)
+}
+
+fn whole(text: &str) -> Option<u64> {
+    u64::try_from(atoi(text)).ok()
+}
+
+fn narrow(number: u64) -> u32 {
+    u32::try_from(number).expect("its range was checked")
+}
+
+fn millis(text: &str, most: u64, fault: Fault) -> Result<Option<Nanos>, Fault> {
+    within(whole(text), (100, most), fault).map(|millis| Some(Nanos::from_millis(millis)))
+}
+
+/// A rate with what stands behind a slash.
+fn rate_and_rest(text: &str) -> (&str, Option<&str>) {
+    text.split_once('/').map_or((text, None), |(rate, rest)| (rate, Some(rest)))
+}
+
+/// A number in decimal, octal or hexadecimal, as C's `strtol` reads it.
+fn any_base(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None if text.len() > 1 && text.starts_with('0') => u64::from_str_radix(&text[1..], 8).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+/// The names of code points (RFC 2474, 2597, 3246, 5865, 8622).
+fn dscp(text: &str) -> Option<u64> {
+    let text = text.to_ascii_lowercase();
+    let digits = |prefix: &str| text.strip_prefix(prefix).and_then(|rest| rest.parse::<u64>().ok());
+    match text.as_str() {
+        "ef" => return Some(46),
+        "va" | "voice-admit" => return Some(44),
+        "le" => return Some(1),
+        _ => {}
+    }
+    if let Some(class) = digits("cs").filter(|class| *class < 8) {
+        return Some(class * 8);
+    }
+    if let Some(af) = digits("af").filter(|af| (1..=4).contains(&(af / 10)) && (1..=3).contains(&(af % 10))) {
+        return Some(af / 10 * 8 + af % 10 * 2);
+    }
+    any_base(&text).filter(|code| *code < 64)
+}
+
+/// A host with an interface behind a percent sign; an IPv6 scope stays with its address.
+fn host_and_device(text: &str) -> (String, Option<String>) {
+    match text.split_once('%') {
+        Some((host, device)) if !host.contains(':') => (host.to_owned(), Some(device.to_owned())),
+        _ => (text.to_owned(), None),
+    }
+}
+
+fn rate(options: &mut Options, text: &str) -> Result<(), Fault> {
+    let (rate, burst) = rate_and_rest(text);
+    if let Some(burst) = burst {
+        let fault = "invalid burst count (maximum = 1000)";
+        options.parameters.burst = narrow(within(whole(burst), (1, 1000), fault)?);
+    }
+    options.parameters.bitrate = units::read_rate(rate).unwrap_or(0);
+    options.marks.add(Mark::Rate);
+    Ok(())
+}
+
+fn limit(options: &mut Options, text: &str) -> Result<(), Fault> {
+    let (rate, span) = rate_and_rest(text);
+    let fault = "averaging interval must be between 0.1 and 60 seconds";
+    let span = span.map_or(Ok(5.0), |span| span.parse::<f64>().map_err(|_| fault))?;
+    if !(0.1..=60.0).contains(&span) {
+        return Err(fault);
+    }
+    options.rate_limit = units::read_rate(rate).filter(|rate| *rate > 0).map(|rate| (rate, Nanos::from_secs_f64(span)));
+    Ok(())
+}
+
+fn interval(options: &mut Options, text: &str) -> Result<(), Fault> {
+    let secs: f64 = text.trim().parse().unwrap_or(0.0);
+    if secs != 0.0 && !(0.1..=60.0).contains(&secs) {
+        return Err("invalid report interval (min = 0.1, max = 60 seconds)");
+    }
+    options.interval = Some(Nanos::from_secs_f64(secs));
+    Ok(())
+}
+
+fn affinity(options: &mut Options, text: &str) -> Result<(), Fault> {
+    let (own, other) = text.split_once(',').map_or((text, None), |(own, other)| (own, Some(other)));
+    let core = |text: &str| usize::try_from(atoi(text)).ok();
+    options.core = core(own);
+    options.peer_core = other.and_then(core);
+    Ok(())
+}
+
+fn length(options: &mut Options, text: &str) -> Result<(), Fault> {
+    options.parameters.block = Bytes(units::read_volume(text).unwrap_or(0));
+    Ok(())
+}
+
+/// Sets a time-out, a name, or whatever else cannot be wrong by itself.
+macro_rules! set {
+    ($field:ident, $value:expr) => {
+        |options, text| {
+            let value: fn(&str) -> _ = $value;
+            options.$field = value(text);
+            Ok(())
+        }
+    };
+}
+
+macro_rules! wish {
+    ($wish:ident) => {
+        |options, _| {
+            options.parameters.wishes.add(Wish::$wish);
+            Ok(())
+        }
+    };
+}
+
+macro_rules! mark {
+    ($mark:ident) => {
+        |options, _| {
+            options.marks.add(Mark::$mark);
+            Ok(())
+        }
+    };
+}
+
+const fn private(n: u32) -> char {
+    match char::from_u32(0xe000 + n) {
+        Some(letter) => letter,
+        None => panic!("a private letter"),
+    }
+}
+
+/// All options, of both ends.
+static OPTIONS: &[OptionRow] = &[
+    row('s', "server", (ALONE, Both), |options, _| match options.role.replace(Role::Server) {
+        Some(Role::Client(_)) => Err("cannot be both server and client"),
+        _ => Ok(()),
+    }),
+    row('c', "client", (WITH, Both), |options, text| {
+        let (host, device) = host_and_device(text);
+        options.device = device.or(options.device.take());
+        match options.role.replace(Role::Client(host)) {
+            Some(Role::Server) => Err("cannot be both server and client"),
+            _ => Ok(()),
+        }
+    }),
+    row('p', "port", (WITH, Both), |options, text| port(text).map(|port| options.port = Some(port))),
+    row('f', "format", (WITH, Both), |options, text| {
+        let fault = "bad format specifier (valid formats are in the set [kmgtKMGT])";
+        Format::of(text).ok_or(fault).map(|format| options.format = format)
+    }),
+    row('i', "interval", (WITH, Both), interval),
+    row('I', "pidfile", (WITH, Both), set!(pidfile, |text| Some(text.into()))),
+    row('F', "file", (WITH, Both), |_, _| Err(NOT_OFFERED)),
+    row('A', "affinity", (WITH, Both), affinity),
+    row('B', "bind", (WITH, Both), |options, text| {
+        let (host, device) = host_and_device(text);
+        options.bind = Some(host);
+        options.device = device.or(options.device.take());
+        Ok(())
+    }),
+    row(private(0), "bind-dev", (WITH, Both), set!(device, |text| Some(text.to_owned()))),
+    row('V', "verbose", (ALONE, Both), mark!(Verbose)),
+    row('J', "json", (ALONE, Both), mark!(Json)),
+    row(private(1), "logfile", (WITH, Both), set!(logfile, |text| Some(text.into()))),
+    // Every row leaves at once anyway.
+    row(private(2), "forceflush", (ALONE, Both), |_, _| Ok(())),
+    row(private(3), "timestamps", (WITH, Both), set!(timestamps, |text| Some(text.to_owned()))),
+    row(private(4), "rcv-timeout", (WITH, Both), |options, text| {
+        let fault = "receive timeout value is incorrect or not in range";
+        millis(text, 86_400_000, fault).map(|timeout| options.receive_timeout = timeout)
+    }),
+    row(private(5), "snd-timeout", (WITH, Both), |options, text| {
+        let fault = "send timeout value is incorrect or not in range";
+        millis(text, 86_400_000, fault).map(|timeout| options.send_timeout = timeout)
+    }),
+    row('d', "debug", (ALONE, Both), mark!(Debug)),
+    row('D', "daemon", (ALONE, Server), |_, _| Err(NOT_OFFERED)),
+    row('1', "one-off", (ALONE, Server), mark!(OneOff)),
+    row(private(6), "one-at-a-time", (ALONE, Server), mark!(OneAtATime)),
+    row(private(7), "server-bitrate-limit", (WITH, Server), limit),
+    row(private(8), "server-max-duration", (WITH, Server), |options, text| {
+        let fault = "test duration too long (maximum = 86400 seconds)";
+        within(whole(text), (0, 86_400), fault).map(|secs| options.longest_secs = Some(narrow(secs)))
+    }),
+    row(private(9), "idle-timeout", (WITH, Server), |options, text| {
+        let fault = "idle timeout parameter is not positive or larger than allowed limit";
+        within(whole(text), (1, 86_400), fault).map(|secs| options.idle_secs = Some(secs))
+    }),
+    row(private(10), "rsa-private-key-path", (WITH, Server), set!(private_key, |text| Some(text.into()))),
+    row(private(11), "authorized-users-path", (WITH, Server), set!(users, |text| Some(text.into()))),
+    row(private(12), "time-skew-threshold", (WITH, Server), |options, text| {
+        let fault = "skew threshold must be a positive number";
+        within(whole(text), (1, u64::MAX), fault).map(|secs| options.skew_secs = Some(secs))
+    }),
+    row(private(13), "use-pkcs1-padding", (ALONE, Both), mark!(Pkcs1)),
+    row(private(14), "sctp", (ALONE, Client), |_, _| Err(NO_SCTP)),
+    row('X', "xbind", (WITH, Client), |_, _| Err(NO_SCTP)),
+    row(private(15), "nstreams", (WITH, Client), |_, _| Err(NO_SCTP)),
+    row('u', "udp", (ALONE, Client), |options, _| {
+        options.parameters.carrier = Carrier::Udp;
+        Ok(())
+    }),
+    row(private(16), "connect-timeout", (WITH, Client), |options, text| {
+        let fault = "connect timeout value is incorrect or not in range";
+        within(whole(text), (1, 86_400_000), fault)
+            .map(|millis| options.connect_timeout = Some(Nanos::from_millis(millis)))
+    }),
+    row('b', "bitrate", (WITH, Client), rate),
+    row(private(17), "bandwidth", (WITH, Client), rate),
+    // There is no such timer here: what is due is computed from the clock.
+    row(private(18), "pacing-timer", (WITH, Client), |_, _| Ok(())),
+    row(private(19), "fq-rate", (WITH, Client), |options, text| {
+        options.parameters.fq_rate = units::read_rate(text).unwrap_or(0);
+        Ok(())
+    }),
+    row(private(20), "no-fq-socket-pacing", (ALONE, Client), |options, _| {
+        options.parameters.fq_rate = 0;
+        Ok(())
+    }),
+    row('t', "time", (WITH, Client), |options, text| {
+        let fault = "test duration too long (maximum = 86400 seconds)";
+        options.parameters.time_secs = narrow(within(whole(text), (0, 86_400), fault)?);
+        options.marks.add(Mark::Time);
+        Ok(())
+    }),
+    row('n', "bytes", (WITH, Client), |options, text| {
+        options.parameters.bytes = units::read_volume(text).unwrap_or(0);
+        Ok(())
+    }),
+    row('k', "blockcount", (WITH, Client), |options, text| {
+        options.parameters.blocks = units::read_volume(text).unwrap_or(0);
+        Ok(())
+    }),
+    row('l', "length", (WITH, Client), length),
+    row(private(21), "cport", (WITH, Client), |options, text| port(text).map(|port| options.client_port = Some(port))),
+    row('P', "parallel", (WITH, Client), |options, text| {
+        let fault = "number of parallel streams too large (maximum = 128)";
+        let parallel = within(whole(text), (0, 128), fault)?;
+        options.parameters.parallel = narrow(parallel.max(1));
+        Ok(())
+    }),
+    row('R', "reverse", (ALONE, Client), |options, _| one_way(options, Way::Reverse)),
+    row(private(22), "bidir", (ALONE, Client), |options, _| one_way(options, Way::Both)),
+    row('w', "window", (WITH, Client), |options, text| {
+        let fault = "socket buffer size too large (maximum = 536870912 bytes)";
+        within(units::read_volume(text), (0, 512 << 20), fault).map(|window| options.parameters.window = Bytes(window))
+    }),
+    row('C', "congestion", (WITH, Client), congestion),
+    row(private(23), "linux-congestion", (WITH, Client), congestion),
+    row('M', "set-mss", (WITH, Client), |options, text| {
+        let fault = "TCP MSS too large (maximum = 9216 bytes)";
+        within(whole(text), (0, 9216), fault).map(|mss| options.parameters.mss = narrow(mss))
+    }),
+    row('N', "no-delay", (ALONE, Client), wish!(NoDelay)),
+    row('4', "version4", (ALONE, Both), |options, _| {
+        options.family = Family::V4;
+        Ok(())
+    }),
+    row('6', "version6", (ALONE, Both), |options, _| {
+        options.family = Family::V6;
+        Ok(())
+    }),
+    row('S', "tos", (WITH, Client), |options, text| {
+        let tos = any_base(text).and_then(|tos| u8::try_from(tos).ok()).ok_or(BAD_TOS)?;
+        options.parameters.tos = tos;
+        Ok(())
+    }),
+    row(private(24), "dscp", (WITH, Client), |options, text| {
+        let code = dscp(text).and_then(|code| u8::try_from(code << 2).ok()).ok_or(BAD_TOS)?;
+        options.parameters.tos = code;
+        Ok(())
+    }),
+    row('L', "flowlabel", (WITH, Client), |options, text| {
+        let fault = "unable to set IPv6 flow label";
+        let label = within(any_base(text), (1, 0xf_ffff), fault)?;
+        options.parameters.flow_label = narrow(label);
+        Ok(())
+    }),
+    row('Z', "zerocopy", (ALONE, Client), wish!(ZeroCopy)),
+    row(private(25), "skip-rx-copy", (ALONE, Client), wish!(SkipReceiveCopy)),
+    row('O', "omit", (WITH, Client), |options, text| {
+        within(whole(text), (0, 600), "bogus value for --omit").map(|secs| options.parameters.omit_secs = narrow(secs))
+    }),
+    row('T', "title", (WITH, Client), |options, text| {
+        options.parameters.title = Some(text.to_owned());
+        Ok(())
+    }),
+    row(private(26), "extra-data", (WITH, Client), |options, text| {
+        options.parameters.extra_data = Some(text.to_owned());
+        Ok(())
+    }),
+    row(private(27), "get-server-output", (ALONE, Client), wish!(ServerOutput)),
+    row(private(28), "udp-counters-64bit", (ALONE, Client), wish!(Counters64)),
+    row(private(29), "repeating-payload", (ALONE, Client), wish!(RepeatingPayload)),
+    row(private(30), "dont-fragment", (ALONE, Client), wish!(DontFragment)),
+    row(private(31), "username", (WITH, Client), set!(username, |text| Some(text.to_owned()))),
+    row(private(32), "rsa-public-key-path", (WITH, Client), set!(public_key, |text| Some(text.into()))),
+];
+
+fn one_way(options: &mut Options, way: Way) -> Result<(), Fault> {
+    if options.parameters.way != Way::Forward && options.parameters.way != way {
+        return Err("cannot be both reverse and bidirectional");
+    }
+    options.parameters.way = way;
+    Ok(())
+}
+
+fn congestion(options: &mut Options, text: &str) -> Result<(), Fault> {
+    options.parameters.congestion = Some(text.to_owned());
+    Ok(())
+}
+
+/// What each option means, by its name; `N` and the like stand for its value.
+const ABOUT: &[(&str, &str, &str)] = &[
+    ("port", "N", "the server's port (5201)"),
+    ("format", "kmgtKMGT", "rates in bits (small letter) or bytes with this prefix"),
+    ("interval", "SECS", "seconds between rows, 0 for none (1)"),
+    ("pidfile", "FILE", "write the process id here"),
+    ("file", "NAME", "not offered: data comes from memory"),
+    ("affinity", "N", "run on this core"),
+    ("bind", "HOST[%DEV]", "use this address"),
+    ("bind-dev", "DEV", "use this interface (SO_BINDTODEVICE)"),
+    ("verbose", "", "more lines"),
+    ("json", "", "one JSON document instead of text"),
+    ("logfile", "FILE", "append the output to a file"),
+    ("forceflush", "", "taken and not needed: every row leaves at once"),
+    ("timestamps", "[=FORMAT]", "the time before each line, as strftime writes it"),
+    ("rcv-timeout", "MS", "how long a receiver may hear nothing (120000)"),
+    ("snd-timeout", "MS", "how long sent data may stay unacknowledged"),
+    ("debug", "", "taken and without effect"),
+    ("daemon", "", "not offered: a service manager or `&` does it"),
+    ("one-off", "", "serve one test, then end"),
+    ("one-at-a-time", "", "serve one client at a time, as iperf3 does; otherwise 16"),
+    ("server-bitrate-limit", "N[KMG][/SECS]", "bound of a test's rate, averaged over 5 s"),
+    ("server-max-duration", "SECS", "refuse longer tests"),
+    ("idle-timeout", "SECS", "with -1: end when no client has come"),
+    ("rsa-private-key-path", "FILE", "key that opens the logins of clients"),
+    ("authorized-users-path", "FILE", "who may test: lines of name,SHA-256"),
+    ("time-skew-threshold", "SECS", "how far clocks may differ at a login (10)"),
+    ("use-pkcs1-padding", "", "logins as versions before 3.17 make them"),
+    ("sctp", "", "not offered"),
+    ("xbind", "NAME", "not offered (SCTP)"),
+    ("nstreams", "N", "not offered (SCTP)"),
+    ("udp", "", "datagrams instead of TCP"),
+    ("connect-timeout", "MS", "how long the control connection may take"),
+    ("bitrate", "N[KMG][/N]", "rate of each stream, 0 for none (UDP 1M); behind the slash a burst"),
+    ("bandwidth", "N[KMG][/N]", "the same, by its old name"),
+    ("pacing-timer", "N", "taken and not needed"),
+    ("fq-rate", "N[KMG]", "rate of each stream that the kernel keeps"),
+    ("no-fq-socket-pacing", "", "the same as --fq-rate 0"),
+    ("time", "SECS", "how long data flows (10)"),
+    ("bytes", "N[KMG]", "end after so many bytes instead"),
+    ("blockcount", "N[KMG]", "end after so many blocks instead"),
+    ("length", "N[KMG]", "bytes of a block (128K) or a datagram (path MTU)"),
+    ("cport", "PORT", "port of the client's first stream"),
+    ("parallel", "N", "streams at the same time (1)"),
+    ("reverse", "", "the server sends"),
+    ("bidir", "", "both send"),
+    ("window", "N[KMG]", "socket buffers"),
+    ("congestion", "ALGO", "congestion control of both ends"),
+    ("linux-congestion", "ALGO", "the same, by its old name"),
+    ("set-mss", "N", "largest TCP segment"),
+    ("no-delay", "", "TCP_NODELAY"),
+    ("version4", "", "IPv4 only"),
+    ("version6", "", "IPv6 only"),
+    ("tos", "N", "type of service, 0 to 255"),
+    ("dscp", "N", "code point, 0 to 63 or by its name"),
+    ("flowlabel", "N", "not offered"),
+    ("zerocopy", "", "sendfile instead of write"),
+    ("skip-rx-copy", "", "receivers discard in the kernel (MSG_TRUNC)"),
+    ("omit", "SECS", "seconds at the beginning that do not count"),
+    ("title", "TEXT", "before every line"),
+    ("extra-data", "TEXT", "into the JSON of both ends"),
+    ("get-server-output", "", "show the server's output as well"),
+    ("udp-counters-64bit", "", "64-bit numbers in datagrams"),
+    ("repeating-payload", "", "digits instead of random bytes"),
+    ("dont-fragment", "", "IPv4 datagrams are not fragmented"),
+    ("username", "NAME", "who logs in; the password is in IPERF3_PASSWORD"),
+    ("rsa-public-key-path", "FILE", "key that seals the login"),
+];
+
+/// The options with what they mean, by whose they are.
+pub(super) fn rows() -> Vec<(&'static str, Vec<(String, &'static str)>)> {
+    let shown = |row: &OptionRow| {
+        let (_, value, about) = ABOUT.iter().find(|(name, ..)| *name == row.name).expect("every option is explained");
+        let short = if row.letter.is_ascii() { format!("-{}, ", row.letter) } else { String::new() };
+        (format!("{short}--{} {value}", row.name), *about)
+    };
+    let of = |scope: Scope| {
+        let rows = OPTIONS.iter().filter(|row| row.scope == scope && !["server", "client"].contains(&row.name));
+        rows.map(shown).collect()
+    };
+    vec![("Server or client", of(Both)), ("Server", of(Server)), ("Client", of(Client))]
+}
+
+/// Why the command line is no test.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The words of getopt.
+    Syntax(String),
+    /// A wrong value or combination.
+    Parameter(Fault),
+    /// `-v`.
+    Version,
+    /// `-h`.
+    Help,
+}
+
+/// Reads the command line.
+pub(super) fn read(words: &[String]) -> Result<Options, Refusal> {
+    let shorts: String =
+        OPTIONS.iter().map(|row| format!("{}{}", row.letter, if row.has_value { ":" } else { "" })).collect();
+    let shorts: &'static str = Box::leak(format!("{shorts}vh").into_boxed_str());
+    let own = [Long { name: "version", short: 'v' }, Long { name: "help", short: 'h' }];
+    let longs: Vec<Long> = OPTIONS.iter().map(|row| Long { name: row.name, short: row.letter }).chain(own).collect();
+    let syntax = Syntax { shorts, longs: Box::leak(longs.into_boxed_slice()), dialect: Dialect::Gnu };
+    // The value of these is optional, and only behind an equals sign.
+    let words: Vec<String> = words
+        .iter()
+        .map(|word| match word.as_str() {
+            "--timestamps" => "--timestamps=%c ".to_owned(),
+            word if word.starts_with("--debug=") => "--debug".to_owned(),
+            word => word.to_owned(),
+        })
+        .collect();
+    let mut options = Options { parameters: Parameters { parallel: 1, ..Parameters::default() }, ..Options::default() };
+    for item in syntax.parse(&words) {
+        match item {
+            Item::Option('v', _) => return Err(Refusal::Version),
+            Item::Option('h', _) => return Err(Refusal::Help),
+            Item::Option(letter, value) => {
+                let row = OPTIONS.iter().find(|row| row.letter == letter).expect("getopt knows the table");
+                options.used.push(row);
+                (row.take)(&mut options, &value.unwrap_or_default()).map_err(Refusal::Parameter)?;
+            }
+            Item::Fault(text) => return Err(Refusal::Syntax(text)),
+            // iperf3 takes no notice of them.
+            Item::Operand(_) => {}
+        }
+    }
+    options.check().map_err(Refusal::Parameter)?;
+    Ok(options)
+}
+
+impl Options {
+    /// What is wrong of several options together; fills in what was not said.
+    fn check(&mut self) -> Result<(), Fault> {
+        let uses = |scope: Scope| self.used.iter().any(|row| row.scope == scope);
+        match &self.role {
+            None => return Err("must either be a client (-c) or server (-s)"),
+            Some(Role::Server) if uses(Client) => return Err("some option you are trying to set is client only"),
+            Some(Role::Client(_)) if uses(Server) => return Err("some option you are trying to set is server only"),
+            Some(_) => {}
+        }
+        if self.private_key.is_some() != self.users.is_some() {
+            return Err("you must specify a path to a valid RSA private key and a user credential file");
+        }
+        if self.username.is_some() != self.public_key.is_some() {
+            return Err("you must specify a username, password, and path to a valid RSA public key");
+        }
+        let parameters = &mut self.parameters;
+        let ends = [self.marks.has(Mark::Time), parameters.bytes > 0, parameters.blocks > 0];
+        if ends.iter().filter(|is_given| **is_given).count() > 1 {
+            return Err(MANY_ENDS);
+        }
+        if ends == [false; 3] {
+            parameters.time_secs = 10;
+        }
+        let block = parameters.block.0;
+        match parameters.carrier {
+            Carrier::Tcp if block > 1 << 20 => return Err("block size too large (maximum = 1048576 bytes)"),
+            Carrier::Udp if block > 0 && !(16..=65_507).contains(&block) => {
+                return Err("block size invalid (minimum = 16 bytes, maximum = 65507 bytes)");
+            }
+            Carrier::Udp if !self.marks.has(Mark::Rate) => parameters.bitrate = 1 << 20,
+            Carrier::Tcp | Carrier::Udp => {}
+        }
+        if self.receive_timeout.is_some() && self.role != Some(Role::Server) && parameters.way == Way::Forward {
+            return Err("client receive timeout is valid only in receiving mode");
+        }
+        if self.peer_core.is_some() || parameters.flow_label > 0 {
+            return Err(NOT_OFFERED);
+        }
+        Ok(())
+    }
+
+    /// The port that was asked for or iperf3's own.
+    pub(super) fn port(&self) -> u16 {
+        self.port.unwrap_or(PORT)
+    }
+
+    /// The distance of reports; none for no reports.
+    pub(super) fn report_interval(&self) -> Option<Nanos> {
+        Some(self.interval.unwrap_or(Nanos::from_secs(1))).filter(|interval| *interval > Nanos::ZERO)
+    }
+}

@@ -1,0 +1,166 @@
+//! `iperf3 -s`, and the text that `fathom serve --iperf3` sends to clients that ask for it.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use anyhow::Context as _;
+use fathom_engine::StopFlag;
+use fathom_model::units::Nanos;
+use fathom_transport::iperf3::{
+    Beginning, Doorkeeper, Error, Interval, Outcome, Padding, SKEW_SECS, Server, ServerOptions, ServerOutput, Stream,
+    Watch,
+};
+
+use super::{
+    FAILED,
+    client::{prepare, remove_pidfile, watched},
+    options::{Family, Mark, Options},
+    output::Output,
+    show::{Show, said},
+    text::End,
+};
+use crate::exit::Exit;
+
+const RULE: &str = "-----------------------------------------------------------";
+
+/// A test under a server's banner: behind it comes the next banner.
+struct Listed {
+    show: Option<Show>,
+    board: Arc<Board>,
+}
+
+/// What all tests of a server share.
+struct Board {
+    options: Options,
+    output: Output,
+    port: u16,
+    n_tests: AtomicU64,
+}
+
+impl Board {
+    /// Says that the server listens for its next test.
+    fn banner(&self) {
+        let n = self.n_tests.fetch_add(1, Ordering::Relaxed) + 1;
+        if !self.options.marks.has(Mark::Json) {
+            self.output.print(&format!("{RULE}\nServer listening on {} (test #{n})\n{RULE}\n", self.port));
+        }
+    }
+}
+
+impl Watch for Listed {
+    fn began(&mut self, beginning: &Beginning, streams: &[Stream]) {
+        self.show.iter_mut().for_each(|show| show.began(beginning, streams));
+    }
+
+    fn interval(&mut self, interval: &Interval) {
+        self.show.iter_mut().for_each(|show| show.interval(interval));
+    }
+
+    fn ended(&mut self, outcome: &Outcome) {
+        self.show.iter_mut().for_each(|show| show.ended(outcome));
+    }
+
+    fn output(&mut self) -> Option<ServerOutput> {
+        self.show.as_mut()?.output()
+    }
+
+    fn failed(&mut self, error: &Error) {
+        self.show.iter_mut().for_each(|show| show.failed(error));
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        drop(self.show.take());
+        if !self.board.options.marks.has(Mark::OneOff) {
+            self.board.banner();
+        }
+    }
+}
+
+/// Runs a server until it is told to stop.
+pub(super) fn run(options: &Options) -> anyhow::Result<Exit> {
+    let doorkeeper = match doorkeeper(options)? {
+        Ok(doorkeeper) => doorkeeper,
+        Err(why) => return super::refuse(options, &why, None),
+    };
+    let settings = ServerOptions {
+        clients: if options.marks.has(Mark::OneAtATime) { 1 } else { ServerOptions::default().clients },
+        tests: options.marks.has(Mark::OneOff).then_some(1),
+        idle: options.idle_secs.filter(|_| options.marks.has(Mark::OneOff)).map(Nanos::from_secs),
+        rate: options.rate_limit,
+        longest_secs: options.longest_secs.filter(|secs| *secs > 0),
+        doorkeeper: doorkeeper.map(Arc::new),
+        interval: options.report_interval(),
+        receive_timeout: options.receive_timeout.unwrap_or(ServerOptions::default().receive_timeout),
+        core: options.core,
+        ..ServerOptions::default()
+    };
+    let server = match bind(options, &settings) {
+        Ok(server) => server,
+        Err(error) => return super::refuse(options, &error.to_string(), error.hint()),
+    };
+    prepare(options)?;
+    let output =
+        Output::new(options.logfile.as_deref(), options.timestamps.as_deref()).context("unable to open log file")?;
+    let port = server.address().port();
+    let board = Arc::new(Board { options: options.clone(), output, port, n_tests: AtomicU64::new(0) });
+    if options.marks.has(Mark::Verbose) && !options.marks.has(Mark::Json) {
+        board.output.print(&format!("{}\n{}\n", super::version(), super::system()));
+    }
+    board.banner();
+    let stop = StopFlag::default();
+    let served = watched(&stop, || {
+        server.run(&stop, &|| {
+            let show = Show::new(&board.options, End::Server, board.output.guest(None));
+            Box::new(Listed { show: Some(show), board: board.clone() })
+        })
+    })?;
+    remove_pidfile(options);
+    match served {
+        Ok(_) if stop.told() != fathom_engine::Stop::GoOn => {
+            eprintln!("iperf3: interrupt - the server has terminated");
+            Ok(FAILED)
+        }
+        Ok(_) => Ok(Exit::Pass),
+        Err(error) => {
+            eprintln!("iperf3: {}", said(&error));
+            Ok(FAILED)
+        }
+    }
+}
+
+/// Listens where it was said, otherwise on all addresses of both families.
+fn bind(options: &Options, settings: &ServerOptions) -> Result<Server, Error> {
+    let listen = |ip| Server::bind(SocketAddr::new(ip, options.port()), (options.device.as_deref(), settings.clone()));
+    let (all, all_v4) = (IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    match (options.bind.as_deref().map(str::parse::<IpAddr>), options.family) {
+        (Some(Ok(ip)), _) => listen(ip),
+        (Some(Err(_)), _) => {
+            let cause = std::io::Error::from(std::io::ErrorKind::InvalidInput);
+            Err(Error::Listen { cause })
+        }
+        (None, Family::V4) => listen(all_v4),
+        (None, Family::V6) => listen(all),
+        (None, Family::Any) => listen(all).or_else(|error| match error {
+            Error::Listen { cause } if cause.kind() != std::io::ErrorKind::AddrInUse => listen(all_v4),
+            error => Err(error),
+        }),
+    }
+}
+
+/// Who checks logins, or what is wrong with the files.
+fn doorkeeper(options: &Options) -> anyhow::Result<Result<Option<Doorkeeper>, String>> {
+    let (Some(key), Some(users)) = (&options.private_key, &options.users) else { return Ok(Ok(None)) };
+    let read = |path: &std::path::PathBuf| {
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    let padding = if options.marks.has(Mark::Pkcs1) { Padding::Pkcs1 } else { Padding::Oaep };
+    let skew = options.skew_secs.unwrap_or(SKEW_SECS);
+    Ok(Doorkeeper::new(&read(key)?, &read(users)?, (skew, padding)).map(Some).map_err(|error| error.to_string()))
+}

@@ -1,0 +1,457 @@
+//! Both ends of iperf3 beside the real one: every option in either role, what is said, and the shape of the JSON.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{Read as _, Write as _},
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    thread,
+    time::Duration,
+};
+
+use rsa::{
+    RsaPrivateKey,
+    pkcs8::{EncodePrivateKey as _, EncodePublicKey as _, LineEnding},
+    rand_core::OsRng,
+};
+use serde_json::Value;
+
+use crate::{
+    faces::is_installed,
+    stage::{Ending, Running, Stage, skip, tree, until},
+};
+
+/// What is asked of either client against either server: as little data as shows that it flows.
+const CASES: &[(&str, &[&str])] = &[
+    ("TCP", &["-n", "64M"]),
+    ("TCP `-R`", &["-n", "64M", "-R"]),
+    ("TCP `--bidir`", &["-n", "64M", "--bidir"]),
+    ("TCP `-P 4`", &["-n", "64M", "-P", "4"]),
+    ("TCP `-P 4 -R`", &["-n", "64M", "-P", "4", "-R"]),
+    ("TCP `-P 4 --bidir`", &["-n", "64M", "-P", "4", "--bidir"]),
+    ("UDP `-u`", &["-u", "-k", "40", "-b", "50M"]),
+    ("UDP `-u -R`", &["-u", "-k", "40", "-b", "50M", "-R"]),
+    ("UDP `-u --bidir`", &["-u", "-k", "40", "-b", "50M", "--bidir"]),
+    ("UDP `-u -P 4`", &["-u", "-k", "20", "-b", "50M", "-P", "4"]),
+    ("UDP `-u -P 4 -R`", &["-u", "-k", "20", "-b", "50M", "-P", "4", "-R"]),
+    ("UDP `-u -P 4 --bidir`", &["-u", "-k", "20", "-b", "50M", "-P", "4", "--bidir"]),
+    ("`-b 100M` (TCP)", &["-n", "1M", "-b", "100M"]),
+    ("`-b 100M/10` (TCP)", &["-n", "2M", "-b", "100M/10"]),
+    ("`-b 50M/10` (UDP)", &["-u", "-k", "40", "-b", "50M/10"]),
+    ("`-u -b 0`", &["-u", "-k", "200", "-b", "0"]),
+    ("`-k 20`", &["-k", "20"]),
+    ("`-l 8K`", &["-n", "64M", "-l", "8K"]),
+    ("`-u -l 100`", &["-u", "-k", "40", "-b", "10M", "-l", "100"]),
+    ("`-w 256K`", &["-n", "64M", "-w", "256K"]),
+    ("`-M 1000`", &["-n", "64M", "-M", "1000"]),
+    ("`-N`", &["-n", "64M", "-N"]),
+    ("`-C cubic`", &["-n", "64M", "-C", "cubic"]),
+    ("`-S 0x10`", &["-n", "64M", "-S", "0x10"]),
+    ("`--dscp ef`", &["-n", "64M", "--dscp", "ef"]),
+    ("`-Z`", &["-n", "64M", "-Z"]),
+    ("`-Z -R`", &["-n", "64M", "-Z", "-R"]),
+    ("`-t 1 -O 1`", &["-t", "1", "-O", "1", "-b", "50M"]),
+    ("`-t 1 -i 0.2`", &["-t", "1", "-i", "0.2", "-b", "50M"]),
+    ("`-t 1 -i 0`", &["-t", "1", "-i", "0", "-b", "50M"]),
+    ("`-B 127.0.0.1`", &["-n", "64M", "-B", "127.0.0.1"]),
+    ("`-4`", &["-n", "64M", "-4"]),
+    ("`--cport 46000`", &["-n", "64M", "--cport", "46000"]),
+    ("`-u --cport 46010`", &["-u", "-k", "20", "-b", "50M", "--cport", "46010"]),
+    ("`--get-server-output`", &["-n", "64M", "--get-server-output"]),
+    ("`-u --udp-counters-64bit`", &["-u", "-k", "40", "-b", "50M", "--udp-counters-64bit"]),
+    ("`-u --udp-counters-64bit -R`", &["-u", "-k", "40", "-b", "50M", "--udp-counters-64bit", "-R"]),
+    ("`--repeating-payload`", &["-n", "64M", "--repeating-payload"]),
+    ("`-u --repeating-payload`", &["-u", "-k", "20", "-b", "50M", "--repeating-payload"]),
+    ("`-u --dont-fragment`", &["-u", "-k", "20", "-b", "50M", "-l", "1400", "--dont-fragment"]),
+    ("`-R --rcv-timeout 5000`", &["-n", "64M", "-R", "--rcv-timeout", "5000"]),
+    ("`--snd-timeout 5000`", &["-n", "64M", "--snd-timeout", "5000"]),
+    ("`--connect-timeout 3000`", &["-n", "64M", "--connect-timeout", "3000"]),
+    ("`--fq-rate 1G`", &["-n", "64M", "--fq-rate", "1G"]),
+    ("`-T title --extra-data text`", &["-n", "64M", "-T", "title", "--extra-data", "text"]),
+];
+/// The same over IPv6, where the machine has it.
+const IPV6: (&str, &[&str]) = ("`-6`", &["-n", "64M", "-6"]);
+
+/// Whether the real one is there, which is said when it is not.
+fn is_there() -> bool {
+    let is_there = is_installed("iperf3");
+    if !is_there {
+        skip("needs iperf3");
+    }
+    is_there
+}
+
+/// A port that nobody listens on.
+fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// A server that listens; without connecting to it, which a server of one test would take for the test.
+fn serving(stage: &Stage, tool: &[&str], words: &[&str]) -> (Running, String) {
+    let port = free_port();
+    let mut command =
+        stage.command(if tool.is_empty() { stage.program().as_os_str().to_owned() } else { tool[0].into() });
+    command.args(&tool[tool.len().min(1)..]).args(if tool.is_empty() { &["as", "iperf3"][..] } else { &[] });
+    command.args(["-s", "-p", &port.to_string()]).args(words);
+    let server = stage.spawn(command);
+    until(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_err().then_some(()));
+    (server, port.to_string())
+}
+
+/// The real server and ours.
+fn servers(stage: &Stage, words: &[&str]) -> [(Running, String); 2] {
+    [serving(stage, &["iperf3"], words), serving(stage, &[], words)]
+}
+
+fn theirs(stage: &Stage, port: &str, words: &[&str]) -> Ending {
+    let mut command = stage.command("iperf3");
+    command.args(["-c", host(words), "-p", port]).args(words).env("IPERF3_PASSWORD", "rossi");
+    stage.spawn(command).ends()
+}
+
+fn ours(stage: &Stage, port: &str, words: &[&str]) -> Ending {
+    let mut command = stage.command(stage.program());
+    command.args(["as", "iperf3", "-c", host(words), "-p", port]).args(words).env("IPERF3_PASSWORD", "rossi");
+    stage.spawn(command).ends()
+}
+
+fn host(words: &[&str]) -> &'static str {
+    if words.contains(&"-6") { "::1" } else { "127.0.0.1" }
+}
+
+/// Whether a JSON result holds data in every direction that was asked for.
+fn outcome(ending: &Ending, words: &[&str]) -> Result<(), String> {
+    let document: Value =
+        serde_json::from_str(&ending.stdout).map_err(|error| format!("{error}: {}", ending.stdout))?;
+    if let Some(error) = document["error"].as_str() {
+        return Err(error.to_owned());
+    }
+    let sums: &[&str] = if words.contains(&"--bidir") {
+        &["sum_received", "sum_received_bidir_reverse"]
+    } else if words.contains(&"-u") {
+        &["sum"]
+    } else {
+        &["sum_sent", "sum_received"]
+    };
+    sums.iter().try_for_each(|sum| {
+        let moved = document["end"][sum]["bytes"].as_u64().unwrap_or(0);
+        if moved > 0 { Ok(()) } else { Err(format!("nothing in {sum}: {}", document["end"])) }
+    })
+}
+
+/// One line of the table: what was asked, and how it went in either role.
+fn line(stage: &Stage, (name, words): (&str, &[&str]), [real, own]: [&str; 2]) -> String {
+    let words = [words, &["-J"]].concat();
+    let shown =
+        |ending: Ending| outcome(&ending, &words).map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
+    format!("| {name} | {} | {} |", shown(ours(stage, real, &words)), shown(theirs(stage, own, &words)))
+}
+
+#[test]
+fn every_option_works_in_both_roles_against_the_real_iperf3_as_the_table_says() {
+    if !is_there() {
+        return;
+    }
+    let stage = Stage::new();
+    let [(_real, real), (_own, own)] = servers(&stage, &[]);
+    let has_ipv6 = TcpListener::bind("[::1]:0").is_ok();
+    let cases = CASES.iter().chain(has_ipv6.then_some(&IPV6));
+    let mut lines: Vec<String> = cases.map(|case| line(&stage, *case, [&real, &own])).collect();
+    lines.push(logins(&stage));
+    let version = stage.spawn({
+        let mut command = stage.command("iperf3");
+        command.arg("--version");
+        command
+    });
+    let version = version.ends().stdout.split_whitespace().nth(1).unwrap_or("?").to_owned();
+    let table = lines.join("\n");
+    assert!(!table.contains("| no"), "{table}");
+    let page = fs::read_to_string(tree().join("docs/iperf3.md")).unwrap();
+    let told = page.contains(&format!("iperf3 {version}"));
+    if told && has_ipv6 {
+        assert!(page.contains(&table), "docs/iperf3.md should hold\n{table}");
+    }
+}
+
+/// The login in both roles, as the versions before 3.17 make it.
+fn logins(stage: &Stage) -> String {
+    let key = RsaPrivateKey::new(&mut OsRng, 1024).unwrap();
+    let files = [
+        ("private.pem", key.to_pkcs8_pem(LineEnding::LF).unwrap().to_string()),
+        ("public.pem", key.to_public_key().to_public_key_pem(LineEnding::LF).unwrap()),
+        // The example of iperf3's manual: the user `mario` with the password `rossi`.
+        ("users", "mario,bf7a49a846d44b454a5d11e7acfaf13d138bbe0b7483aa3e050879700572709b\n".to_owned()),
+    ];
+    files.iter().for_each(|(name, text)| fs::write(stage.path(name), text).unwrap());
+    let server = ["--rsa-private-key-path", "private.pem", "--authorized-users-path", "users"];
+    let (_real, real) = serving(stage, &["iperf3"], &server);
+    let (_own, own) = serving(stage, &[], &[&server[..], &["--use-pkcs1-padding"]].concat());
+    let login = ["-n", "1M", "-J", "--username", "mario", "--rsa-public-key-path", "public.pem"];
+    let with_padding = [&login[..], &["--use-pkcs1-padding"]].concat();
+    let shown =
+        |ending: Ending| outcome(&ending, &login).map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
+    let forward = shown(ours(stage, &real, &with_padding));
+    let backward = shown(theirs(stage, &own, &login));
+    // Versions differ in whether they say why they close; ours does.
+    for ending in [ours(stage, &own, &["-n", "1M"]), theirs(stage, &own, &["-n", "1M"])] {
+        let ending = ending.code(1);
+        assert!(ending.stderr.contains("test authorization failed"), "{}", ending.stderr);
+    }
+    ours(stage, &real, &["-n", "1M"]).code(1);
+    format!("| login (`--use-pkcs1-padding` on our end) | {forward} | {backward} |")
+}
+
+/// All paths of keys in a document; the elements of an array count as one.
+fn keys(value: &Value, path: &str, into: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(object) => object.iter().for_each(|(key, value)| {
+            into.insert(format!("{path}.{key}"));
+            keys(value, &format!("{path}.{key}"), into);
+        }),
+        Value::Array(values) => values.iter().for_each(|value| keys(value, &format!("{path}[]"), into)),
+        _ => {}
+    }
+}
+
+fn keys_of(ending: &Ending) -> BTreeSet<String> {
+    let mut into = BTreeSet::new();
+    keys(&serde_json::from_str(&ending.stdout).unwrap(), "", &mut into);
+    into
+}
+
+#[test]
+fn the_json_of_both_ends_has_the_keys_of_the_real_one() {
+    if !is_there() {
+        return;
+    }
+    let stage = Stage::new();
+    let [(_real, real), (_own, own)] = servers(&stage, &["-J"]);
+    let modes: &[&[&str]] = &[
+        &[],
+        &["-R"],
+        &["--bidir", "-P", "2"],
+        &["-M", "1000", "-T", "t", "--extra-data", "x"],
+        &["-u", "-b", "10M"],
+        &["-u", "-b", "10M", "-R"],
+        &["-u", "-b", "10M", "--bidir", "-P", "2"],
+    ];
+    for mode in modes {
+        let words = [mode, &["-t", "1", "-J", "--get-server-output"][..]].concat();
+        let expected = keys_of(&theirs(&stage, &real, &words));
+        for (which, ending) in [("client", ours(&stage, &real, &words)), ("server", theirs(&stage, &own, &words))] {
+            let got = keys_of(&ending);
+            let missing: Vec<_> = expected.difference(&got).collect();
+            let more: Vec<_> = got.difference(&expected).collect();
+            assert!(missing.is_empty() && more.is_empty(), "{which} {mode:?}: without {missing:?}, with {more:?}");
+        }
+    }
+}
+
+/// The lines of a text with every number as a single 0 and every space as one.
+fn form(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let words = line.split_whitespace().map(|word| {
+            let is_number = word.bytes().any(|byte| byte.is_ascii_digit()) && !word.contains("iperf");
+            if is_number { "0".to_owned() } else { word.replace(['K', 'M', 'G'], "") }
+        });
+        lines.push(words.collect::<Vec<_>>().join(" "));
+    }
+    lines
+}
+
+#[test]
+fn the_text_of_both_ends_has_the_form_of_the_real_one() {
+    if !is_there() {
+        return;
+    }
+    let stage = Stage::new();
+    for mode in
+        [&["-t", "2", "-b", "20M"][..], &["-t", "1", "-P", "2", "-b", "20M", "-O", "1"], &["-u", "-t", "2", "-b", "5M"]]
+    {
+        let [(_real, real), (_own, own)] = servers(&stage, &[]);
+        let words = [mode, &["-V", "--get-server-output"][..]].concat();
+        let is_of_test = |line: &String| {
+            // Versions, and what a server says between its tests.
+            !["iperf 0", "Linux", "CPU", "-----", "Server listening"].iter().any(|head| line.starts_with(head))
+        };
+        let expected: Vec<_> =
+            form(&theirs(&stage, &real, &words).succeeded().stdout).into_iter().filter(is_of_test).collect();
+        let got: Vec<_> =
+            form(&ours(&stage, &real, &words).succeeded().stdout).into_iter().filter(is_of_test).collect();
+        // A last row of a few milliseconds is there or not, as it happens.
+        let distinct = |lines: &[String]| lines.iter().cloned().collect::<BTreeSet<_>>();
+        assert_eq!(distinct(&got), distinct(&expected), "{mode:?}");
+        let served: Vec<_> =
+            form(&theirs(&stage, &own, &words).succeeded().stdout).into_iter().filter(is_of_test).collect();
+        assert_eq!(distinct(&served), distinct(&expected), "{mode:?} by our server");
+    }
+}
+
+#[test]
+fn our_server_serves_many_clients_at_once_and_says_so_when_it_may_not() {
+    if !is_there() {
+        return;
+    }
+    let stage = Stage::new();
+    let (_own, port) = serving(&stage, &[], &[]);
+    let start = |words: &[&str]| {
+        let mut command = stage.command("iperf3");
+        command.args(["-c", "127.0.0.1", "-p", &port, "-J"]).args(words);
+        stage.spawn(command)
+    };
+    let clients = [
+        start(&["-t", "2", "-b", "10M", "-P", "2"]),
+        start(&["-t", "2", "-b", "10M", "-R"]),
+        start(&["-u", "-t", "2", "-b", "5M"]),
+        start(&["-u", "-t", "2", "-b", "5M", "--bidir"]),
+    ];
+    for client in clients {
+        outcome(&client.ends().succeeded(), &["-u"][..0])
+            .or_else(|why| if why.contains("sum_sent") { Ok(()) } else { Err(why) })
+            .unwrap();
+    }
+    let (_alone, port) = serving(&stage, &[], &["--one-at-a-time"]);
+    let mut command = stage.command("iperf3");
+    command.args(["-c", "127.0.0.1", "-p", &port, "-t", "3", "-b", "1M", "--forceflush"]);
+    let first = stage.spawn(command);
+    first.says("[ ID]");
+    let second = theirs(&stage, &port, &["-t", "1"]).code(1);
+    assert!(second.stderr.contains("the server is busy running a test. try again later"), "{}", second.stderr);
+    first.ends().succeeded();
+}
+
+#[test]
+fn what_goes_wrong_is_said_in_iperf3s_words_and_ends() {
+    let stage = Stage::new();
+    let nobody = free_port().to_string();
+    let refused = ours(&stage, &nobody, &["-t", "1"]).code(1);
+    assert_eq!(refused.stderr, "iperf3: error - unable to connect to server: Connection refused\n");
+    let (_server, port) = serving(&stage, &[], &[]);
+    let mut command = stage.command(stage.program());
+    command.args(["as", "iperf3", "-s", "-p", &port]);
+    let second = stage.spawn(command).ends().code(1);
+    assert!(
+        second.stderr.contains("unable to start listener for connections: Address already in use"),
+        "{}",
+        second.stderr
+    );
+    let unknown = ours(&stage, &port, &["-t", "1", "-C", "nonesuch"]).code(1);
+    assert!(unknown.stderr.contains("unable to set TCP_CONGESTION"), "{}", unknown.stderr);
+    for (words, said) in [
+        (&["-P", "200"][..], "parameter error - number of parallel streams too large (maximum = 128)"),
+        (&["-n", "1", "-k", "1"], "parameter error - only one test end condition (-t, -n, -k) may be specified"),
+        (&["-R", "--bidir"], "parameter error - cannot be both reverse and bidirectional"),
+        (&["-D"], "parameter error - an option you are trying to set is not implemented yet"),
+        (&["-1"], "parameter error - some option you are trying to set is server only"),
+        (&["--nonsense"], "unrecognized option '--nonsense'"),
+    ] {
+        let ending = ours(&stage, &port, words).code(1);
+        assert!(ending.stderr.starts_with(&format!("iperf3: {said}\n")), "{words:?}: {}", ending.stderr);
+    }
+    stage.fathom(["as", "iperf3", "-c", "192.0.2.1"]).code(3);
+}
+
+/// A server of one connection that does what it is told with it.
+fn impostor(act: impl FnOnce(TcpStream) + Send + 'static) -> (String, thread::JoinHandle<()>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let actor = thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        act(stream);
+    });
+    (port, actor)
+}
+
+fn cookie(stream: &mut TcpStream) {
+    stream.read_exact(&mut [0; 37]).unwrap();
+}
+
+#[test]
+fn a_peer_that_speaks_something_else_or_goes_is_an_error_and_no_hang() {
+    let stage = Stage::new();
+    let cases: [(&str, fn(TcpStream)); 4] = [
+        ("received an unknown control message: the letter `H`", |mut stream| {
+            cookie(&mut stream);
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+        }),
+        ("control socket has closed unexpectedly", |mut stream| cookie(&mut stream)),
+        ("the server is busy running a test. try again later", |mut stream| {
+            cookie(&mut stream);
+            stream.write_all(&[0xff]).unwrap();
+        }),
+        ("server test duration expired", |mut stream| {
+            cookie(&mut stream);
+            stream.write_all(&[0xfe, 0, 0, 0, 160, 0, 0, 0, 0]).unwrap();
+        }),
+    ];
+    for (said, act) in cases {
+        let (port, actor) = impostor(act);
+        let ending = ours(&stage, &port, &["-t", "1"]).code(1);
+        assert!(ending.stderr.contains(said), "{said}: {}", ending.stderr);
+        actor.join().unwrap();
+    }
+}
+
+#[test]
+fn a_server_that_is_killed_in_the_middle_leaves_what_was_measured() {
+    let stage = Stage::new();
+    let (server, port) = serving(&stage, &[], &[]);
+    let mut command = stage.command(stage.program());
+    command.args(["as", "iperf3", "-c", "127.0.0.1", "-p", &port, "-t", "30", "-b", "10M", "-i", "0.2"]);
+    let client = stage.spawn(command);
+    client.says("[  5]   0.20");
+    drop(server);
+    let ending = client.ends().code(1);
+    assert!(ending.stdout.contains("sender"), "{}", ending.stdout);
+    assert!(ending.stderr.contains("control socket has closed unexpectedly"), "{}", ending.stderr);
+}
+
+#[test]
+fn nonsense_costs_a_server_nothing_and_real_clients_are_served_beside_it() {
+    let stage = Stage::new();
+    let (server, port) = serving(&stage, &[], &[]);
+    let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port.parse::<u16>().unwrap())).unwrap();
+    let half_open: Vec<TcpStream> = (0..50).map(|_| connect()).collect();
+    let cookie = [b"abcdefghijklmnopqrstuvwxyz2345672345".as_slice(), &[0]].concat();
+    for tail in [&b"GET / HTTP/1.0\r\n\r\n"[..], &[0xff; 64], &[0, 0, 0, 4, b'{', b'}', b'{', b'}'], &[0, 0, 32, 1]] {
+        let mut stream = connect();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.write_all(&cookie).unwrap();
+        stream.write_all(tail).unwrap();
+        let mut answer = Vec::new();
+        // A reset is an answer as well.
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.first().is_none_or(|byte| *byte == 9), "{answer:?}");
+    }
+    ours(&stage, &port, &["-n", "1M"]).succeeded();
+    drop(half_open);
+    assert!(!server.handle().wait(fathom_model::units::Nanos::ZERO).unwrap(), "the server lives");
+}
+
+#[test]
+fn a_test_against_a_server_of_iperf3_is_a_test_like_any_other() {
+    if !is_there() {
+        return;
+    }
+    let stage = Stage::new();
+    let (_server, port) = serving(&stage, &["iperf3"], &[]);
+    let target = format!("127.0.0.1:{port}");
+    let brief = ["--duration", "300ms", "--warmup", "100ms", "--rounds", "2", "--json"];
+    for (layer, way) in [("tcp", "up"), ("tcp", "down"), ("tcp", "both"), ("udp", "up"), ("udp", "down")] {
+        let rate: &[&str] = if layer == "udp" { &["--rate", "20M", "--size", "1400"] } else { &[] };
+        let words = [&[layer, &target, "--protocol", "iperf3", "--way", way][..], rate, &brief].concat();
+        let run = stage.fathom(words).succeeded().run();
+        let value = |name: &str| {
+            let summary = run.tests[0].summaries.iter().find(|summary| summary.metric.name == name);
+            summary.and_then(|summary| summary.value).unwrap_or_else(|| panic!("{layer} {way}: no {name}"))
+        };
+        assert!(value("throughput_bps") > 0.0 && value("server_throughput_bps") > 0.0);
+        if layer == "udp" {
+            let off = value("throughput_bps") / 20e6;
+            assert!((0.8..1.2).contains(&off), "{way}: {off} of the rate that was asked for");
+        }
+    }
+    stage.fathom(["tcp", "192.0.2.1", "--protocol", "iperf3"]).code(3);
+}

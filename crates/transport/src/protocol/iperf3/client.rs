@@ -1,0 +1,316 @@
+//! The client: connects, asks, streams, ends, and compares results.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use fathom_engine::StopFlag;
+use fathom_model::{
+    Side,
+    units::{Bytes, Nanos},
+};
+use fathom_sys::{
+    clock,
+    socket::{self, Buffer, Domain, Protocol, SockAddr, Socket, Type, Wait},
+};
+use rsa::rand_core::{OsRng, RngCore as _};
+
+use super::{
+    Carrier, Error, Login, Parameters, Results, Way,
+    account::{Beginning, Outcome, Part, Stream, Watch, id_at},
+    control::{Control, PATIENCE, ends},
+    course::{Bounds, Course, Open},
+    data, tune,
+    wire::{self, Cookie, State},
+};
+
+/// What a client is asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Asked {
+    /// Where the server listens: each is tried in turn.
+    pub servers: Vec<SocketAddr>,
+    /// What the test is; a block of zero is filled in.
+    pub parameters: Parameters,
+    /// The address to connect from.
+    pub from: Option<IpAddr>,
+    /// The interface to connect through.
+    pub device: Option<String>,
+    /// The port of the first stream; the others follow.
+    pub port: Option<u16>,
+    /// How long the control connection may take; TCP's own time-out without it.
+    pub connect_timeout: Option<Nanos>,
+    /// How long a receiver may hear nothing.
+    pub receive_timeout: Option<Nanos>,
+    /// How long sent data may stay unacknowledged.
+    pub send_timeout: Option<Nanos>,
+    /// The distance of reports.
+    pub interval: Option<Nanos>,
+    /// Who asks, for a server that wants to know.
+    pub login: Option<Login>,
+}
+
+/// How long a connect may take unless it is said: longer than the kernel retries (`tcp_syn_retries` is 6, which are 127 s).
+const CONNECT_MAX: Nanos = Nanos::from_secs(130);
+/// The datagram when the path says nothing.
+const DATAGRAM: u64 = 1460;
+/// How long a receiver hears nothing before the test is broken off.
+pub(crate) const IDLE: Nanos = Nanos::from_secs(120);
+/// How long the end may take beyond the time of a test, as a server allows it.
+pub(crate) const GRACE: Nanos = Nanos::from_secs(40);
+/// A day and its grace: no test is longer.
+pub(crate) const LONGEST: Nanos = Nanos::from_secs(86_400 + 640);
+
+impl Cookie {
+    /// A cookie that nobody else has, from the system's random source.
+    #[must_use]
+    pub fn fresh() -> Self {
+        let mut random = [0; wire::COOKIE - 1];
+        OsRng.fill_bytes(&mut random);
+        Self::from_random(random)
+    }
+}
+
+/// A client whose parameters the server has taken.
+#[derive(Debug)]
+pub struct Client {
+    asked: Asked,
+    server: SocketAddr,
+    control: Control,
+    cookie: Cookie,
+    control_mss: u32,
+    streams: Vec<Open>,
+}
+
+impl Client {
+    /// Connects and agrees on the parameters; no stream is open yet.
+    ///
+    /// # Errors
+    /// Nobody listens, the server is busy, does not like the parameters or the login, or speaks something else.
+    pub fn connect(mut asked: Asked, cookie: Cookie, stop: &StopFlag) -> Result<Self, Error> {
+        let (socket, server) = connect_any(&asked)?;
+        let control_mss = socket.tcp_mss().unwrap_or(0);
+        let mut control = Control::new(socket, stop.clone())?;
+        control.write(cookie.bytes())?;
+        control.expect(State::ParamExchange, "the request for parameters")?;
+        if asked.parameters.block == Bytes(0) {
+            asked.parameters.block = match asked.parameters.carrier {
+                Carrier::Tcp => super::parameters::TCP_BLOCK,
+                Carrier::Udp => Bytes(Some(u64::from(control_mss)).filter(|mss| *mss > 0).unwrap_or(DATAGRAM)),
+            };
+        }
+        if let Some(login) = &asked.login {
+            asked.parameters.token = Some(login.token(clock::wall().0 / 1_000_000_000)?);
+        }
+        control.write(&wire::write_json(&asked.parameters.write()))?;
+        control.expect(State::CreateStreams, "the request for streams")?;
+        Ok(Self { asked, server, control, cookie, control_mss, streams: Vec::new() })
+    }
+
+    /// Opens the streams one after another and waits until the server has begun.
+    ///
+    /// # Errors
+    /// A stream that does not come about, or a server that says something else.
+    ///
+    /// # Panics
+    /// When the parameters ask for more than 128 streams in a direction.
+    pub fn open_streams(&mut self) -> Result<(), Error> {
+        let n = usize::try_from(self.asked.parameters.n_streams()).expect("at most 256");
+        for place in 0..n {
+            let socket = match self.asked.parameters.carrier {
+                Carrier::Tcp => self.connect_stream(place)?,
+                Carrier::Udp => self.greet(place)?,
+            };
+            tune::ready(&socket)?;
+            let (local, remote) = ends(&socket)?;
+            let stream = Stream { id: id_at(place), part: self.part(place), local, remote };
+            self.streams.push(Open { stream, socket: Arc::new(socket) });
+        }
+        self.control.expect(State::TestStart, "the start of the test")?;
+        self.control.expect(State::TestRunning, "the start of the test")
+    }
+
+    fn part(&self, place: usize) -> Part {
+        let parallel = usize::try_from(self.asked.parameters.parallel).expect("at most 128");
+        let sends = match self.asked.parameters.way {
+            Way::Forward => true,
+            Way::Reverse => false,
+            Way::Both => place < parallel,
+        };
+        if sends { Part::Sender } else { Part::Receiver }
+    }
+
+    /// A socket of a stream, bound as it was asked for.
+    fn stream_socket(&self, place: usize) -> Result<Socket, Error> {
+        let (kind, protocol) = match self.asked.parameters.carrier {
+            Carrier::Tcp => (Type::STREAM, Protocol::TCP),
+            Carrier::Udp => (Type::DGRAM, Protocol::UDP),
+        };
+        let stream = |cause| Error::Stream { cause };
+        let socket = Socket::new(Domain::for_address(self.server), kind, Some(protocol)).map_err(stream)?;
+        let offset = u16::try_from(place).expect("at most 256");
+        let port = self.asked.port.map_or(0, |port| port.wrapping_add(offset));
+        if port != 0 {
+            socket.set_reuse_address(true).map_err(stream)?;
+        }
+        bind(&socket, &self.asked, port).map_err(stream)?;
+        tune::before_connect(&socket, &self.asked.parameters)?;
+        Ok(socket)
+    }
+
+    fn connect_stream(&self, place: usize) -> Result<Socket, Error> {
+        let socket = self.stream_socket(place)?;
+        socket::connect(&socket, self.server, PATIENCE).map_err(|error| Error::Stream { cause: error.source })?;
+        if let Some(timeout) = self.asked.send_timeout {
+            let set = socket.set_tcp_user_timeout(Some(timeout.as_duration()));
+            set.map_err(|cause| Error::SocketOption { what: "unable to set TCP USER_TIMEOUT", cause })?;
+        }
+        socket::set_timeout(&socket, PATIENCE)?;
+        let mut rest = &self.cookie.bytes()[..];
+        while !rest.is_empty() {
+            match socket::send(&socket, rest, Wait::Block) {
+                Ok(Some(count)) => rest = &rest[count..],
+                Ok(None) => return Err(Error::Stream { cause: std::io::ErrorKind::TimedOut.into() }),
+                Err(error) => return Err(Error::Stream { cause: error.source }),
+            }
+        }
+        Ok(socket)
+    }
+
+    /// Opens a UDP stream: a word out, a word back.
+    fn greet(&self, place: usize) -> Result<Socket, Error> {
+        let stream = |cause| Error::Stream { cause };
+        let socket = self.stream_socket(place)?;
+        socket.connect(&SockAddr::from(self.server)).map_err(stream)?;
+        data::greet(&socket, self.control.stop()).map_err(stream)?;
+        Ok(socket)
+    }
+
+    /// How the test begins, for whoever looks on.
+    #[must_use]
+    pub fn beginning(&self) -> Beginning {
+        let buffer = |which| {
+            let socket = self.streams.first().map(|open| open.socket.as_ref());
+            // The kernel counts its bookkeeping in, and so does iperf3 when it shows them.
+            socket.and_then(|socket| socket::buffer(socket, which).ok()).map_or(Bytes(0), |size| Bytes(size.0 * 2))
+        };
+        Beginning {
+            control: self.control.ends().unwrap_or((self.server, self.server)),
+            cookie: self.cookie,
+            parameters: self.asked.parameters.clone(),
+            control_mss: self.control_mss,
+            buffers: (buffer(Buffer::Send), buffer(Buffer::Receive)),
+        }
+    }
+
+    /// The streams, once they are open.
+    pub(crate) fn streams(&self) -> &[Open] {
+        &self.streams
+    }
+
+    /// What both sides have agreed on.
+    #[must_use]
+    pub fn parameters(&self) -> &Parameters {
+        &self.asked.parameters
+    }
+
+    /// What the server says in the middle of a test, which can only end it.
+    pub(crate) fn heard_of_end(&mut self) -> Option<Error> {
+        const AWAITED: &str = "the end of the test";
+        let heard = match self.control.byte_until(Nanos::ZERO) {
+            Ok(None) => return None,
+            Ok(Some(byte)) => self.control.understand(byte, AWAITED),
+            Err(error) => Err(error),
+        };
+        Some(
+            heard.map_or_else(|error| error, |state| Error::Unexpected { got: format!("{state:?}"), awaited: AWAITED }),
+        )
+    }
+
+    /// Streams until the end and exchanges results; `watch` is told what was counted even when the test breaks off.
+    ///
+    /// # Errors
+    /// What broke it off.
+    pub fn run(&mut self, watch: &mut dyn Watch) -> Result<Outcome, Error> {
+        let streams: Vec<Stream> = self.streams.iter().map(|open| open.stream).collect();
+        watch.began(&self.beginning(), &streams);
+        let bounds = Bounds {
+            interval: self.asked.interval,
+            idle: self.asked.receive_timeout.unwrap_or(IDLE),
+            longest: LONGEST,
+            rate: None,
+        };
+        let course =
+            Course { side: Side::Initiator, parameters: &self.asked.parameters, streams: &self.streams, bounds };
+        let (mut outcome, why) = course.run(&mut self.control, watch);
+        let told = why.and_then(|()| self.finish(&outcome.results(None)));
+        match told {
+            Ok(results) => outcome.peer = Some(results),
+            Err(error) => {
+                self.take_leave(&error);
+                watch.ended(&outcome);
+                return Err(error);
+            }
+        }
+        watch.ended(&outcome);
+        Ok(outcome)
+    }
+
+    /// Ends the test and exchanges results.
+    pub(crate) fn finish(&mut self, ours: &Results) -> Result<Results, Error> {
+        self.control.tell(State::TestEnd)?;
+        self.control.expect(State::ExchangeResults, "the request for results")?;
+        self.control.write(&wire::write_json(&ours.write()))?;
+        let theirs = Results::read(&self.control.read_json("results", wire::RESULTS_MAX)?)?;
+        self.control.expect(State::DisplayResults, "the end of the results")?;
+        self.control.tell(State::Done)?;
+        self.control.see_off();
+        for ours in &ours.streams {
+            if theirs.stream(ours.id).is_none() {
+                return Err(Error::Refused { code: 208, errno: 0 });
+            }
+        }
+        Ok(theirs)
+    }
+
+    /// Tells a server that still listens that nothing more comes.
+    pub(crate) fn take_leave(&mut self, error: &Error) {
+        if matches!(error, Error::Interrupted | Error::Idle) {
+            // A server that cannot be told any more notices the end of the connection.
+            let _ = self.control.tell(State::ClientTerminate);
+        }
+    }
+}
+
+fn bind(socket: &Socket, asked: &Asked, port: u16) -> std::io::Result<()> {
+    if let Some(device) = &asked.device {
+        socket.bind_device(Some(device.as_bytes()))?;
+    }
+    let any = || {
+        asked.servers.first().map(|server| if server.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) })
+    };
+    match (asked.from, port) {
+        (None, 0) => Ok(()),
+        (from, port) => {
+            let from = from.or_else(any).unwrap_or(IpAddr::from([0; 4]));
+            socket.bind(&SocketAddr::new(from, port).into())
+        }
+    }
+}
+
+/// The control connection to the first address that takes it.
+fn connect_any(asked: &Asked) -> Result<(Socket, SocketAddr), Error> {
+    let mut refused = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
+    for &server in &asked.servers {
+        let connected = socket::stream(server).and_then(|socket| {
+            bind(&socket, asked, 0).map_err(socket::named("bind"))?;
+            socket::connect(&socket, server, asked.connect_timeout.unwrap_or(CONNECT_MAX))?;
+            Ok(socket)
+        });
+        match connected {
+            Ok(socket) => return Ok((socket, server)),
+            Err(error) => refused = error.source,
+        }
+    }
+    Err(Error::Connect { cause: refused })
+}

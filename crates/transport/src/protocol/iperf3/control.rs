@@ -1,0 +1,208 @@
+//! The control connection: states and JSON, each waited for within a bound.
+
+use std::{
+    fmt, io,
+    net::{Shutdown, SocketAddr},
+};
+
+use fathom_engine::{Stop, StopFlag};
+use fathom_model::units::Nanos;
+use fathom_sys::{
+    clock,
+    epoll::{Epoll, Events, Interest},
+    socket::{self, Socket, Wait},
+};
+use serde_json::Value;
+
+use super::{
+    Error,
+    wire::{self, State},
+};
+
+/// How long the other side may take for its next message while nothing is measured, as iperf3 waits since 3.15.
+pub(crate) const PATIENCE: Nanos = Nanos::from_secs(30);
+/// How long the other side may take to close.
+const LEAVE_MAX: Nanos = Nanos::from_secs(1);
+/// How soon a wait notices that the user wants an end.
+const LOOK: Nanos = Nanos::from_millis(50);
+
+/// One end of a control connection.
+pub(crate) struct Control {
+    socket: Socket,
+    epoll: Epoll,
+    stop: StopFlag,
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Control").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+impl Control {
+    pub(crate) fn new(socket: Socket, stop: StopFlag) -> Result<Self, Error> {
+        socket.set_nonblocking(true).map_err(socket::named("fcntl(O_NONBLOCK)"))?;
+        socket.set_tcp_nodelay(true).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;
+        let epoll = Epoll::new()?;
+        epoll.add(&socket, 0, Interest::READ)?;
+        Ok(Self { socket, epoll, stop })
+    }
+
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    pub(crate) fn stop(&self) -> &StopFlag {
+        &self.stop
+    }
+
+    /// Both addresses, ours first.
+    pub(crate) fn ends(&self) -> Result<(SocketAddr, SocketAddr), Error> {
+        ends(&self.socket)
+    }
+
+    /// The byte that is there by `until`; nothing when none is, or when the user wants an end.
+    pub(crate) fn byte_until(&mut self, until: Nanos) -> Result<Option<u8>, Error> {
+        let mut byte = [0];
+        loop {
+            match self.receive(&mut byte)? {
+                Some(_) => return Ok(Some(byte[0])),
+                None if self.stop.told() == Stop::Abort => return Ok(None),
+                None => {}
+            }
+            let left = until.since(clock::now());
+            if left == Nanos::ZERO {
+                return Ok(None);
+            }
+            self.wait(left.min(LOOK))?;
+        }
+    }
+
+    /// Waits for something to read.
+    fn wait(&self, at_most: Nanos) -> Result<(), Error> {
+        // Made for each wait, because it cannot change threads as a client does between preparation and start.
+        self.epoll.wait(&mut Events::with_capacity(1), Some(at_most))?;
+        Ok(())
+    }
+
+    /// Receives what is there; the end of the connection is an error.
+    fn receive(&self, bytes: &mut [u8]) -> Result<Option<usize>, Error> {
+        match socket::recv(&self.socket, bytes, Wait::Never) {
+            Ok(Some(0)) => Err(Error::Closed),
+            Ok(count) => Ok(count),
+            Err(error) if error.source.kind() == io::ErrorKind::ConnectionReset => Err(Error::Closed),
+            Err(error) => Err(Error::Receive { cause: error.source }),
+        }
+    }
+
+    fn fill(&mut self, bytes: &mut [u8], awaited: &'static str) -> Result<(), Error> {
+        let deadline = clock::now() + PATIENCE;
+        let mut n = 0;
+        while n < bytes.len() {
+            if let Some(count) = self.receive(&mut bytes[n..])? {
+                n += count;
+            } else if self.stop.told() == Stop::Abort {
+                return Err(Error::Interrupted);
+            } else if clock::now() >= deadline {
+                return Err(Error::Silent { awaited, seconds: PATIENCE.0 / 1_000_000_000 });
+            } else {
+                self.wait(LOOK)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a byte of the other side means: a state, or the error that it announces.
+    pub(crate) fn understand(&mut self, byte: u8, awaited: &'static str) -> Result<State, Error> {
+        match State::read(byte) {
+            Some(State::AccessDenied) => Err(Error::Busy),
+            Some(State::ServerTerminate) => Err(Error::ServerTerminated),
+            Some(State::ClientTerminate) => Err(Error::ClientTerminated),
+            Some(State::ServerError) => {
+                let mut numbers = [0; 8];
+                self.fill(&mut numbers, "the number of an error")?;
+                Err(wire::read_refusal(numbers))
+            }
+            Some(state) => Ok(state),
+            None => Err(Error::Unexpected { got: named(byte), awaited }),
+        }
+    }
+
+    /// Waits for one state and takes no other.
+    pub(crate) fn expect(&mut self, state: State, awaited: &'static str) -> Result<(), Error> {
+        let mut byte = [0];
+        self.fill(&mut byte, awaited)?;
+        match self.understand(byte[0], awaited)? {
+            got if got == state => Ok(()),
+            got => Err(Error::Unexpected { got: format!("{got:?}"), awaited }),
+        }
+    }
+
+    /// Reads JSON of at most so many bytes.
+    pub(crate) fn read_json(&mut self, what: &'static str, most: usize) -> Result<Value, Error> {
+        let mut length = [0; 4];
+        self.fill(&mut length, what)?;
+        let length = wire::read_length(length, what, most)?;
+        let mut bytes = Vec::new();
+        // What is announced is believed only as it arrives.
+        while bytes.len() < length {
+            let from = bytes.len();
+            bytes.resize(length.min(from + 8192), 0);
+            self.fill(&mut bytes[from..], what)?;
+        }
+        wire::read_json(&bytes, what)
+    }
+
+    /// Closes this direction and waits until the other side has closed its own, as iperf3 does since 3.21.
+    ///
+    /// A server of one test at a time is ready for the next one then, or nearly; one that does not close is not waited for.
+    pub(crate) fn see_off(&mut self) {
+        let deadline = clock::now() + LEAVE_MAX;
+        if self.socket.shutdown(Shutdown::Write).is_err() {
+            return;
+        }
+        // Some versions send an error behind the end, which is of no interest any more.
+        while clock::now() < deadline && self.byte_until(deadline).is_ok_and(|byte| byte.is_some()) {}
+    }
+
+    pub(crate) fn tell(&mut self, state: State) -> Result<(), Error> {
+        self.write(&[state.byte()])
+    }
+
+    pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
+        let deadline = clock::now() + PATIENCE;
+        while !bytes.is_empty() {
+            match socket::send(&self.socket, bytes, Wait::Never) {
+                Ok(Some(count)) => bytes = &bytes[count..],
+                // A peer that reads nothing: control messages are small, so this is rare enough to be waited for in steps.
+                Ok(None) if clock::now() < deadline && self.stop.told() != Stop::Abort => {
+                    clock::sleep_until(clock::now() + Nanos::from_millis(5));
+                }
+                Ok(None) => return Err(Error::Send { cause: io::ErrorKind::TimedOut.into() }),
+                Err(error) => return Err(Error::Send { cause: error.source }),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Both addresses of a connected socket, ours first.
+pub(crate) fn ends(socket: &Socket) -> Result<(SocketAddr, SocketAddr), Error> {
+    let system = |call: &str, source| Error::System { call: call.to_owned(), source };
+    let not_ip = || io::Error::from(io::ErrorKind::Unsupported);
+    let local = socket.local_addr().and_then(|address| address.as_socket().ok_or_else(not_ip));
+    let remote = socket.peer_addr().and_then(|address| address.as_socket().ok_or_else(not_ip));
+    let local = local.map_err(|error| system("getsockname", error))?;
+    let remote = remote.map_err(|error| system("getpeername", error))?;
+    Ok((canonical(local), canonical(remote)))
+}
+
+/// An IPv4 address that came through an IPv6 socket as what it is.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+fn named(byte: u8) -> String {
+    let letter = char::from(byte);
+    if letter.is_ascii_graphic() { format!("the letter `{letter}`") } else { format!("the byte {byte}") }
+}

@@ -1,0 +1,341 @@
+//! The course of a test between its first and its last byte: threads that stream, intervals that are reported, what ends it.
+//!
+//! The same for both sides; only a client ends by the clock or by volume. It knows nothing of how the streams came about.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use fathom_engine::{Slot, Stop};
+use fathom_model::{
+    Side,
+    units::{Nanos, approximate},
+};
+use fathom_sys::{
+    clock::{self, CpuTimes},
+    socket::{self, Socket},
+};
+
+use super::{
+    Carrier, CpuUse, Error, Omitted, Parameters,
+    account::{Interval, Outcome, Part, Reading, Stream, StreamOutcome, TcpExtremes, TcpState, Watch},
+    control::Control,
+    data::{self, Counter, Counting},
+    error::code,
+    wire::State,
+};
+
+/// A stream with its socket.
+#[derive(Debug, Clone)]
+pub(crate) struct Open {
+    pub(crate) stream: Stream,
+    pub(crate) socket: Arc<Socket>,
+}
+
+/// What bounds a test beyond its parameters.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// The distance of reports; none for no reports.
+    pub(crate) interval: Option<Nanos>,
+    /// How long a receiver may hear nothing.
+    pub(crate) idle: Nanos,
+    /// When a server ends a test that its client does not end.
+    pub(crate) longest: Nanos,
+    /// Bits per second of all streams together that a server tolerates, and over how long.
+    pub(crate) rate: Option<(u64, Nanos)>,
+}
+
+/// A test whose streams are open.
+pub(crate) struct Course<'a> {
+    pub(crate) side: Side,
+    pub(crate) parameters: &'a Parameters,
+    pub(crate) streams: &'a [Open],
+    pub(crate) bounds: Bounds,
+}
+
+/// How often the conductor looks at what its streams have counted, when it must notice a volume.
+const LOOK_CLOSELY: Nanos = Nanos::from_millis(1);
+/// How often it looks otherwise.
+const LOOK: Nanos = Nanos::from_millis(20);
+/// How long the control connection may take to say why the streams broke.
+const BROKEN: Nanos = Nanos::from_secs(2);
+/// How long datagrams may go on arriving behind the end, and for how long none must have come.
+const DRAIN_MAX: Nanos = Nanos::from_millis(200);
+const DRAIN_QUIET: Nanos = Nanos::from_millis(10);
+
+/// What the threads share: their own counters, and when to stop.
+struct Shared {
+    slots: Vec<Slot>,
+    over: AtomicBool,
+    n_done: AtomicUsize,
+    n_broken: AtomicUsize,
+}
+
+impl Shared {
+    fn reading(&self, place: usize, open: &Open) -> Reading {
+        let read = |counter: Counter| self.slots[place].read(counter as usize);
+        let is_watched = open.stream.part == Part::Sender;
+        Reading {
+            bytes: read(Counter::Bytes),
+            packets: read(Counter::Packets),
+            lost: read(Counter::Lost),
+            out_of_order: read(Counter::OutOfOrder),
+            jitter: Nanos(read(Counter::JitterNs)),
+            tcp: if is_watched { TcpState::of(&open.socket) } else { None },
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.slots.iter().map(|slot| slot.read(Counter::Bytes as usize)).sum()
+    }
+}
+
+/// Where the conductor stands.
+struct Standing {
+    start: Nanos,
+    /// When the part that counts began; none while it has not.
+    counts_from: Option<Nanos>,
+    base: Vec<Reading>,
+    last: Vec<Reading>,
+    last_at: Nanos,
+    extremes: Vec<TcpExtremes>,
+    next_report: Nanos,
+    heard: (u64, Nanos),
+    rate_from: (u64, Nanos),
+    broken_since: Option<Nanos>,
+}
+
+impl Course<'_> {
+    /// Streams until it is over; what was counted is kept whatever ended it.
+    pub(crate) fn run(&self, control: &mut Control, watch: &mut dyn Watch) -> (Outcome, Result<(), Error>) {
+        let shared = Shared {
+            slots: self.streams.iter().map(|_| Slot::default()).collect(),
+            over: AtomicBool::new(false),
+            n_done: AtomicUsize::new(0),
+            n_broken: AtomicUsize::new(0),
+        };
+        let start = clock::now();
+        let cpu_before = clock::thread_cpu_times();
+        let mut standing = self.standing(start);
+        let (ended, cpu, why) = thread::scope(|scope| {
+            let begin = |(place, open)| {
+                let shared = &shared;
+                scope.spawn(move || self.stream(shared, (place, open), start))
+            };
+            let threads: Vec<_> = self.streams.iter().enumerate().map(begin).collect();
+            let why = self.conduct(&shared, control, (&mut standing, watch));
+            let ended = clock::now();
+            self.settle(&shared);
+            let cpu: CpuTimes = threads.into_iter().filter_map(|thread| thread.join().ok()).sum();
+            (ended, cpu, why)
+        });
+        self.report(&shared, (&mut standing, watch), ended);
+        let cpu = cpu + (clock::thread_cpu_times() - cpu_before);
+        (self.outcome(&standing, ended, cpu), why)
+    }
+
+    fn standing(&self, start: Nanos) -> Standing {
+        let none = vec![Reading::default(); self.streams.len()];
+        Standing {
+            start,
+            counts_from: (self.parameters.omit_secs == 0).then_some(start),
+            base: none.clone(),
+            last: none,
+            last_at: start,
+            extremes: vec![TcpExtremes::default(); self.streams.len()],
+            next_report: self.bounds.interval.map_or(Nanos::MAX, |interval| start + interval),
+            heard: (0, start),
+            rate_from: (0, start),
+            broken_since: None,
+        }
+    }
+
+    /// One stream in the hands of its thread.
+    fn stream(&self, shared: &Shared, (place, open): (usize, &Open), start: Nanos) -> CpuTimes {
+        let counting = Counting { slot: &shared.slots[place], over: &shared.over, start };
+        let is_broken = data::run(open, (self.parameters, self.share(open.stream.part)), &counting).is_err();
+        shared.n_broken.fetch_add(usize::from(is_broken), Ordering::Relaxed);
+        shared.n_done.fetch_add(1, Ordering::Relaxed);
+        clock::thread_cpu_times()
+    }
+
+    /// How many blocks one sender sends: each the same, so that none must ask the others.
+    fn share(&self, part: Part) -> Option<u64> {
+        let n = u64::from(self.parameters.parallel.max(1));
+        let is_mine = part == Part::Sender && self.side == Side::Initiator;
+        self.parameters.budget().filter(|_| is_mine).map(|blocks| blocks.div_ceil(n))
+    }
+
+    /// Reports and looks until something ends the test.
+    fn conduct(
+        &self,
+        shared: &Shared,
+        control: &mut Control,
+        (standing, watch): (&mut Standing, &mut dyn Watch),
+    ) -> Result<(), Error> {
+        let has_budget = self.parameters.budget().is_some();
+        let omit_end = standing.start + Nanos::from_secs(self.parameters.omit_secs.into());
+        let time = Nanos::from_secs(self.parameters.time_secs.into());
+        let ends_at = match (self.side, has_budget || self.parameters.time_secs == 0) {
+            (Side::Initiator, false) => omit_end + time,
+            _ => Nanos::MAX,
+        };
+        loop {
+            let now = clock::now();
+            if standing.counts_from.is_none() && now >= omit_end {
+                self.report(shared, (standing, watch), now);
+                self.begin_to_count(standing, now);
+            }
+            if now >= ends_at {
+                return Ok(());
+            }
+            if now >= standing.next_report {
+                self.report(shared, (standing, watch), now);
+                let interval = self.bounds.interval.expect("there is a next report");
+                standing.next_report += interval;
+            }
+            if standing.counts_from.is_some() && has_budget && self.has_enough(shared, standing) {
+                return Ok(());
+            }
+            self.check(shared, standing, now)?;
+            let look = if has_budget { LOOK_CLOSELY } else { LOOK };
+            let omit_wait = if standing.counts_from.is_none() { omit_end } else { Nanos::MAX };
+            let until = (now + look).min(ends_at).min(standing.next_report).min(omit_wait);
+            let byte = control.byte_until(until)?;
+            if control.stop().told() == Stop::Abort {
+                return Err(Error::Interrupted);
+            }
+            if let Some(byte) = byte {
+                return self.heard(control, byte);
+            }
+        }
+    }
+
+    /// What the other side says in the middle of a test can only end it.
+    fn heard(&self, control: &mut Control, byte: u8) -> Result<(), Error> {
+        const AWAITED: &str = "the end of the test";
+        match (control.understand(byte, AWAITED)?, self.side) {
+            (State::TestEnd, Side::Responder) => Ok(()),
+            (state, _) => Err(Error::Unexpected { got: format!("{state:?}"), awaited: AWAITED }),
+        }
+    }
+
+    /// From here on it counts; all that was before is the base.
+    fn begin_to_count(&self, standing: &mut Standing, now: Nanos) {
+        standing.base.clone_from(&standing.last);
+        standing.counts_from = Some(now);
+        standing.extremes.fill(TcpExtremes::default());
+        standing.next_report = self.bounds.interval.map_or(Nanos::MAX, |interval| now + interval);
+    }
+
+    /// Whether a client has sent, or received, what it was asked to.
+    fn has_enough(&self, shared: &Shared, standing: &Standing) -> bool {
+        let Some(blocks) = self.parameters.budget().filter(|_| self.side == Side::Initiator) else { return false };
+        let enough = blocks.saturating_mul(self.parameters.block.0);
+        let volume = |part: Part| -> u64 {
+            let places = self.streams.iter().zip(&shared.slots).zip(&standing.base);
+            let of_part = places.filter(|((open, _), _)| open.stream.part == part);
+            of_part.map(|((_, slot), base)| slot.read(Counter::Bytes as usize) - base.bytes).sum()
+        };
+        volume(Part::Sender) >= enough || volume(Part::Receiver) >= enough
+    }
+
+    /// What must not go on: silence, more than is allowed, or longer than is allowed.
+    fn check(&self, shared: &Shared, standing: &mut Standing, now: Nanos) -> Result<(), Error> {
+        if now - standing.start > self.bounds.longest {
+            return Err(Error::Denied { code: code::DURATION_EXPIRED });
+        }
+        let receives = self.streams.iter().any(|open| open.stream.part == Part::Receiver);
+        let bytes = shared.bytes();
+        if bytes > standing.heard.0 || !receives {
+            standing.heard = (bytes, now);
+        } else if now - standing.heard.1 > self.bounds.idle {
+            return Err(Error::Idle);
+        }
+        if let Some((most, over)) = self.bounds.rate {
+            let span = now - standing.rate_from.1;
+            if span >= over {
+                let rate = approximate(bytes - standing.rate_from.0) * 8.0 / span.as_secs_f64();
+                if rate > approximate(most) {
+                    return Err(Error::Denied { code: code::TOTAL_RATE });
+                }
+                standing.rate_from = (bytes, now);
+            }
+        }
+        if shared.n_broken.load(Ordering::Relaxed) > 0 {
+            // The control connection says why, if it can; TCP tells of a dead host only much later.
+            let since = *standing.broken_since.get_or_insert(now);
+            if now - since > BROKEN {
+                return Err(Error::Refused { code: 207, errno: 0 });
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells one interval, unless it is so short and empty that it means nothing.
+    fn report(&self, shared: &Shared, (standing, watch): (&mut Standing, &mut dyn Watch), now: Nanos) {
+        let readings: Vec<_> =
+            self.streams.iter().enumerate().map(|(place, open)| shared.reading(place, open)).collect();
+        let rows: Vec<_> = readings.iter().zip(&standing.last).map(|(reading, last)| reading.since(last)).collect();
+        let zero = standing.counts_from.unwrap_or(standing.start);
+        let interval = Interval {
+            start: standing.last_at - zero,
+            end: now - zero,
+            is_omitted: standing.counts_from.is_none(),
+            rows,
+        };
+        for (extremes, reading) in standing.extremes.iter_mut().zip(&readings) {
+            reading.tcp.iter().for_each(|tcp| extremes.take(tcp));
+        }
+        let span = now - standing.last_at;
+        let is_empty = interval.rows.iter().all(|row| row.bytes == 0);
+        let is_short = self.bounds.interval.is_none_or(|interval| span * 10 < interval);
+        standing.last = readings;
+        standing.last_at = now;
+        if self.bounds.interval.is_some() && !(is_empty && is_short) {
+            watch.interval(&interval);
+        }
+    }
+
+    /// Stops the senders, then lets what is under way arrive, and stops the receivers.
+    fn settle(&self, shared: &Shared) {
+        if self.parameters.carrier == Carrier::Udp && self.side == Side::Responder {
+            let (begin, mut bytes, mut quiet_since) = (clock::now(), shared.bytes(), clock::now());
+            while clock::now() - begin < DRAIN_MAX && clock::now() - quiet_since < DRAIN_QUIET {
+                clock::sleep_until(clock::now() + Nanos::from_millis(1));
+                if shared.bytes() != bytes {
+                    (bytes, quiet_since) = (shared.bytes(), clock::now());
+                }
+            }
+        }
+        shared.over.store(true, Ordering::Relaxed);
+    }
+
+    fn outcome(&self, standing: &Standing, ended: Nanos, cpu: CpuTimes) -> Outcome {
+        let zero = standing.counts_from.unwrap_or(ended);
+        let whole = (ended - standing.start).as_secs_f64().max(1e-9);
+        let percent = |span: Nanos| span.as_secs_f64() / whole * 100.0;
+        let is_tcp = self.parameters.carrier == Carrier::Tcp;
+        let of = |(place, open): (usize, &Open)| {
+            let base = if standing.counts_from.is_some() { standing.base[place] } else { standing.last[place] };
+            StreamOutcome {
+                stream: open.stream,
+                total: standing.last[place].since(&base),
+                omitted: Omitted { lost: base.lost, packets: base.packets },
+                extremes: (is_tcp && open.stream.part == Part::Sender).then_some(standing.extremes[place]),
+            }
+        };
+        let congestion = |open: &Open| socket::congestion(&open.socket).ok();
+        Outcome {
+            streams: self.streams.iter().enumerate().map(of).collect(),
+            span: ended - zero,
+            cpu: CpuUse { total: percent(cpu.user + cpu.system), user: percent(cpu.user), system: percent(cpu.system) },
+            congestion: self.streams.first().filter(|_| is_tcp).and_then(congestion),
+            peer: None,
+        }
+    }
+}

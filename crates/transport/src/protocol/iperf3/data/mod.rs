@@ -1,0 +1,172 @@
+//! The data of a test: blocks over TCP, numbered datagrams over UDP, sent and received by the loops that our own tests use.
+
+mod datagrams;
+mod greeting;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fathom_engine::Slot;
+use fathom_model::units::{BitsPerSec, Bytes, Nanos, approximate};
+use fathom_sys::{clock, socket::Socket, transmit::MemoryFile};
+pub(crate) use greeting::{answer_to, greet};
+
+use super::{Carrier, Parameters, Wish, account::Part, course::Open};
+use crate::{
+    payload::Payload,
+    stream::{Account, Inlet, Pace, Receiving, Sending, Source},
+};
+
+/// What is counted of a stream, by its place in the slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Counter {
+    Bytes,
+    Packets,
+    Lost,
+    OutOfOrder,
+    JitterNs,
+}
+
+/// Where a stream counts, and what tells it to end.
+pub(crate) struct Counting<'a> {
+    pub(crate) slot: &'a Slot,
+    pub(crate) over: &'a AtomicBool,
+    pub(crate) start: Nanos,
+}
+
+/// What a stream needs of whoever conducts it.
+pub(crate) trait Conducted {
+    /// Adds to a counter; a counter that falls is added the wrapped difference.
+    fn add(&self, counter: Counter, amount: u64);
+
+    /// Whether to come to an end.
+    fn is_over(&self) -> bool;
+
+    /// When the test began.
+    fn start(&self) -> Nanos;
+}
+
+impl Conducted for Counting<'_> {
+    fn add(&self, counter: Counter, amount: u64) {
+        self.slot.add(counter as usize, amount);
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    fn start(&self) -> Nanos {
+        self.start
+    }
+}
+
+/// A stream of bytes counts nothing but bytes.
+struct Ledger<'a, C>(&'a C);
+
+impl<C: Conducted> Account for Ledger<'_, C> {
+    fn count(&self, bytes: u64) {
+        self.0.add(Counter::Bytes, bytes);
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+}
+
+/// Streams until it is over or the budget of blocks is spent.
+///
+/// # Errors
+/// The call that failed: the peer reset the connection or has gone.
+pub(crate) fn run(
+    open: &Open,
+    (parameters, budget): (&Parameters, Option<u64>),
+    conducted: &impl Conducted,
+) -> fathom_sys::Result<()> {
+    match (parameters.carrier, open.stream.part) {
+        (Carrier::Tcp, Part::Sender) => send_stream(&open.socket, (parameters, budget), conducted),
+        (Carrier::Tcp, Part::Receiver) => receive_stream(&open.socket, parameters, conducted),
+        (Carrier::Udp, Part::Sender) => datagrams::send(open, (parameters, budget), conducted),
+        (Carrier::Udp, Part::Receiver) => datagrams::receive(&open.socket, parameters, conducted),
+    }
+}
+
+fn length(block: Bytes) -> usize {
+    usize::try_from(block.0).expect("a block is at most 1 MiB")
+}
+
+/// What is sent: pseudo-random bytes, or the digits again and again.
+fn payload(parameters: &Parameters) -> Payload {
+    let mut payload = Payload::random(length(parameters.block), clock::now().0);
+    if parameters.wishes.has(Wish::RepeatingPayload) {
+        repeat_digits(payload.bytes_mut());
+    }
+    payload
+}
+
+fn repeat_digits(bytes: &mut [u8]) {
+    bytes.iter_mut().zip((b'0'..=b'9').cycle()).for_each(|(byte, digit)| *byte = digit);
+}
+
+fn rate_of(parameters: &Parameters) -> Option<BitsPerSec> {
+    BitsPerSec::new(approximate(parameters.bitrate)).filter(|rate| rate.get() > 0.0)
+}
+
+fn send_stream(
+    socket: &Socket,
+    (parameters, budget): (&Parameters, Option<u64>),
+    conducted: &impl Conducted,
+) -> fathom_sys::Result<()> {
+    let payload = payload(parameters);
+    let source = if parameters.wishes.has(Wish::ZeroCopy) {
+        Source::File(MemoryFile::of(payload.bytes())?)
+    } else {
+        Source::Buffer(payload)
+    };
+    let mut sending = Sending::new(socket, &source)?;
+    let ledger = Ledger(conducted);
+    let budget = budget.map(|blocks| blocks.saturating_mul(parameters.block.0));
+    match (rate_of(parameters), parameters.burst) {
+        (Some(rate), 2..) => send_bursts(&mut sending, (parameters, rate, budget), &ledger),
+        (rate, _) => {
+            sending.pace = rate.and_then(|rate| Pace::new(rate, conducted.start()));
+            sending.budget = budget;
+            sending.run(&ledger)
+        }
+    }
+}
+
+/// Sends so many blocks at once, and the next burst when its first byte is due.
+fn send_bursts<C: Conducted>(
+    sending: &mut Sending<'_>,
+    (parameters, rate, budget): (&Parameters, BitsPerSec, Option<u64>),
+    ledger: &Ledger<'_, C>,
+) -> fathom_sys::Result<()> {
+    /// How soon the end is noticed between two bursts.
+    const LOOK: Nanos = Nanos::from_millis(20);
+    let burst = parameters.block.0 * u64::from(parameters.burst);
+    let mut left = budget.unwrap_or(u64::MAX);
+    let mut sent = 0_u64;
+    while left > 0 && !ledger.is_over() {
+        let due = ledger.0.start() + Nanos::from_secs_f64(approximate(sent) * 8.0 / rate.get());
+        let now = clock::now();
+        if due > now {
+            clock::sleep_until(due.min(now + LOOK));
+            continue;
+        }
+        let volume = burst.min(left);
+        sending.budget = Some(volume);
+        sending.run(ledger)?;
+        sent = sent.saturating_add(volume);
+        left -= volume;
+    }
+    Ok(())
+}
+
+fn receive_stream(socket: &Socket, parameters: &Parameters, conducted: &impl Conducted) -> fathom_sys::Result<()> {
+    let inlet = if parameters.wishes.has(Wish::SkipReceiveCopy) {
+        Inlet::Truncate(parameters.block)
+    } else {
+        Inlet::Copy(Payload::random(length(parameters.block), 0))
+    };
+    Receiving::new(socket, inlet).run(&Ledger(conducted)).map(drop)
+}

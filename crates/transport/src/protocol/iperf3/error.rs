@@ -1,0 +1,245 @@
+//! What goes wrong with an iperf3 test, in the words that its users know.
+
+use std::io;
+
+/// Why a test failed; shown as iperf3 shows it behind `iperf3: error - `.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The control connection did not come about.
+    #[error("unable to connect to server: {}", said(cause))]
+    Connect {
+        /// What the kernel or the resolver answered.
+        cause: io::Error,
+    },
+    /// A stream did not come about.
+    #[error("unable to connect stream: {}", said(cause))]
+    Stream {
+        /// What the kernel answered.
+        cause: io::Error,
+    },
+    /// The server cannot listen.
+    #[error("unable to start listener for connections: {}", said(cause))]
+    Listen {
+        /// What the kernel answered.
+        cause: io::Error,
+    },
+    /// A socket does not take an option that was asked for.
+    #[error("{what}: {}", said(cause))]
+    SocketOption {
+        /// The option, in iperf3's words: `unable to set TCP/SCTP MSS`.
+        what: &'static str,
+        /// What the kernel answered.
+        cause: io::Error,
+    },
+    /// The control connection broke while something was read from it.
+    #[error("unable to receive control message: {}", said(cause))]
+    Receive {
+        /// What the kernel answered.
+        cause: io::Error,
+    },
+    /// The control connection broke while something was written to it.
+    #[error("unable to send control message: {}", said(cause))]
+    Send {
+        /// What the kernel answered.
+        cause: io::Error,
+    },
+    /// The other side closed the control connection.
+    #[error("control socket has closed unexpectedly")]
+    Closed,
+    /// The other side said nothing for too long.
+    #[error("unable to receive control message: {awaited} did not come within {seconds} s")]
+    Silent {
+        /// What should have come.
+        awaited: &'static str,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// The other side sent a message that the protocol has not at this point.
+    #[error("received an unknown control message: {got} instead of {awaited}")]
+    Unexpected {
+        /// What came, as far as it can be named.
+        got: String,
+        /// What should have come.
+        awaited: &'static str,
+    },
+    /// What came is not the JSON that was due.
+    #[error("unable to receive {what}: {why}")]
+    Malformed {
+        /// Which message: `parameters` or `results`.
+        what: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The server runs another test.
+    #[error("the server is busy running a test. try again later")]
+    Busy,
+    /// The server ended in the middle.
+    #[error("the server has terminated")]
+    ServerTerminated,
+    /// The client ended in the middle.
+    #[error("the client has terminated")]
+    ClientTerminated,
+    /// The other side said what is wrong, by number.
+    #[error("{}", refusal(*code, *errno))]
+    Refused {
+        /// The number of iperf3's error.
+        code: i32,
+        /// The number of the error of its kernel, zero for none.
+        errno: i32,
+    },
+    /// The client asked for something that this server does not do.
+    #[error("{}", refusal(*code, 0))]
+    Denied {
+        /// The number of iperf3's error.
+        code: i32,
+    },
+    /// The data stopped.
+    #[error("idle timeout for receiving data")]
+    Idle,
+    /// Who asks is not who may.
+    #[error("test authorization failed")]
+    Authorization,
+    /// A login cannot be made or checked.
+    #[error("{0}")]
+    Login(#[from] super::login::LoginError),
+    /// A system call failed that should not.
+    #[error("{call}: {}", said(source))]
+    System {
+        /// Which.
+        call: String,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// The user ended it.
+    #[error("interrupt - the client has terminated")]
+    Interrupted,
+}
+
+impl From<fathom_sys::Error> for Error {
+    fn from(error: fathom_sys::Error) -> Self {
+        Self::System { call: error.call, source: error.source }
+    }
+}
+
+impl Error {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Unexpected { .. } | Self::Malformed { .. } => {
+                "whatever listens there does not speak iperf3: look at the port"
+            }
+            Self::Busy => "iperf3 runs one test at a time; `fathom serve --iperf3` takes many",
+            Self::Listen { cause } if cause.kind() == io::ErrorKind::AddrInUse => "choose another port with -p",
+            Self::Authorization | Self::Refused { code: code::AUTHORIZATION, .. } => {
+                "the name, the password, the key and both clocks must be right"
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// An error as the C library words it, without Rust's number behind it.
+pub(super) fn said(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}
+
+/// Numbers of errors that go over the wire (`iperf_api.h`).
+pub(crate) mod code {
+    pub(crate) const DURATION: i32 = 5;
+    pub(crate) const STREAMS: i32 = 6;
+    pub(crate) const BLOCK: i32 = 7;
+    pub(crate) const BUFFER: i32 = 8;
+    pub(crate) const MSS: i32 = 10;
+    pub(crate) const OMIT: i32 = 12;
+    pub(crate) const BURST: i32 = 15;
+    pub(crate) const NO_SCTP: i32 = 18;
+    pub(crate) const UDP_BLOCK: i32 = 20;
+    pub(crate) const TOS: i32 = 21;
+    pub(crate) const BOTH_WAYS: i32 = 25;
+    pub(crate) const TOTAL_RATE: i32 = 27;
+    /// Since 3.20; older ones show the number.
+    pub(crate) const DURATION_ALLOWED: i32 = 37;
+    pub(crate) const PARAMETERS: i32 = 114;
+    pub(crate) const RESULTS: i32 = 117;
+    pub(crate) const PROTOCOL: i32 = 131;
+    pub(crate) const CONGESTION: i32 = 134;
+    pub(crate) const AUTHORIZATION: i32 = 142;
+    pub(crate) const IDLE: i32 = 144;
+    /// Since 3.18.
+    pub(crate) const DURATION_EXPIRED: i32 = 160;
+    pub(crate) const ACCEPT_STREAM: i32 = 204;
+}
+
+/// iperf3's words for its numbers; those with `true` are followed by the words for the kernel's error.
+const REFUSALS: &[(i32, &str, bool)] = &[
+    (5, "test duration too long (maximum = 86400 seconds)", false),
+    (6, "number of parallel streams too large (maximum = 128)", false),
+    (7, "block size too large (maximum = 1048576 bytes)", false),
+    (8, "socket buffer size too large (maximum = 536870912 bytes)", false),
+    (10, "TCP MSS too large (maximum = 9216 bytes)", false),
+    (12, "bogus value for --omit", false),
+    (13, "an option you are trying to set is not implemented yet", false),
+    (15, "invalid burst count (maximum = 1000)", false),
+    (18, "no SCTP support available", false),
+    (20, "block size invalid (minimum = 16 bytes, maximum = 65507 bytes)", false),
+    (21, "bad TOS value (must be between 0 and 255 inclusive)", false),
+    (25, "cannot be both reverse and bidirectional", false),
+    (27, "total required bandwidth is larger than server limit", false),
+    (37, "client's requested duration exceeds the server's maximum permitted limit", false),
+    (100, "unable to create a new test", true),
+    (101, "test initialization failed", true),
+    (102, "unable to start listener for connections", true),
+    (104, "unable to accept connection from client", true),
+    (106, "unable to receive cookie at server", true),
+    (107, "unable to write to the control socket", true),
+    (108, "unable to read from the control socket", true),
+    (109, "control socket has closed unexpectedly", false),
+    (110, "received an unknown control message", false),
+    (111, "unable to send control message", true),
+    (112, "unable to receive control message", true),
+    (114, "unable to receive parameters from client", true),
+    (115, "unable to package results", true),
+    (116, "unable to send results", true),
+    (117, "unable to receive results", true),
+    (118, "select failed", true),
+    (119, "the client has terminated", false),
+    (120, "the server has terminated", false),
+    (121, "the server is busy running a test. try again later", false),
+    (122, "unable to set TCP/SCTP NODELAY", true),
+    (123, "unable to set TCP/SCTP MSS", true),
+    (124, "unable to set socket buffer size", true),
+    (125, "unable to set IP TOS", true),
+    (126, "unable to set IPv6 traffic class", true),
+    (127, "unable to set IPv6 flow label", false),
+    (128, "unable to reuse address on socket", true),
+    (130, "unable to set socket window size", true),
+    (131, "protocol does not exist", false),
+    (132, "unable to set CPU affinity", true),
+    (134, "unable to set TCP_CONGESTION: Supplied congestion control algorithm not supported on this host", false),
+    (140, "unable to set socket pacing", true),
+    (141, "socket buffer size not set correctly", false),
+    (142, "test authorization failed", false),
+    (144, "idle timeout for receiving data", false),
+    (145, "unable to set IP Do-Not-Fragment flag", false),
+    (160, "server test duration expired", false),
+    (200, "unable to create a new stream", true),
+    (201, "unable to initialize stream", true),
+    (202, "unable to start stream listener", true),
+    (203, "unable to connect stream", true),
+    (204, "unable to accept stream connection", true),
+    (205, "unable to write to stream socket", true),
+    (206, "unable to read from stream socket", true),
+    (207, "stream socket has closed unexpectedly", false),
+    (208, "stream has an invalid id", false),
+];
+
+fn refusal(code: i32, errno: i32) -> String {
+    match REFUSALS.iter().find(|(known, ..)| *known == code) {
+        Some((_, words, true)) if errno > 0 => format!("{words}: {}", said(&io::Error::from_raw_os_error(errno))),
+        Some((_, words, _)) => (*words).to_owned(),
+        None => format!("int_errno={code}"),
+    }
+}

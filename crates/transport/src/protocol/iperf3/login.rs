@@ -1,0 +1,232 @@
+//! Who may test: a token that only the server can read, and a file of users.
+//!
+//! The token is the name, the password and the time, encrypted with the server's RSA key. It is no protection against a recorded
+//! token within the time skew; the test itself is not encrypted.
+
+use std::collections::BTreeMap;
+
+use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
+use rsa::{
+    Oaep, Pkcs1v15Encrypt, RsaPrivateKey, RsaPublicKey,
+    pkcs1::{DecodeRsaPrivateKey as _, DecodeRsaPublicKey as _},
+    pkcs8::{DecodePrivateKey as _, DecodePublicKey as _},
+    rand_core::OsRng,
+    traits::PublicKeyParts as _,
+};
+use sha2::Digest as _;
+
+/// How the token is padded before it is encrypted (RFC 8017).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Padding {
+    /// OAEP with SHA-1, as iperf3 does since 3.17.
+    #[default]
+    Oaep,
+    /// PKCS #1 v1.5, as iperf3 did before; padding oracles are known for it.
+    Pkcs1,
+}
+
+/// Why a login cannot be made or checked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LoginError {
+    /// The file is no key of the kind that is needed, not in PEM, or protected by a password.
+    #[error("the file is no RSA {which} key in PEM without a password: {why}")]
+    Key {
+        /// `public` or `private`.
+        which: &'static str,
+        /// What the decoder says.
+        why: String,
+    },
+    /// A name or a password that iperf3's server could not take apart again.
+    #[error("a name or a password has no white space and is not empty")]
+    Words,
+    /// The key is too short for what is encrypted.
+    #[error("the key is too short for this name and password: {0}")]
+    TooLong(String),
+    /// A line of the users file that is no user.
+    #[error("line {0} of the users file is not `name,SHA-256 in hexadecimal`")]
+    Users(usize),
+}
+
+/// What a client logs in with.
+#[derive(Debug, Clone)]
+pub struct Login {
+    key: RsaPublicKey,
+    user: String,
+    password: String,
+    padding: Padding,
+}
+
+impl Login {
+    /// A login with a server's public key in PEM.
+    ///
+    /// # Errors
+    /// A key that is none, and words with white space.
+    pub fn new(pem: &str, (user, password): (&str, &str), padding: Padding) -> Result<Self, LoginError> {
+        let key = RsaPublicKey::from_public_key_pem(pem)
+            .or_else(|error| RsaPublicKey::from_pkcs1_pem(pem).map_err(|_| error))
+            .map_err(|error| LoginError::Key { which: "public", why: error.to_string() })?;
+        if [user, password].iter().any(|word| word.is_empty() || word.contains(char::is_whitespace)) {
+            return Err(LoginError::Words);
+        }
+        Ok(Self { key, user: user.to_owned(), password: password.to_owned(), padding })
+    }
+
+    /// The token for the time `now` in seconds since the epoch.
+    ///
+    /// # Errors
+    /// A key that is too short for the words.
+    pub fn token(&self, now_secs: u64) -> Result<String, LoginError> {
+        let plain = format!("user: {}\npwd:  {}\nts:   {now_secs}", self.user, self.password);
+        let (random, plain) = (&mut OsRng, plain.as_bytes());
+        let encrypted = match self.padding {
+            Padding::Oaep => self.key.encrypt(random, Oaep::new::<sha1::Sha1>(), plain),
+            Padding::Pkcs1 => self.key.encrypt(random, Pkcs1v15Encrypt, plain),
+        };
+        Ok(BASE64.encode(&encrypted.map_err(|error| LoginError::TooLong(error.to_string()))?))
+    }
+}
+
+/// How far the clocks of client and server may be apart, unless something else is said.
+pub const SKEW_SECS: u64 = 10;
+/// The longest token that is looked at: what a key of 16,384 bits makes.
+const TOKEN_MAX: usize = 2732;
+
+/// What a server checks logins with.
+#[derive(Debug, Clone)]
+pub struct Doorkeeper {
+    key: RsaPrivateKey,
+    users: BTreeMap<String, [u8; 32]>,
+    skew_secs: u64,
+    padding: Padding,
+}
+
+impl Doorkeeper {
+    /// One with a private key in PEM and the text of a users file.
+    ///
+    /// # Errors
+    /// A key that is none, and a line that is no user.
+    pub fn new(pem: &str, users: &str, (skew_secs, padding): (u64, Padding)) -> Result<Self, LoginError> {
+        let key = RsaPrivateKey::from_pkcs8_pem(pem)
+            .or_else(|error| RsaPrivateKey::from_pkcs1_pem(pem).map_err(|_| error))
+            .map_err(|error| LoginError::Key { which: "private", why: error.to_string() })?;
+        Ok(Self { key, users: read_users(users)?, skew_secs, padding })
+    }
+
+    /// Whether a token is that of a user, made about now; the answer does not say what is wrong.
+    #[must_use]
+    pub fn admits(&self, token: &str, now_secs: u64) -> bool {
+        self.opened(token).is_some_and(|plain| {
+            let Some((user, password, at)) = take_apart(&plain) else { return false };
+            let hash: [u8; 32] = sha2::Sha256::digest(format!("{{{user}}}{password}")).into();
+            let is_known = self.users.get(user).is_some_and(|known| is_equal(known, &hash));
+            is_known && at.abs_diff(now_secs) <= self.skew_secs
+        })
+    }
+
+    /// The token in the clear; the padding asked for first, because a newer or an older client may use the other one.
+    fn opened(&self, token: &str) -> Option<String> {
+        if token.len() > TOKEN_MAX {
+            return None;
+        }
+        let sealed = BASE64.decode(token.as_bytes()).ok()?;
+        if sealed.len() != self.key.size() {
+            return None;
+        }
+        // Blinding hides how long the arithmetic takes from whoever measures it.
+        let plain = match self.padding {
+            Padding::Oaep => self.key.decrypt_blinded(&mut OsRng, Oaep::new::<sha1::Sha1>(), &sealed),
+            Padding::Pkcs1 => self.key.decrypt_blinded(&mut OsRng, Pkcs1v15Encrypt, &sealed),
+        };
+        String::from_utf8(plain.ok()?).ok()
+    }
+}
+
+/// Compares without an early end, so that the time tells nothing.
+fn is_equal(left: &[u8; 32], right: &[u8; 32]) -> bool {
+    left.iter().zip(right).fold(0, |differs, (left, right)| differs | (left ^ right)) == 0
+}
+
+/// Name, password and time.
+fn take_apart(plain: &str) -> Option<(&str, &str, u64)> {
+    let mut words = plain.split_ascii_whitespace();
+    let mut after = |label: &str| if words.next()? == label { words.next() } else { None };
+    Some((after("user:")?, after("pwd:")?, after("ts:")?.parse().ok()?))
+}
+
+/// Lines of `name,hash`; empty lines and those that begin with `#` do not count.
+fn read_users(text: &str) -> Result<BTreeMap<String, [u8; 32]>, LoginError> {
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
+    let read = |(idx, line): (usize, &str)| {
+        let (name, hash) = line.split_once(',')?;
+        let hash = HEXLOWER_PERMISSIVE.decode(hash.trim().as_bytes()).ok()?.try_into().ok()?;
+        Some((name.trim().to_owned(), hash)).ok_or(idx).ok()
+    };
+    lines.map(|(idx, line)| read((idx, line)).ok_or(LoginError::Users(idx + 1))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use rsa::pkcs8::{EncodePrivateKey as _, EncodePublicKey as _, LineEnding};
+
+    use super::*;
+
+    /// A key pair in PEM; short, so that it is made fast.
+    static KEYS: LazyLock<(String, String)> = LazyLock::new(|| {
+        let key = RsaPrivateKey::new(&mut OsRng, 1024).unwrap();
+        let private = key.to_pkcs8_pem(LineEnding::LF).unwrap().to_string();
+        (private, key.to_public_key().to_public_key_pem(LineEnding::LF).unwrap())
+    });
+
+    /// The example of iperf3's manual: the user `mario` with the password `rossi`.
+    const USERS: &str = "# file format: username,sha256\n\n\
+        mario,bf7a49a846d44b454a5d11e7acfaf13d138bbe0b7483aa3e050879700572709b\n";
+
+    fn doorkeeper(padding: Padding) -> Doorkeeper {
+        Doorkeeper::new(&KEYS.0, USERS, (SKEW_SECS, padding)).unwrap()
+    }
+
+    #[test]
+    fn a_user_with_the_password_is_admitted_while_the_clocks_agree() {
+        for padding in [Padding::Oaep, Padding::Pkcs1] {
+            let token = Login::new(&KEYS.1, ("mario", "rossi"), padding).unwrap().token(1000).unwrap();
+            let keeper = doorkeeper(padding);
+            for (now, expected) in [(1000, true), (990, true), (1010, true), (989, false), (1011, false)] {
+                assert_eq!(keeper.admits(&token, now), expected, "{padding:?} {now}");
+            }
+        }
+    }
+
+    #[test]
+    fn anybody_else_is_not() {
+        let keeper = doorkeeper(Padding::Oaep);
+        for words in [("mario", "verdi"), ("luigi", "rossi")] {
+            let token = Login::new(&KEYS.1, words, Padding::Oaep).unwrap().token(1000).unwrap();
+            assert!(!keeper.admits(&token, 1000), "{words:?}");
+        }
+        let old = Login::new(&KEYS.1, ("mario", "rossi"), Padding::Pkcs1).unwrap().token(1000).unwrap();
+        assert!(!keeper.admits(&old, 1000), "a padding that was not asked for");
+        for token in ["", "====", "AAAA", &"A".repeat(4000), "\u{fffd}"] {
+            assert!(!keeper.admits(token, 1000), "{token}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_login_is_told_before_anything_is_sent() {
+        let login = |pem: &str, words| Login::new(pem, words, Padding::Oaep).err();
+        assert_eq!(login(&KEYS.1, ("a b", "c")), Some(LoginError::Words));
+        assert_eq!(login(&KEYS.1, ("a", "")), Some(LoginError::Words));
+        assert!(matches!(login("-----BEGIN", ("a", "b")), Some(LoginError::Key { which: "public", .. })));
+        let long = "x".repeat(200);
+        let login = Login::new(&KEYS.1, ("a", &long), Padding::Oaep).unwrap();
+        assert!(matches!(login.token(0), Err(LoginError::TooLong(_))));
+        let keeper = |users| Doorkeeper::new(&KEYS.0, users, (SKEW_SECS, Padding::Oaep)).err();
+        assert_eq!(keeper("# a\nmario;7"), Some(LoginError::Users(2)));
+        assert_eq!(keeper("mario,77"), Some(LoginError::Users(1)));
+        assert!(matches!(
+            Doorkeeper::new(&KEYS.1, USERS, (SKEW_SECS, Padding::Oaep)).err(),
+            Some(LoginError::Key { which: "private", .. })
+        ));
+    }
+}

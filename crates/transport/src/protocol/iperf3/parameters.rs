@@ -1,0 +1,389 @@
+//! What the client asks the server for, and which of it a server takes.
+//!
+//! As iperf3 does since 3.18: a key of the wrong type counts as absent, unknown keys are ignored, and every number has its range.
+
+use fathom_model::units::Bytes;
+use serde_json::{Map, Value, json};
+
+use super::{Error, error::code};
+
+/// What carries the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Carrier {
+    /// A stream of bytes.
+    #[default]
+    Tcp,
+    /// Numbered datagrams.
+    Udp,
+}
+
+/// Who sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Way {
+    /// The client.
+    #[default]
+    Forward,
+    /// The server (`-R`).
+    Reverse,
+    /// Both at the same time (`--bidir`).
+    Both,
+}
+
+/// What a client can ask for beside numbers: one bit each, by iperf3's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// `TCP_NODELAY`.
+    NoDelay,
+    /// The server's own output comes with its results.
+    ServerOutput,
+    /// Datagrams are numbered with 64 bits.
+    Counters64,
+    /// The payload repeats `0123456789`.
+    RepeatingPayload,
+    /// `sendfile` in place of `write`.
+    ZeroCopy,
+    /// IPv4 datagrams are not fragmented.
+    DontFragment,
+    /// The receiver discards in the kernel.
+    SkipReceiveCopy,
+    /// Multipath TCP.
+    Multipath,
+}
+
+/// The wishes, their keys, and whether iperf3 writes them as `true` or as 1.
+const WISHES: [(Wish, &str, bool); 8] = [
+    (Wish::NoDelay, "nodelay", true),
+    (Wish::ServerOutput, "get_server_output", false),
+    (Wish::Counters64, "udp_counters_64bit", false),
+    (Wish::RepeatingPayload, "repeating_payload", false),
+    (Wish::ZeroCopy, "zerocopy", false),
+    (Wish::DontFragment, "dont_fragment", false),
+    (Wish::SkipReceiveCopy, "skip_rx_copy", false),
+    (Wish::Multipath, "mptcp", true),
+];
+
+/// A set of wishes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wishes(u8);
+
+impl Wishes {
+    /// Whether it is in the set.
+    #[must_use]
+    pub const fn has(self, wish: Wish) -> bool {
+        self.0 & (1 << wish as u8) != 0
+    }
+
+    /// Puts it into the set.
+    pub const fn add(&mut self, wish: Wish) {
+        self.0 |= 1 << wish as u8;
+    }
+}
+
+/// The parameters of a test, the same on both sides.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Parameters {
+    /// What carries the data.
+    pub carrier: Carrier,
+    /// Who sends.
+    pub way: Way,
+    /// Streams in each direction.
+    pub parallel: u32,
+    /// Seconds at the beginning that do not count.
+    pub omit_secs: u32,
+    /// Seconds that count; zero when something else ends the test.
+    pub time_secs: u32,
+    /// Bytes after which the test ends; zero for no such end.
+    pub bytes: u64,
+    /// Blocks after which the test ends; zero for no such end.
+    pub blocks: u64,
+    /// Bytes of a write or of a datagram.
+    pub block: Bytes,
+    /// Bits per second of each stream; zero for as fast as possible.
+    pub bitrate: u64,
+    /// Blocks that leave together.
+    pub burst: u32,
+    /// Bits per second of each stream that the kernel keeps (`SO_MAX_PACING_RATE`).
+    pub fq_rate: u64,
+    /// The largest segment; zero for what the path allows.
+    pub mss: u32,
+    /// The socket's buffers; zero for the kernel's choice.
+    pub window: Bytes,
+    /// The traffic class.
+    pub tos: u8,
+    /// The IPv6 flow label.
+    pub flow_label: u32,
+    /// The congestion control of both sides.
+    pub congestion: Option<String>,
+    /// What stands before each line of the client.
+    pub title: Option<String>,
+    /// What stands in the JSON of both sides.
+    pub extra_data: Option<String>,
+    /// Who asks, encrypted.
+    pub token: Option<String>,
+    /// What else is asked for.
+    pub wishes: Wishes,
+    /// The version of the client.
+    pub version: Option<String>,
+}
+
+/// The block of TCP when none is asked for.
+pub(crate) const TCP_BLOCK: Bytes = Bytes(128 << 10);
+/// The longest block.
+pub(crate) const BLOCK_MAX: u64 = 1 << 20;
+/// The shortest and the longest datagram.
+pub(crate) const DATAGRAM: (u64, u64) = (16, 65_507);
+/// The largest buffer.
+pub(crate) const WINDOW_MAX: u64 = 512 << 20;
+/// The longest test: a day.
+pub(crate) const SECONDS_MAX: u64 = 86_400;
+/// The longest part that is omitted.
+pub(crate) const OMIT_MAX: u64 = 600;
+/// The most streams in one direction.
+pub(crate) const PARALLEL_MAX: u64 = 128;
+/// The most blocks of a burst.
+pub(crate) const BURST_MAX: u64 = 1000;
+/// The largest segment that a server takes.
+const MSS_MAX: u64 = 32_767;
+/// How often iperf3 looks at its pacing, in microseconds; this program has no such timer, but the key is always there.
+const PACING_TIMER: u32 = 1000;
+
+/// A whole number that is not negative; JSON knows only one type of number, so 10.0 is 10.
+fn number(object: &Map<String, Value>, key: &str) -> Option<i64> {
+    let value = object.get(key)?;
+    value.as_i64().or_else(|| {
+        let number = value.as_f64()?;
+        // As a C program converts it: what is out of range is the nearest number there is.
+        #[expect(clippy::cast_possible_truncation, reason = "the conversion saturates, which is meant")]
+        Some(number.trunc() as i64)
+    })
+}
+
+/// A number within its range, or the number of iperf3's error.
+fn ranged(object: &Map<String, Value>, key: &str, (least, most, error): (u64, u64, i32)) -> Result<u64, Error> {
+    let Some(number) = number(object, key) else { return Ok(0) };
+    match u64::try_from(number) {
+        Ok(0) => Ok(0),
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        _ => Err(Error::Denied { code: error }),
+    }
+}
+
+fn narrow(number: u64) -> u32 {
+    u32::try_from(number).expect("its range was checked")
+}
+
+fn text(object: &Map<String, Value>, key: &str) -> Option<String> {
+    object.get(key)?.as_str().map(str::to_owned)
+}
+
+fn is_set(object: &Map<String, Value>, key: &str) -> bool {
+    match object.get(key) {
+        Some(Value::Bool(is_set)) => *is_set,
+        Some(Value::Number(number)) => number.as_f64().is_some_and(|number| number != 0.0),
+        _ => false,
+    }
+}
+
+impl Parameters {
+    /// What a client's JSON asks for.
+    ///
+    /// # Errors
+    /// A value out of its range, two directions at once, or a protocol that is none of ours, as the server says it.
+    ///
+    /// # Panics
+    /// Never: what is narrowed is within its range.
+    pub fn read(value: &Value) -> Result<Self, Error> {
+        let none = Map::new();
+        let object = value.as_object().unwrap_or(&none);
+        let carrier = match (is_set(object, "tcp"), is_set(object, "udp"), is_set(object, "sctp")) {
+            (true, false, false) => Carrier::Tcp,
+            (false, true, false) => Carrier::Udp,
+            (_, _, true) => return Err(Error::Denied { code: code::NO_SCTP }),
+            _ => return Err(Error::Denied { code: code::PROTOCOL }),
+        };
+        let way = match (is_set(object, "reverse"), is_set(object, "bidirectional")) {
+            (true, true) => return Err(Error::Denied { code: code::BOTH_WAYS }),
+            (true, false) => Way::Reverse,
+            (false, true) => Way::Both,
+            (false, false) => Way::Forward,
+        };
+        let mut wishes = Wishes::default();
+        WISHES.iter().filter(|(_, key, _)| is_set(object, key)).for_each(|(wish, ..)| wishes.add(*wish));
+        let (least, most, error) = match carrier {
+            Carrier::Tcp => (1, BLOCK_MAX, code::BLOCK),
+            Carrier::Udp => (DATAGRAM.0, DATAGRAM.1, code::UDP_BLOCK),
+        };
+        let block = match (ranged(object, "len", (least, most, error))?, carrier) {
+            (0, Carrier::Tcp) => TCP_BLOCK.0,
+            (0, Carrier::Udp) => return Err(Error::Denied { code: code::UDP_BLOCK }),
+            (block, _) => block,
+        };
+        Ok(Self {
+            carrier,
+            way,
+            wishes,
+            block: Bytes(block),
+            parallel: narrow(ranged(object, "parallel", (1, PARALLEL_MAX, code::STREAMS))?.max(1)),
+            omit_secs: narrow(ranged(object, "omit", (0, OMIT_MAX, code::OMIT))?),
+            time_secs: narrow(ranged(object, "time", (0, SECONDS_MAX, code::DURATION))?),
+            bytes: ranged(object, "num", (0, u64::MAX, code::PARAMETERS))?,
+            blocks: ranged(object, "blockcount", (0, u64::MAX, code::PARAMETERS))?,
+            bitrate: ranged(object, "bandwidth", (0, u64::MAX, code::PARAMETERS))?,
+            burst: narrow(ranged(object, "burst", (1, BURST_MAX, code::BURST))?),
+            fq_rate: ranged(object, "fqrate", (0, u64::MAX, code::PARAMETERS))?,
+            mss: narrow(ranged(object, "MSS", (0, MSS_MAX, code::MSS))?),
+            window: Bytes(ranged(object, "window", (0, WINDOW_MAX, code::BUFFER))?),
+            tos: u8::try_from(ranged(object, "TOS", (0, 255, code::TOS))?).expect("its range was checked"),
+            flow_label: narrow(ranged(object, "flowlabel", (0, 0xf_ffff, code::PARAMETERS))?),
+            congestion: text(object, "congestion"),
+            title: text(object, "title"),
+            extra_data: text(object, "extra_data"),
+            token: text(object, "authtoken"),
+            version: text(object, "client_version"),
+        })
+    }
+
+    /// As the client sends it.
+    #[must_use]
+    pub fn write(&self) -> Value {
+        let carrier = if self.carrier == Carrier::Tcp { "tcp" } else { "udp" };
+        let mut object = Map::from_iter([
+            (carrier.to_owned(), json!(true)),
+            ("omit".to_owned(), json!(self.omit_secs)),
+            ("time".to_owned(), json!(self.time_secs)),
+            ("num".to_owned(), json!(self.bytes)),
+            ("blockcount".to_owned(), json!(self.blocks)),
+            ("parallel".to_owned(), json!(self.parallel)),
+            ("len".to_owned(), json!(self.block.0)),
+            ("pacing_timer".to_owned(), json!(PACING_TIMER)),
+        ]);
+        let numbers = [
+            ("MSS", u64::from(self.mss)),
+            ("window", self.window.0),
+            ("bandwidth", self.bitrate),
+            ("fqrate", self.fq_rate),
+            ("burst", u64::from(self.burst)),
+            ("TOS", u64::from(self.tos)),
+            ("flowlabel", u64::from(self.flow_label)),
+        ];
+        let texts = [
+            ("title", &self.title),
+            ("extra_data", &self.extra_data),
+            ("congestion", &self.congestion),
+            ("authtoken", &self.token),
+            ("client_version", &self.version),
+        ];
+        let mut put = |key: &str, value: Value| object.insert(key.to_owned(), value);
+        match self.way {
+            Way::Forward => None,
+            Way::Reverse => put("reverse", json!(true)),
+            Way::Both => put("bidirectional", json!(true)),
+        };
+        for (wish, key, is_true) in WISHES.iter().filter(|(wish, ..)| self.wishes.has(*wish)) {
+            debug_assert!(self.wishes.has(*wish), "{key}");
+            put(key, if *is_true { json!(true) } else { json!(1) });
+        }
+        numbers.iter().filter(|(_, number)| *number > 0).for_each(|(key, number)| drop(put(key, json!(number))));
+        texts.iter().filter_map(|(key, text)| Some((*key, text.as_ref()?))).for_each(|(key, text)| {
+            put(key, json!(text));
+        });
+        Value::Object(object)
+    }
+
+    /// Streams in both directions together.
+    #[must_use]
+    pub fn n_streams(&self) -> u32 {
+        if self.way == Way::Both { self.parallel * 2 } else { self.parallel }
+    }
+
+    /// Blocks in each direction after which the test ends; nothing when time ends it.
+    #[must_use]
+    pub fn budget(&self) -> Option<u64> {
+        match (self.bytes, self.blocks) {
+            (0, 0) => None,
+            (0, blocks) => Some(blocks),
+            (bytes, _) => Some(bytes.div_ceil(self.block.0.max(1))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_writes_a_server_reads() {
+        let mut wishes = Wishes::default();
+        for (wish, ..) in &WISHES {
+            wishes.add(*wish);
+        }
+        let text = |text: &str| Some(text.to_owned());
+        let all = Parameters {
+            carrier: Carrier::Udp,
+            way: Way::Both,
+            parallel: 3,
+            omit_secs: 1,
+            time_secs: 7,
+            bytes: 1 << 40,
+            blocks: 5,
+            block: Bytes(1400),
+            bitrate: 5_000_000_000,
+            burst: 10,
+            fq_rate: 77,
+            mss: 1400,
+            window: Bytes(1 << 20),
+            tos: 0xb8,
+            flow_label: 9,
+            congestion: text("cubic"),
+            title: text("t"),
+            extra_data: text("e"),
+            token: text("dG9rZW4="),
+            wishes,
+            version: text("3.19"),
+        };
+        assert_eq!(Parameters::read(&all.write()).unwrap(), all);
+        let least = Parameters { parallel: 1, block: TCP_BLOCK, ..Parameters::default() };
+        assert_eq!(Parameters::read(&least.write()).unwrap(), least);
+        assert_eq!(all.n_streams(), 6);
+        assert_eq!(all.budget(), Some((1_u64 << 40).div_ceil(1400)));
+    }
+
+    #[test]
+    fn a_key_of_the_wrong_type_counts_as_absent_and_an_unknown_one_as_nothing() {
+        let asked =
+            json!({"tcp": true, "time": "10", "parallel": [], "congestion": 7, "nodelay": "yes", "zz": {"a": 1}});
+        let read = Parameters::read(&asked).unwrap();
+        assert_eq!((read.time_secs, read.parallel, read.block), (0, 1, TCP_BLOCK));
+        assert_eq!((read.congestion, read.wishes), (None, Wishes::default()));
+        assert_eq!(Parameters::read(&json!({"tcp": true, "time": 5.0})).unwrap().time_secs, 5);
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused_by_iperf3s_number() {
+        let cases = [
+            (json!({}), code::PROTOCOL),
+            (json!({"tcp": true, "udp": true}), code::PROTOCOL),
+            (json!({"sctp": true}), code::NO_SCTP),
+            (json!({"tcp": true, "time": 86_401}), code::DURATION),
+            (json!({"tcp": true, "time": -1}), code::DURATION),
+            (json!({"tcp": true, "time": 1e300}), code::DURATION),
+            (json!({"tcp": true, "parallel": 129}), code::STREAMS),
+            (json!({"tcp": true, "omit": 601}), code::OMIT),
+            (json!({"tcp": true, "len": 1_048_577}), code::BLOCK),
+            (json!({"udp": true}), code::UDP_BLOCK),
+            (json!({"udp": true, "len": 15}), code::UDP_BLOCK),
+            (json!({"udp": true, "len": 65_508}), code::UDP_BLOCK),
+            (json!({"tcp": true, "MSS": 40_000}), code::MSS),
+            (json!({"tcp": true, "window": 1 << 30}), code::BUFFER),
+            (json!({"tcp": true, "burst": 1001}), code::BURST),
+            (json!({"tcp": true, "TOS": 256}), code::TOS),
+            (json!({"tcp": true, "reverse": true, "bidirectional": true}), code::BOTH_WAYS),
+        ];
+        for (asked, expected) in cases {
+            match Parameters::read(&asked) {
+                Err(Error::Denied { code }) => assert_eq!(code, expected, "{asked}"),
+                other => panic!("{asked}: {other:?}"),
+            }
+        }
+    }
+}

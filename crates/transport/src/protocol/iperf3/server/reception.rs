@@ -1,0 +1,394 @@
+//! The reception: takes connections, reads their cookies, and hands each to the session that it belongs to.
+//!
+//! One thread for all that are not yet anybody: a connection that says nothing costs a descriptor and ends by itself.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        mpsc::{self, Receiver, Sender},
+    },
+    thread,
+};
+
+use fathom_engine::StopFlag;
+use fathom_model::units::Nanos;
+use fathom_sys::{
+    clock,
+    epoll::{Epoll, Events, Interest},
+    socket::{self, Domain, Protocol, SockAddr, Socket, Type, Wait},
+};
+
+use super::{Served, Server, ServerOptions, session};
+use crate::protocol::iperf3::{
+    Error,
+    account::Watch,
+    control::canonical,
+    data,
+    wire::{COOKIE, Cookie, State},
+};
+
+/// How long a connection may take to say its cookie.
+const INTRODUCTION_MAX: Nanos = Nanos::from_secs(10);
+/// The most connections that have not said their cookie; the oldest goes when there is one more.
+const STRANGERS_MAX: usize = 512;
+/// How soon the end is noticed.
+const TURN: Nanos = Nanos::from_millis(50);
+/// Datagrams of nobody that are thrown away before connections have their turn again.
+const DATAGRAMS_MAX: usize = 64;
+
+const LISTENER: u64 = 0;
+/// Tokens of UDP sockets have this bit; the others are those of strangers.
+const DATAGRAMS: u64 = 1 << 63;
+
+/// What a session may be waiting for, as the reception sees it.
+#[derive(Debug, Default)]
+pub(super) struct Wants {
+    pub(super) connections: AtomicUsize,
+    pub(super) datagrams: AtomicUsize,
+}
+
+impl Wants {
+    /// Takes one of what is wanted.
+    fn take(wanted: &AtomicUsize) -> bool {
+        wanted.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1)).is_ok()
+    }
+}
+
+/// The addresses whose clients open UDP streams now: one at a time for each, because a datagram has no cookie.
+pub(super) type Turns = Mutex<HashSet<IpAddr>>;
+
+/// What all sessions share.
+pub(super) struct House {
+    pub(super) options: ServerOptions,
+    pub(super) turns: Turns,
+    pub(super) n_streams: AtomicUsize,
+    pub(super) stop: StopFlag,
+    finished: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// A session as the reception knows it.
+struct Seat {
+    ip: IpAddr,
+    wants: Arc<Wants>,
+    deliver: Sender<Socket>,
+    is_over: Arc<AtomicBool>,
+    greeted: HashSet<SocketAddr>,
+}
+
+/// A connection that has not said its cookie.
+struct Stranger {
+    socket: Socket,
+    from: SocketAddr,
+    cookie: [u8; COOKIE],
+    n: usize,
+    deadline: Nanos,
+}
+
+pub(super) struct Reception {
+    server: Server,
+    epoll: Epoll,
+    strangers: HashMap<u64, Stranger>,
+    next_token: u64,
+    seats: HashMap<Cookie, Seat>,
+    n_tests: u64,
+    turned_away: u64,
+    last_busy: Nanos,
+}
+
+impl Reception {
+    pub(super) fn new(server: Server) -> Result<Self, Error> {
+        let epoll = Epoll::new()?;
+        epoll.add(&server.listener, LISTENER, Interest::READ)?;
+        epoll.add(&server.datagrams, DATAGRAMS, Interest::READ)?;
+        Ok(Self {
+            server,
+            epoll,
+            strangers: HashMap::new(),
+            next_token: 1,
+            seats: HashMap::new(),
+            n_tests: 0,
+            turned_away: 0,
+            last_busy: clock::now(),
+        })
+    }
+
+    /// Receives until it is over, then ends what is under way.
+    pub(super) fn receive(
+        mut self,
+        is_over: &dyn Fn() -> bool,
+        watch: &(dyn Fn() -> Box<dyn Watch> + Sync),
+    ) -> Result<Served, Error> {
+        let house = House {
+            options: self.server.options.clone(),
+            turns: Mutex::default(),
+            n_streams: AtomicUsize::new(0),
+            stop: StopFlag::default(),
+            finished: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        };
+        let outcome = thread::scope(|scope| {
+            let mut events = Events::with_capacity(64);
+            let outcome = loop {
+                if is_over() || self.has_enough() {
+                    break Ok(());
+                }
+                if let Err(error) = self.epoll.wait(&mut events, Some(TURN)) {
+                    break Err(Error::from(error));
+                }
+                let ready: Vec<u64> = events.iter().map(|event| event.token).collect();
+                let ready = ready.into_iter().try_for_each(|token| match token {
+                    LISTENER => self.accept(),
+                    token if token & DATAGRAMS != 0 => self.take_datagrams(),
+                    token => {
+                        self.listen_to(token, (&house, scope), watch);
+                        Ok(())
+                    }
+                });
+                if ready.is_err() {
+                    break ready;
+                }
+                self.tidy();
+            };
+            house.stop.abort();
+            outcome
+        });
+        outcome?;
+        Ok(Served {
+            finished: house.finished.load(Ordering::Relaxed),
+            failed: house.failed.load(Ordering::Relaxed),
+            turned_away: self.turned_away,
+        })
+    }
+
+    /// Whether the tests that were asked for are over, or nobody has come for too long.
+    fn has_enough(&self) -> bool {
+        let options = &self.server.options;
+        let is_idle = || options.idle.is_some_and(|idle| clock::now() - self.last_busy > idle);
+        self.seats.is_empty() && (options.tests.is_some_and(|tests| self.n_tests >= tests) || is_idle())
+    }
+
+    /// Takes leave of sessions that are over and of strangers that said nothing.
+    fn tidy(&mut self) {
+        self.seats.retain(|_, seat| !seat.is_over.load(Ordering::Acquire));
+        let now = clock::now();
+        if !self.seats.is_empty() {
+            self.last_busy = now;
+        }
+        let before = self.strangers.len();
+        self.strangers.retain(|_, stranger| stranger.deadline > now);
+        self.turned_away += u64::try_from(before - self.strangers.len()).unwrap_or(0);
+    }
+
+    fn accept(&mut self) -> Result<(), Error> {
+        // A few at a time, so that streams of sessions are not kept waiting by a flood of strangers.
+        for _ in 0..DATAGRAMS_MAX {
+            let Some((socket, from)) = socket::accept(&self.server.listener)? else { break };
+            if self.strangers.len() >= STRANGERS_MAX {
+                let oldest =
+                    self.strangers.iter().min_by_key(|(_, stranger)| stranger.deadline).map(|(token, _)| *token);
+                oldest.and_then(|token| self.strangers.remove(&token));
+                self.turned_away += 1;
+            }
+            let token = self.next_token;
+            self.next_token += 1;
+            self.epoll.add(&socket, token, Interest::READ)?;
+            let deadline = clock::now() + INTRODUCTION_MAX;
+            self.strangers
+                .insert(token, Stranger { socket, from: canonical(from), cookie: [0; COOKIE], n: 0, deadline });
+        }
+        Ok(())
+    }
+
+    /// Reads what a stranger says, and brings it to its place once it has said its cookie.
+    fn listen_to<'scope, 'env>(
+        &mut self,
+        token: u64,
+        (house, scope): (&'env House, &'scope thread::Scope<'scope, 'env>),
+        watch: &'env (dyn Fn() -> Box<dyn Watch> + Sync),
+    ) {
+        let Some(stranger) = self.strangers.get_mut(&token) else { return };
+        match socket::recv(&stranger.socket, &mut stranger.cookie[stranger.n..], Wait::Never) {
+            Ok(None) => return,
+            Ok(Some(count)) if count > 0 => {
+                stranger.n += count;
+                if stranger.n < COOKIE {
+                    return;
+                }
+            }
+            Ok(Some(_)) | Err(_) => {
+                self.strangers.remove(&token);
+                self.turned_away += 1;
+                return;
+            }
+        }
+        let Some(stranger) = self.strangers.remove(&token) else { return };
+        if self.epoll.remove(&stranger.socket).is_err() {
+            return;
+        }
+        match Cookie::read(stranger.cookie) {
+            Some(cookie) => self.place((stranger, cookie), (house, scope), watch),
+            None => self.turned_away += 1,
+        }
+    }
+
+    /// A stream goes to its session, a new client gets one, and anybody else is told to come back.
+    fn place<'scope, 'env>(
+        &mut self,
+        (stranger, cookie): (Stranger, Cookie),
+        (house, scope): (&'env House, &'scope thread::Scope<'scope, 'env>),
+        watch: &'env (dyn Fn() -> Box<dyn Watch> + Sync),
+    ) {
+        self.tidy();
+        if let Some(seat) = self.seats.get(&cookie) {
+            if Wants::take(&seat.wants.connections) && seat.deliver.send(stranger.socket).is_ok() {
+                return;
+            }
+            self.turned_away += 1;
+            return;
+        }
+        let options = &self.server.options;
+        let is_welcome = options.admits.as_ref().is_none_or(|admits| admits(stranger.from.ip()));
+        let has_tests_left = options.tests.is_none_or(|tests| self.n_tests < tests);
+        if !is_welcome || !has_tests_left || self.seats.len() >= options.clients {
+            // What cannot be told to a client that has gone already is no loss.
+            let _ = socket::send(&stranger.socket, &[State::AccessDenied.byte()], Wait::Never);
+            self.turned_away += 1;
+            return;
+        }
+        self.n_tests += 1;
+        self.last_busy = clock::now();
+        let (deliver, streams) = mpsc::channel();
+        let seat = Seat {
+            ip: stranger.from.ip(),
+            wants: Arc::default(),
+            deliver,
+            is_over: Arc::default(),
+            greeted: HashSet::new(),
+        };
+        let guest = session::Guest { cookie, from: stranger.from, wants: seat.wants.clone() };
+        let is_over = seat.is_over.clone();
+        self.seats.insert(cookie, seat);
+        scope.spawn(move || serve(house, (stranger.socket, guest, streams), watch, &is_over));
+    }
+
+    /// Throws away what datagrams of nobody there are, and opens streams for those who greet.
+    fn take_datagrams(&mut self) -> Result<(), Error> {
+        // One byte more than a greeting, so that what is longer is seen to be.
+        let mut greeting = [0; 5];
+        for _ in 0..DATAGRAMS_MAX {
+            let Some((count, from)) = receive_from(&self.server.datagrams, &mut greeting) else { break };
+            if let (4, Some(word)) = (count, greeting.first_chunk()) {
+                self.greet(from, *word)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the stream of a client that greets and is expected.
+    ///
+    /// Only from the address of its control connection: otherwise a server could be made to send to somebody who never asked.
+    fn greet(&mut self, from: SocketAddr, word: [u8; 4]) -> Result<(), Error> {
+        let ip = canonical(from).ip();
+        let expected = self.seats.values_mut().find(|seat| {
+            seat.ip == ip && seat.wants.datagrams.load(Ordering::Acquire) > 0 && !seat.greeted.contains(&from)
+        });
+        let Some(seat) = expected else { return Ok(()) };
+        if !Wants::take(&seat.wants.datagrams) {
+            return Ok(());
+        }
+        seat.greeted.insert(from);
+        let deliver = seat.deliver.clone();
+        // The socket that was greeted becomes the stream, so that what follows the greeting is in its queue; a new one takes its
+        // place before it is connected, so that no greeting of others is lost between.
+        let next = another(&self.server.datagrams, self.server.address)?;
+        self.epoll.add(&next, DATAGRAMS, Interest::READ)?;
+        let stream = std::mem::replace(&mut self.server.datagrams, next);
+        self.epoll.remove(&stream)?;
+        let connected = stream.connect(&SockAddr::from(from)).and_then(|()| stream.send(&data::answer_to(word)));
+        let mut others = Vec::new();
+        let mut greeting = [0; 5];
+        while let Some((count, other)) = receive_from(&stream, &mut greeting) {
+            // What is behind the greeting in the queue came before the socket was connected.
+            if let (true, Some(word)) = (other != from && count == 4, greeting.first_chunk()) {
+                others.push((other, *word));
+            }
+        }
+        if connected.is_ok() {
+            // A session that has gone meanwhile needs no stream.
+            let _ = deliver.send(stream);
+        }
+        others.into_iter().try_for_each(|(other, word)| self.greet(other, word))
+    }
+}
+
+/// One session from its beginning to its end; the seat is free after it.
+fn serve(
+    house: &House,
+    (socket, guest, streams): (Socket, session::Guest, Receiver<Socket>),
+    watch: &(dyn Fn() -> Box<dyn Watch> + Sync),
+    is_over: &AtomicBool,
+) {
+    let mut watch = watch();
+    let outcome = session::serve(house, socket, (&guest, &streams), &mut *watch);
+    match &outcome {
+        Ok(()) => house.finished.fetch_add(1, Ordering::Relaxed),
+        Err(error) => {
+            watch.failed(error);
+            house.failed.fetch_add(1, Ordering::Relaxed)
+        }
+    };
+    drop(watch);
+    is_over.store(true, Ordering::Release);
+}
+
+/// The turn of an address to open UDP streams, given back when it is dropped.
+pub(super) struct Turn<'a> {
+    turns: &'a Turns,
+    ip: IpAddr,
+}
+
+impl<'a> Turn<'a> {
+    /// Takes it unless another client of this address has it.
+    pub(super) fn take(turns: &'a Turns, ip: IpAddr) -> Option<Self> {
+        let is_free = turns.lock().unwrap_or_else(PoisonError::into_inner).insert(ip);
+        is_free.then_some(Self { turns, ip })
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.ip);
+    }
+}
+
+fn receive_from(socket: &Socket, bytes: &mut [u8; 5]) -> Option<(usize, SocketAddr)> {
+    loop {
+        match socket::receive_from(socket, bytes) {
+            Ok(received) => return received,
+            // An earlier answer was refused by its receiver; the next datagram is another matter.
+            Err(error) if error.source.kind() == io::ErrorKind::ConnectionRefused => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+/// A UDP socket at the same place as another.
+fn another(like: &Socket, address: SocketAddr) -> Result<Socket, Error> {
+    let listen = |cause| Error::Listen { cause };
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP)).map_err(listen)?;
+    if let Some(device) = like.device().map_err(listen)? {
+        socket.bind_device(Some(&device)).map_err(listen)?;
+    }
+    if address.is_ipv6() {
+        socket.set_only_v6(!address.ip().is_unspecified()).map_err(listen)?;
+    }
+    socket.set_reuse_address(true).map_err(listen)?;
+    socket.bind(&address.into()).map_err(listen)?;
+    socket.set_nonblocking(true).map_err(listen)?;
+    Ok(socket)
+}

@@ -1,0 +1,3 @@
+//! Protocols of other tools: one folder each.
+
+pub mod iperf3;

@@ -1,0 +1,186 @@
+//! Our iperf3 client and server against each other, over the loopback: what both count, and what a server refuses.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use fathom_engine::StopFlag;
+use fathom_model::units::{Bytes, Nanos};
+use fathom_transport::iperf3::{
+    Asked, Carrier, Client, Cookie, Error, Interval, Outcome, Parameters, Part, Served, Server, ServerOptions, Watch,
+    Way,
+};
+
+const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// What a server's side was told of a test.
+#[derive(Debug, Default)]
+struct Seen {
+    outcomes: Vec<Outcome>,
+    errors: Vec<String>,
+}
+
+struct Notes(Arc<Mutex<Seen>>);
+
+impl Watch for Notes {
+    fn ended(&mut self, outcome: &Outcome) {
+        self.0.lock().unwrap().outcomes.push(outcome.clone());
+    }
+
+    fn failed(&mut self, error: &Error) {
+        self.0.lock().unwrap().errors.push(error.to_string());
+    }
+}
+
+/// Runs something against a server, and returns what it served and saw.
+fn against(options: ServerOptions, act: impl FnOnce(SocketAddr, &StopFlag)) -> (Served, Seen) {
+    let server = Server::bind(LOOPBACK, (None, options)).unwrap();
+    let (address, stop, seen) = (server.address(), StopFlag::default(), Arc::<Mutex<Seen>>::default());
+    let served = thread::scope(|scope| {
+        let watch = || Box::new(Notes(seen.clone())) as Box<dyn Watch>;
+        let told = stop.clone();
+        let server = scope.spawn(move || server.run(&told, &watch).unwrap());
+        act(address, &stop);
+        stop.finish();
+        server.join().unwrap()
+    });
+    (served, Arc::try_unwrap(seen).unwrap().into_inner().unwrap())
+}
+
+fn asked(address: SocketAddr, parameters: Parameters) -> Asked {
+    Asked { servers: vec![address], parameters, ..Asked::default() }
+}
+
+fn paced(carrier: Carrier, way: Way) -> Parameters {
+    let block = Bytes(if carrier == Carrier::Udp { 1000 } else { 8 << 10 });
+    // Of each stream 2 MB in a second: far below what any machine carries.
+    Parameters { carrier, way, block, parallel: 2, time_secs: 1, bitrate: 16_000_000, ..Parameters::default() }
+}
+
+fn test(asked: Asked, watch: &mut dyn Watch) -> Result<Outcome, Error> {
+    let mut client = Client::connect(asked, Cookie::fresh(), &StopFlag::default())?;
+    client.open_streams()?;
+    client.run(watch)
+}
+
+#[test]
+fn both_sides_count_the_same_in_every_direction() {
+    for carrier in [Carrier::Tcp, Carrier::Udp] {
+        for way in [Way::Forward, Way::Reverse, Way::Both] {
+            let mut told = None;
+            let (served, seen) = against(ServerOptions::default(), |address, _| {
+                told = Some(test(asked(address, paced(carrier, way)), &mut ()).unwrap());
+            });
+            assert_eq!((served.finished, served.failed), (1, 0), "{carrier:?} {way:?}");
+            let (ours, theirs) = (told.unwrap(), &seen.outcomes[0]);
+            assert_eq!(ours.streams.len(), if way == Way::Both { 4 } else { 2 });
+            let results = ours.peer.as_ref().unwrap();
+            for (own, other) in ours.streams.iter().zip(&theirs.streams) {
+                assert_eq!(own.stream.id, other.stream.id);
+                assert_ne!(own.stream.part, other.stream.part);
+                assert_eq!(results.stream(own.stream.id).unwrap().bytes, other.total.bytes);
+                let (sent, received) = if own.stream.part == Part::Sender { (own, other) } else { (other, own) };
+                let missing = sent.total.bytes.abs_diff(received.total.bytes);
+                assert!(
+                    missing <= 200_000 && received.total.bytes > 1_000_000,
+                    "{carrier:?} {way:?} {sent:?} {received:?}"
+                );
+                assert_eq!(received.total.lost, 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_volume_ends_a_test_and_what_is_omitted_does_not_count() {
+    #[derive(Default)]
+    struct Rows(Vec<Interval>);
+    impl Watch for Rows {
+        fn interval(&mut self, interval: &Interval) {
+            self.0.push(interval.clone());
+        }
+    }
+    let parameters = Parameters { time_secs: 0, bytes: 1_000_000, parallel: 1, ..paced(Carrier::Tcp, Way::Forward) };
+    against(ServerOptions::default(), |address, _| {
+        let outcome = test(asked(address, parameters.clone()), &mut ()).unwrap();
+        assert_eq!(outcome.streams[0].total.bytes, 1_000_000_u64.div_ceil(8 << 10) * (8 << 10), "whole blocks");
+    });
+    let parameters = Parameters { omit_secs: 1, ..paced(Carrier::Udp, Way::Forward) };
+    against(ServerOptions::default(), |address, _| {
+        let mut rows = Rows::default();
+        let with_rows = Asked { interval: Some(Nanos::from_millis(500)), ..asked(address, parameters.clone()) };
+        let outcome = test(with_rows, &mut rows).unwrap();
+        let omitted: Vec<_> = rows.0.iter().map(|row| row.is_omitted).collect();
+        assert!(omitted.starts_with(&[true, true]) && omitted[2..].iter().all(|is_omitted| !is_omitted), "{omitted:?}");
+        assert!(rows.0.iter().filter(|row| !row.is_omitted).all(|row| row.start < row.end));
+        let own = &outcome.streams[0];
+        assert!(own.omitted.packets > 500 && own.total.packets > 500, "{own:?}");
+        let told = outcome.peer.unwrap().streams[0];
+        assert!(told.bytes < 4_000_000 && told.omitted.unwrap().packets > 500, "{told:?}");
+    });
+}
+
+fn refusal(options: ServerOptions, parameters: Parameters) -> String {
+    let mut said = String::new();
+    against(options, |address, _| said = test(asked(address, parameters), &mut ()).unwrap_err().to_string());
+    said
+}
+
+#[test]
+fn a_server_keeps_its_limits_and_says_which() {
+    let parameters = || paced(Carrier::Tcp, Way::Forward);
+    let rate = Some((10_000_000, Nanos::from_millis(200)));
+    let too_fast = "total required bandwidth is larger than server limit";
+    assert_eq!(refusal(ServerOptions { rate, ..ServerOptions::default() }, parameters()), too_fast, "asked for");
+    let unpaced = Parameters { bitrate: 0, ..parameters() };
+    assert_eq!(refusal(ServerOptions { rate, ..ServerOptions::default() }, unpaced), too_fast, "measured");
+    let longest = ServerOptions { longest_secs: Some(5), ..ServerOptions::default() };
+    let long = Parameters { time_secs: 6, ..parameters() };
+    assert!(refusal(longest, long).contains("requested duration exceeds"));
+    let admits = ServerOptions { admits: Some(Arc::new(|address| !address.is_loopback())), ..ServerOptions::default() };
+    assert!(refusal(admits, parameters()).contains("busy"));
+    let unknown = Parameters { congestion: Some("nonesuch".to_owned()), ..parameters() };
+    assert!(refusal(ServerOptions::default(), unknown).contains("TCP_CONGESTION"));
+    let reverse = Parameters { bitrate: 0, ..paced(Carrier::Tcp, Way::Reverse) };
+    against(ServerOptions { rate, ..ServerOptions::default() }, |address, _| {
+        let outcome = test(asked(address, reverse), &mut ()).unwrap();
+        let received: u64 = outcome.streams.iter().map(|own| own.total.bytes).sum();
+        assert!(received < 2_500_000, "{received} bytes in a second at 10 Mbit/s");
+    });
+}
+
+#[test]
+fn a_side_that_ends_in_the_middle_tells_the_other_and_keeps_what_it_counted() {
+    struct EndAtFirstRow(StopFlag, Option<Outcome>);
+    impl Watch for EndAtFirstRow {
+        fn interval(&mut self, _: &Interval) {
+            self.0.abort();
+        }
+        fn ended(&mut self, outcome: &Outcome) {
+            self.1 = Some(outcome.clone());
+        }
+    }
+    let long = Parameters { time_secs: 60, ..paced(Carrier::Tcp, Way::Forward) };
+    let (served, seen) = against(ServerOptions::default(), |address, _| {
+        let stop = StopFlag::default();
+        let rows = Asked { interval: Some(Nanos::from_millis(200)), ..asked(address, long.clone()) };
+        let mut client = Client::connect(rows, Cookie::fresh(), &stop).unwrap();
+        client.open_streams().unwrap();
+        let mut watch = EndAtFirstRow(stop, None);
+        assert!(matches!(client.run(&mut watch), Err(Error::Interrupted)));
+        assert!(watch.1.unwrap().streams[0].total.bytes > 0);
+        drop(client);
+    });
+    assert_eq!((served.finished, served.failed), (0, 1));
+    assert!(seen.errors[0].contains("the client has terminated") && !seen.outcomes.is_empty(), "{seen:?}");
+    against(ServerOptions::default(), |address, server| {
+        let rows = Asked { interval: Some(Nanos::from_millis(200)), ..asked(address, long.clone()) };
+        let mut watch = EndAtFirstRow(server.clone(), None);
+        assert!(matches!(test(rows, &mut watch), Err(Error::ServerTerminated)));
+        assert!(watch.1.unwrap().peer.is_none());
+    });
+}

@@ -252,6 +252,18 @@ fn a_stream_keeps_to_the_rate_that_was_asked() {
 }
 
 #[test]
+fn a_responder_that_sends_on_a_schedule_ends_when_the_initiator_has_had_enough() {
+    for (kind, flows) in [("tcp_stream_down", "1"), ("tcp_stream_both", "2")] {
+        for rate in ["80k", "40M"] {
+            let trial = run(kind, &[("rate", rate), ("flows", flows)]);
+            assert_clean(&trial);
+            let ended = trial.responder.timeline.end_ns.last().copied().unwrap();
+            assert!(ended < Nanos::from_millis(1_500), "{kind} at {rate} went on until {ended}");
+        }
+    }
+}
+
+#[test]
 fn the_kernel_paces_every_flow_to_its_share() {
     let trial = run("tcp_stream", &[("pacing", "80M"), ("flows", "2")]);
     assert_clean(&trial);

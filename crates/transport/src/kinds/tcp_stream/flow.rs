@@ -34,6 +34,8 @@ pub(super) struct Flow<'a> {
     /// The place of its counter.
     counter: usize,
     n_transfers: Cell<u32>,
+    /// Whether a wait has passed since the sender looked: long enough for the other side to have ended.
+    has_waited: Cell<bool>,
     over_since: Cell<Option<Nanos>>,
     causes: RefCell<Causes>,
 }
@@ -58,6 +60,7 @@ impl<'a> Flow<'a> {
             socket: of.0,
             counter: of.1,
             n_transfers: Cell::new(0),
+            has_waited: Cell::new(false),
             over_since: Cell::new(None),
             causes: RefCell::default(),
         }
@@ -158,14 +161,14 @@ impl Account for FromHere<'_, '_> {
     }
 
     fn waited(&self) {
-        self.0.n_transfers.set(0);
+        self.0.has_waited.set(true);
     }
 
     /// A responder is not told by its own clock: it looks from time to time whether the other side has had enough.
     fn is_over(&self) -> bool {
         let flow = self.0;
-        let looks = flow.side == Side::Responder && flow.n_transfers.get().is_multiple_of(LOOK_EVERY);
-        flow.worker.is_over() || (looks && flow.has_peer_ended())
+        let is_time = flow.has_waited.take() || flow.n_transfers.get().is_multiple_of(LOOK_EVERY);
+        flow.worker.is_over() || (flow.side == Side::Responder && is_time && flow.has_peer_ended())
     }
 }
 

@@ -77,13 +77,21 @@ fn total(trial: &Trial, side: Side, counter: &str) -> Result<u64, String> {
     record.totals.get(counter).copied().ok_or_else(missing)
 }
 
+/// What one of a counter is in the unit of a metric.
+fn scale(metric: &Metric, counter: &str) -> f64 {
+    if metric.unit == Unit::BitsPerSec && counter.contains("bytes") { 8.0 } else { 1.0 }
+}
+
 impl<'a> Trials<'a> {
     fn summary(&self, metric: &Metric) -> Summary {
         match &metric.from {
             Derivation::Rate { side, counter } => {
-                let scale = if metric.unit == Unit::BitsPerSec && counter.contains("bytes") { 8.0 } else { 1.0 };
-                self.of_means(metric, |trial| Ok(scale * self.rate(trial, *side, counter)?))
+                self.of_means(metric, |trial| Ok(scale(metric, counter) * self.rate(trial, *side, counter)?))
             }
+            Derivation::RateOfBoth { counter } => self.of_means(metric, |trial| {
+                let there = self.rate(trial, Side::Initiator, counter)?;
+                Ok(scale(metric, counter) * (there + self.rate(trial, Side::Responder, counter)?))
+            }),
             Derivation::Total { side, counter } if counter.ends_with("_max") => {
                 self.of_maxima(metric, |trial| total(trial, *side, counter).map(approximate))
             }

@@ -41,6 +41,8 @@ pub enum Phase {
 pub enum Until {
     /// Its phases are over: for an initiator.
     PhasesOver,
+    /// The same, and the warm-up takes all of its time, whether the rate is steady or not.
+    FullPhasesOver,
     /// The other side has finished: for a responder, which measures from the start.
     Told,
 }
@@ -70,13 +72,25 @@ pub struct Crew<'a, T> {
 /// What happens in the conducting thread between the workers' counts.
 pub trait Watcher {
     /// Called after each interval, with the time since the start: the place to sample `TCP_INFO`.
-    fn interval(&mut self, _elapsed: Nanos) {}
+    fn interval(&mut self, _elapsed: Nanos, _counts: Counts<'_>) {}
 
     /// Called once when the phases are over, before the workers are waited for: the place to shut sockets down.
     fn over(&mut self) {}
 }
 
 impl Watcher for () {}
+
+/// What each worker has counted since the start.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counts<'a>(&'a [Slot]);
+
+impl Counts<'_> {
+    /// The count of a worker, by its number and by the counter's place in [`Crew::counters`]; nothing without such a worker.
+    #[must_use]
+    pub fn of(self, worker: usize, counter: usize) -> Option<u64> {
+        self.0.get(worker).map(|slot| slot.read(counter))
+    }
+}
 
 struct Shared {
     phase: AtomicU8,
@@ -155,6 +169,7 @@ pub struct Conducted<W> {
     rates: Histogram,
     timeline: Timeline,
     totals: BTreeMap<String, u64>,
+    slots: Vec<Slot>,
 }
 
 impl<W> Conducted<W> {
@@ -191,6 +206,12 @@ impl<W> Conducted<W> {
     #[must_use]
     pub fn measured(&self) -> (Nanos, Nanos) {
         self.measured
+    }
+
+    /// What each worker counted until it returned.
+    #[must_use]
+    pub fn counts(&self) -> Counts<'_> {
+        Counts(&self.slots)
     }
 
     /// When the last worker had done its work, counted from the start; the conducting thread notices it only at its next tick.
@@ -263,15 +284,17 @@ impl<T: Send> Crew<'_, T> {
         });
         course.last_interval();
         let outcomes = outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|panic| resume_unwind(panic)));
-        Ok(course.conclude(outcomes.collect::<Result<_, _>>()?))
+        let concluded = course.conclude(outcomes.collect::<Result<_, _>>()?);
+        Ok(Conducted { slots, ..concluded })
     }
 }
 
 /// A responder does not know when its initiator is warm; an initiator that is given no time to warm up has no warm-up.
 fn first_phase(session: &Session, until: Until) -> Phase {
     match until {
-        Until::PhasesOver if session.phases.warmup_max_ns > Nanos::ZERO => Phase::WarmUp,
-        Until::PhasesOver | Until::Told => Phase::Measure,
+        Until::Told => Phase::Measure,
+        _ if session.phases.warmup_max_ns > Nanos::ZERO => Phase::WarmUp,
+        Until::PhasesOver | Until::FullPhasesOver => Phase::Measure,
     }
 }
 
@@ -401,7 +424,7 @@ impl<'a> Course<'a> {
         let phases = self.session.phases;
         // An initiator's own phases bound it: its warm-up ends at the latest when its time is over.
         let bound = match self.until {
-            Until::PhasesOver => Nanos::MAX,
+            Until::PhasesOver | Until::FullPhasesOver => Nanos::MAX,
             Until::Told => phases.longest() + RESPONDER_GRACE,
         };
         let mut tick = self.session.start;
@@ -410,14 +433,14 @@ impl<'a> Course<'a> {
             self.elapsed = sleep_watchfully(tick, self.session, shared) - self.session.start;
             let rate = self.interval();
             self.rates.take(self.elapsed, self.slots, self.measure_from.is_some());
-            watcher.interval(self.elapsed);
+            watcher.interval(self.elapsed, Counts(self.slots));
             self.tell_live();
             let told = self.session.stop.told();
             let all_returned = shared.running.load(Ordering::Relaxed) == 0;
             let failed = shared.phase.load(Ordering::Relaxed) == Phase::Over as u8;
             let measured_all = self.measure_from.is_some_and(|from| self.elapsed >= from + phases.measure_ns);
             let finished = match self.until {
-                Until::PhasesOver => measured_all || all_returned,
+                Until::PhasesOver | Until::FullPhasesOver => measured_all || all_returned,
                 Until::Told => told == Stop::Finish || all_returned,
             };
             if finished || failed || told == Stop::Abort || self.elapsed >= bound {
@@ -426,8 +449,9 @@ impl<'a> Course<'a> {
                 return;
             }
             if self.measure_from.is_none() {
-                self.steady = rate.is_some_and(|rate| self.steadiness.push(rate));
-                if self.steady || self.elapsed >= phases.warmup_max_ns {
+                self.steady |= rate.is_some_and(|rate| self.steadiness.push(rate));
+                let is_warm = self.steady && self.until != Until::FullPhasesOver;
+                if is_warm || self.elapsed >= phases.warmup_max_ns {
                     self.measure_from = Some(self.elapsed);
                     shared.set(Phase::Measure);
                 }
@@ -479,6 +503,7 @@ impl<'a> Course<'a> {
             rates: self.rates.histogram,
             timeline: self.timeline,
             totals: names.zip(self.seen).collect(),
+            slots: Vec::new(),
             workers: employed.into_iter().map(|worker| worker.outcome).collect(),
         }
     }
@@ -538,6 +563,31 @@ mod tests {
     }
 
     #[test]
+    fn who_watches_sees_what_each_worker_has_counted() {
+        struct Seen(Vec<[Option<u64>; 3]>);
+        impl Watcher for Seen {
+            fn interval(&mut self, _elapsed: Nanos, counts: Counts<'_>) {
+                self.0.push([0, 1, 2].map(|worker| counts.of(worker, 0)));
+            }
+        }
+        let mut seen = Seen(Vec::new());
+        let conducted = crew(2, Until::PhasesOver)
+            .conduct(&session(), &mut seen, |worker, ()| {
+                while !worker.is_over() {
+                    worker.add(0, if worker.idx == 0 { 1 } else { 2 });
+                    thread::yield_now();
+                }
+                Ok(())
+            })
+            .unwrap();
+        let grows = |idx: usize| seen.0.windows(2).all(|pair| pair[0][idx] <= pair[1][idx]);
+        assert!(seen.0.len() > 2 && grows(0) && grows(1) && seen.0.iter().all(|row| row[2].is_none()), "{:?}", seen.0);
+        let counted = [0, 1].map(|worker| conducted.counts().of(worker, 0).unwrap());
+        assert!(counted[0] > 0 && counted[1] > 0 && counted[1].is_multiple_of(2), "{counted:?}");
+        assert_eq!(counted.iter().sum::<u64>(), conducted.record(Side::Initiator).totals["steps"]);
+    }
+
+    #[test]
     fn without_a_warm_up_everything_is_measured() {
         let mut session = session();
         session.phases.warmup_max_ns = Nanos::ZERO;
@@ -545,6 +595,29 @@ mod tests {
             crew(1, Until::PhasesOver).conduct(&session, &mut (), |worker, ()| Ok(count_until_over(&worker))).unwrap();
         let record = conducted.record(Side::Initiator);
         assert_eq!((record.measured_ns.0, record.steady, record.notes), (Nanos::ZERO, true, Vec::new()));
+    }
+
+    #[test]
+    fn a_warm_up_that_is_to_be_left_out_in_full_is_not_shortened_by_a_steady_rate() {
+        let mut session = session();
+        session.phases.warmup_max_ns = Nanos::from_millis(400);
+        let measured_from = |until| {
+            let session = Session::new(clock::now(), session.phases);
+            let conducted = crew(1, until).conduct(&session, &mut (), |worker, ()| {
+                let mut n = 0;
+                while !worker.is_over() {
+                    // As steady as can be: so many by so much time.
+                    let due = (clock::now() - worker.start).0 / 10_000;
+                    worker.add(0, due - n);
+                    n = due;
+                    thread::yield_now();
+                }
+                Ok(())
+            });
+            conducted.unwrap().measured().0
+        };
+        assert!(measured_from(Until::FullPhasesOver) >= Nanos::from_millis(400));
+        assert!(measured_from(Until::PhasesOver) < Nanos::from_millis(400));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Why a test cannot be prepared or run.
 
+use std::{io::ErrorKind, net::SocketAddr};
+
 use fathom_model::settings::SettingError;
 
 /// What stopped a test, for the person who must act.
@@ -44,6 +46,17 @@ pub enum Error {
         #[source]
         cause: fathom_sys::Error,
     },
+    /// No connection to the other side came about.
+    #[error("cannot connect to {to}")]
+    Unreachable {
+        /// Where to.
+        to: SocketAddr,
+        /// What the kernel answered.
+        #[source]
+        cause: fathom_sys::Error,
+        /// What may stand in the way.
+        hint: String,
+    },
     /// The other side did something that the test's protocol does not allow.
     #[error("the other side {what}")]
     Peer {
@@ -67,11 +80,31 @@ impl Error {
         if cause.is_permission() { Self::Permission { what, needs, cause } } else { Self::System { what, cause } }
     }
 
+    /// Says of a connect that failed what stands in the way.
+    #[must_use]
+    pub fn unreachable(to: SocketAddr, cause: fathom_sys::Error) -> Self {
+        let hint = match cause.source.kind() {
+            ErrorKind::ConnectionRefused => {
+                "a firewall on the target or the path rejects it: allow the port, and choose it with --port".to_owned()
+            }
+            ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => {
+                format!("there is no route: see what `ip route get {}` says on this host", to.ip())
+            }
+            ErrorKind::TimedOut => {
+                "nothing answers: a firewall drops it, or the path is broken; choose an open port with --port"
+                    .to_owned()
+            }
+            _ => format!("see what `ip route get {}` says on this host", to.ip()),
+        };
+        Self::Unreachable { to, cause, hint }
+    }
+
     /// What to do about it, where the error itself knows.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Unsupported { hint, .. } => hint.as_deref(),
+            Self::Unreachable { hint, .. } => Some(hint),
             _ => None,
         }
     }

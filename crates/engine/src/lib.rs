@@ -15,7 +15,7 @@ mod session;
 mod slot;
 
 pub use abandon::abandon;
-pub use conduct::{Conducted, Crew, Phase, Until, Watcher, Worker};
+pub use conduct::{Conducted, Counts, Crew, Phase, Until, Watcher, Worker};
 pub use error::Error;
 pub use kind::{Test, TestKind, find};
 pub use observe::Observer;

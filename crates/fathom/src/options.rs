@@ -29,13 +29,14 @@ fn argument(option: &OptionDoc, users: &[&str], n_kinds: usize) -> Arg {
     let arg = Arg::new(option.name).long(option.name).help(help).help_heading("Test");
     match option.value {
         ValueKind::Flag => arg.action(ArgAction::SetTrue),
-        ValueKind::Count(..) => arg.value_name("N"),
+        ValueKind::Count(..) | ValueKind::CountOr(..) => arg.value_name("N"),
         ValueKind::Span => arg.value_name("TIME"),
         ValueKind::Size => arg.value_name("BYTES"),
         ValueKind::BitRate => arg.value_name("BITS/S"),
         ValueKind::Rate => arg.value_name("PER_S"),
         ValueKind::Choice(words) => arg.value_name("WORD").help_heading("Test").value_parser(words.to_vec()),
         ValueKind::Text => arg.value_name("TEXT"),
+        ValueKind::Source => arg.value_name("FROM"),
         ValueKind::File => arg.value_name("FILE"),
     }
 }

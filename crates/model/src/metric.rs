@@ -116,6 +116,11 @@ pub enum Derivation {
         /// Its counter in the timeline.
         counter: Cow<'static, str>,
     },
+    /// The same counter's growth on both sides together, for what goes both ways at once.
+    RateOfBoth {
+        /// The counter in the timelines.
+        counter: Cow<'static, str>,
+    },
     /// A quantile of a distribution, merged over the trials.
     Quantile {
         /// Which side recorded it.
@@ -220,6 +225,12 @@ impl Derivation {
     #[must_use]
     pub const fn rate(side: Side, counter: &'static str) -> Self {
         Self::Rate { side, counter: Cow::Borrowed(counter) }
+    }
+
+    /// A counter's growth per second on both sides together.
+    #[must_use]
+    pub const fn rate_of_both(counter: &'static str) -> Self {
+        Self::RateOfBoth { counter: Cow::Borrowed(counter) }
     }
 
     /// A quantile of a distribution.

@@ -114,6 +114,10 @@ pub mod tcp {
     pub const RWND_LIMITED_NS: &str = "rwnd_limited_ns";
     /// Time held back by the own send buffer.
     pub const SNDBUF_LIMITED_NS: &str = "sndbuf_limited_ns";
+    /// Payload that the application handed to the kernel for this connection.
+    pub const PAYLOAD_BYTES_SENT: &str = "payload_bytes_sent";
+    /// Payload that the application got from the kernel on this connection.
+    pub const PAYLOAD_BYTES_RECEIVED: &str = "payload_bytes_received";
     /// The rate at which data was delivered last.
     pub const DELIVERY_RATE_BPS: &str = "delivery_rate_bps";
     /// The rate at which the kernel paces.

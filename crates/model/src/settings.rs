@@ -11,6 +11,8 @@ use crate::units::{BitsPerSec, Bytes, Nanos, PerSec, UnitError};
 pub enum ValueKind {
     /// A whole number within these bounds, both included.
     Count(u64, u64),
+    /// A whole number within these bounds, or this word, which stands for a number that the host knows.
+    CountOr(u64, u64, &'static str),
     /// A span of time: `250us`, `10s`.
     Span,
     /// A volume: `1400`, `64KiB`.
@@ -23,6 +25,8 @@ pub enum ValueKind {
     Choice(&'static [&'static str]),
     /// Any text.
     Text,
+    /// What a host sends from, its own addresses or an interface of its own: no destination.
+    Source,
     /// The path of a file or socket on the host that runs the test; a served agent opens none for others.
     File,
     /// Present or not.
@@ -218,13 +222,18 @@ impl OptionDoc {
                 _ if high == u64::MAX => return Err(not_allowed(format!("a whole number from {low}"))),
                 _ => return Err(not_allowed(format!("a whole number from {low} to {high}"))),
             },
+            ValueKind::CountOr(_, _, word) if text == word => Setting::Text(word.to_owned()),
+            ValueKind::CountOr(low, high, word) => match text.parse::<u64>() {
+                Ok(count) if (low..=high).contains(&count) => Setting::Count(count),
+                _ => return Err(not_allowed(format!("a whole number from {low} to {high}, or {word}"))),
+            },
             ValueKind::Span => Setting::Text(text.parse::<Nanos>().map_err(unit)?.exact()),
             ValueKind::Size => Setting::Text(text.parse::<Bytes>().map_err(unit)?.exact()),
             ValueKind::BitRate => Setting::Text(text.parse::<BitsPerSec>().map_err(unit)?.exact()),
             ValueKind::Rate => Setting::Text(text.parse::<PerSec>().map_err(unit)?.exact()),
             ValueKind::Choice(words) if words.contains(&text) => Setting::Text(text.to_owned()),
             ValueKind::Choice(words) => return Err(not_allowed(format!("one of {}", words.join(", ")))),
-            ValueKind::Text | ValueKind::File => Setting::Text(text.to_owned()),
+            ValueKind::Text | ValueKind::Source | ValueKind::File => Setting::Text(text.to_owned()),
             ValueKind::Flag => Setting::Flag(text.parse().map_err(|_| not_allowed("true or false".to_owned()))?),
         })
     }
@@ -238,6 +247,7 @@ mod tests {
         OptionDoc { name: "flows", value: ValueKind::Count(1, 100), default: Some("1"), help: "flows" },
         OptionDoc { name: "rate", value: ValueKind::BitRate, default: None, help: "rate" },
         OptionDoc { name: "size", value: ValueKind::Size, default: Some("64KiB"), help: "size" },
+        OptionDoc { name: "streams", value: ValueKind::CountOr(1, 9, "queues"), default: None, help: "streams" },
         OptionDoc { name: "direction", value: ValueKind::Choice(&["up", "down"]), default: Some("up"), help: "way" },
     ];
 
@@ -247,6 +257,16 @@ mod tests {
         assert_eq!(settings.text("rate").as_deref(), Some("1234500kbit/s"));
         assert_eq!((settings.count("flows"), settings.size("size")), (Some(8), Some(Bytes(65_536))));
         assert_eq!(settings.complete(OPTIONS), Ok(settings.clone()), "a complete setting stays as it is");
+    }
+
+    #[test]
+    fn a_word_may_stand_for_a_count() {
+        let streams = |text: &str| Settings::default().with("streams", text).complete(OPTIONS);
+        assert_eq!(streams("9").unwrap().count("streams"), Some(9));
+        let by_word = streams("queues").unwrap();
+        assert_eq!((by_word.count("streams"), by_word.text("streams").as_deref()), (None, Some("queues")));
+        let refused = streams("10").unwrap_err().to_string();
+        assert_eq!(refused, "option `streams` takes a whole number from 1 to 9, or queues, not `10`");
     }
 
     #[test]

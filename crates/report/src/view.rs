@@ -193,7 +193,7 @@ pub(crate) fn show(metric: &Metric, value: f64) -> String {
 pub(crate) fn headline_value(metric: &Metric, value: f64) -> String {
     let shown = metric.show(value);
     match metric.from {
-        Derivation::Rate { .. } => shown,
+        Derivation::Rate { .. } | Derivation::RateOfBoth { .. } => shown,
         // `1.50 k users/s`: people count them by their name.
         Derivation::Users { .. } if metric.unit == Unit::PerSec => {
             let count = shown.trim_end_matches("/s").trim_end();

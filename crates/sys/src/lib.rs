@@ -23,6 +23,8 @@ pub mod signal;
 pub mod socket;
 pub mod streams;
 pub mod tcp_info;
+pub mod transmit;
+pub mod tuning;
 pub mod wire_time;
 
 pub use error::{Error, Result};

@@ -382,6 +382,7 @@ pub(crate) trait Plain: Copy {}
 impl Plain for c_int {}
 impl Plain for u32 {}
 impl Plain for u64 {}
+impl<T: Plain, const N: usize> Plain for [T; N] {}
 
 fn length<T>(values: &[T]) -> libc::socklen_t {
     libc::socklen_t::try_from(size_of_val(values)).expect("an option is a few bytes long")
@@ -396,7 +397,7 @@ pub(crate) fn set<T: Plain>(socket: impl AsFd, (level, name): (c_int, c_int), va
 }
 
 /// Fills `values`; what the kernel does not fill stays as it was.
-fn get<T: Plain>(socket: impl AsFd, (level, name): (c_int, c_int), values: &mut [T]) -> io::Result<()> {
+pub(crate) fn get<T: Plain>(socket: impl AsFd, (level, name): (c_int, c_int), values: &mut [T]) -> io::Result<()> {
     let mut length = length(values);
     let values: *mut c_void = values.as_mut_ptr().cast();
     // SAFETY: `values` points to `length` writable bytes, and `T` accepts every bit pattern.

@@ -99,14 +99,14 @@ pub fn departure(connection: impl AsFd) -> Result<Option<Departure>> {
 }
 
 /// What came with one receive.
-struct Message {
+pub(crate) struct Message {
     n_bytes: usize,
     control: Control,
     control_length: usize,
 }
 
 impl Message {
-    fn receive(connection: impl AsFd, bytes: &mut [u8], flags: i32) -> std::result::Result<Self, Errno> {
+    pub(crate) fn receive(connection: impl AsFd, bytes: &mut [u8], flags: i32) -> std::result::Result<Self, Errno> {
         let mut control = Control([0; CONTROL_SIZE]);
         let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast::<c_void>(), iov_len: bytes.len() };
         // SAFETY: `msghdr` holds integers and raw pointers, for which zero is valid.
@@ -137,15 +137,20 @@ impl Message {
         time(first).filter(|at| *at > Nanos::ZERO)
     }
 
-    /// `ee_data` of a `struct sock_extended_err` whose origin is a time stamp (`include/uapi/linux/errqueue.h`).
-    fn last_byte(&self) -> Option<u32> {
-        const ORIGIN: usize = 4;
-        const DATA: usize = 12;
+    /// A `struct sock_extended_err` (`include/uapi/linux/errqueue.h`).
+    pub(crate) fn extended_error(&self) -> Option<&[u8]> {
         let is_error = |message: &ControlMessage<'_>| {
             let kinds = [(libc::SOL_IP, libc::IP_RECVERR), (libc::SOL_IPV6, libc::IPV6_RECVERR)];
             kinds.contains(&(message.level, message.kind))
         };
-        let error = self.messages().find(is_error)?.value;
+        self.messages().find(is_error).map(|message| message.value)
+    }
+
+    /// `ee_data` of an extended error whose origin is a time stamp.
+    fn last_byte(&self) -> Option<u32> {
+        const ORIGIN: usize = 4;
+        const DATA: usize = 12;
+        let error = self.extended_error()?;
         let is_stamp = error.get(ORIGIN) == Some(&libc::SO_EE_ORIGIN_TIMESTAMPING);
         is_stamp.then(|| error.get(DATA..)?.first_chunk().map(|data| u32::from_ne_bytes(*data)))?
     }

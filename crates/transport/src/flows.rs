@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use fathom_engine::Watcher;
+use fathom_engine::{Counts, Watcher};
 use fathom_model::{
     Histogram, Record,
     names::tcp,
@@ -26,9 +26,19 @@ pub(crate) const BYTES_TRANSMITTED: &str = "bytes_transmitted";
 pub(crate) struct FlowWatch {
     sockets: Vec<Arc<Socket>>,
     flows: Vec<Flow>,
+    payload: Vec<PayloadCount>,
     per_flow_max: usize,
     every: usize,
     n_intervals: usize,
+}
+
+/// Where the payload of a flow is counted: the worker of the flow's number has it in this counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PayloadCount {
+    /// The name in samples: [`tcp::PAYLOAD_BYTES_SENT`] or [`tcp::PAYLOAD_BYTES_RECEIVED`].
+    pub(crate) name: &'static str,
+    /// Its place among the counters of the crew.
+    pub(crate) counter: usize,
 }
 
 /// The values that the kernel returned, by name.
@@ -76,17 +86,31 @@ impl FlowWatch {
             flows: sockets.iter().map(|socket| Flow { id: id(socket), samples: Vec::new() }).collect(),
             per_flow_max: (SAMPLES_MAX / sockets.len().max(1)).max(4),
             sockets,
+            payload: Vec::new(),
             every: 1,
             n_intervals: 0,
         }
     }
 
-    fn sample(&mut self, at_ns: Nanos) {
-        for (socket, flow) in self.sockets.iter().zip(&mut self.flows) {
+    /// Adds to the samples what each flow carried, one worker per flow.
+    pub(crate) fn counting(self, payload: Vec<PayloadCount>) -> Self {
+        Self { payload, ..self }
+    }
+
+    fn sample(&mut self, at_ns: Nanos, counts: Counts<'_>) {
+        for (idx, (socket, flow)) in self.sockets.iter().zip(&mut self.flows).enumerate() {
             // A connection that broke has no more to tell; its earlier samples stay.
             let Ok(info) = TcpInfo::of(socket) else { continue };
-            flow.samples.push(FlowSample { at_ns, values: values(&info) });
+            let mut values = values(&info);
+            let payload = self.payload.get(idx).and_then(|of| Some((of.name.to_owned(), counts.of(idx, of.counter)?)));
+            values.extend(payload);
+            flow.samples.push(FlowSample { at_ns, values });
         }
+    }
+
+    /// Whether a flow only receives, so that its round-trip time is that of its handshake.
+    fn only_receives(&self, flow: usize) -> bool {
+        self.payload.get(flow).is_some_and(|of| of.name == tcp::PAYLOAD_BYTES_RECEIVED)
     }
 
     fn thin_out(&mut self) {
@@ -101,8 +125,8 @@ impl FlowWatch {
     }
 
     /// Takes a last sample and writes all of them, with the totals that follow, to the record.
-    pub(crate) fn finish(mut self, record: &mut Record) {
-        self.sample(record.timeline.end_ns.last().copied().unwrap_or_default());
+    pub(crate) fn finish(mut self, record: &mut Record, counts: Counts<'_>) {
+        self.sample(record.timeline.end_ns.last().copied().unwrap_or_default(), counts);
         for (value, total) in [
             (tcp::RETRANS_TOTAL, tcp::RETRANS_TOTAL),
             (tcp::BYTES_RETRANS, tcp::BYTES_RETRANS),
@@ -113,8 +137,8 @@ impl FlowWatch {
         }
         let (from, to) = record.measured_ns;
         let mut rtt = Histogram::new();
-        let measured =
-            self.flows.iter().flat_map(|flow| &flow.samples).filter(|sample| (from..=to).contains(&sample.at_ns));
+        let sending = self.flows.iter().enumerate().filter(|(idx, _)| !self.only_receives(*idx));
+        let measured = sending.flat_map(|(_, flow)| &flow.samples).filter(|sample| (from..=to).contains(&sample.at_ns));
         measured.filter_map(|sample| sample.values.get(tcp::RTT_NS)).for_each(|&span| rtt.record(span));
         record.distributions.insert(tcp::RTT_NS.to_owned(), rtt);
         record.flows = self.flows;
@@ -122,9 +146,9 @@ impl FlowWatch {
 }
 
 impl Watcher for FlowWatch {
-    fn interval(&mut self, elapsed: Nanos) {
+    fn interval(&mut self, elapsed: Nanos, counts: Counts<'_>) {
         if self.n_intervals.is_multiple_of(self.every) {
-            self.sample(elapsed);
+            self.sample(elapsed, counts);
             if self.flows.iter().any(|flow| flow.samples.len() >= self.per_flow_max) {
                 self.thin_out();
             }
@@ -150,7 +174,7 @@ mod tests {
         let mut watch = FlowWatch::new(&[near]);
         watch.per_flow_max = 8;
         for at in 1..=100 {
-            watch.interval(Nanos(at));
+            watch.interval(Nanos(at), Counts::default());
         }
         let at: Vec<_> = watch.flows[0].samples.iter().map(|sample| sample.at_ns.0).collect();
         assert!(at.len() < 8 && at.len() >= 3, "{at:?}");

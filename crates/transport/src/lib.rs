@@ -12,6 +12,7 @@ mod link;
 mod options;
 mod payload;
 mod sequence;
+mod stream;
 mod talk;
 mod wire;
 

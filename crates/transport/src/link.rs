@@ -17,8 +17,6 @@ use fathom_sys::{
 
 use crate::options::{self, SocketOptions};
 
-/// How long a connect may take while a test is prepared.
-const CONNECT_MAX: Nanos = Nanos::from_secs(5);
 /// How long after the start a connection of the other side may still arrive.
 const ACCEPT_MAX: Nanos = Nanos::from_secs(2);
 /// How long a blocking call waits before it looks whether the trial is over.
@@ -73,18 +71,14 @@ impl Opening {
     ) -> Result<(Self, Vec<Note>), Error> {
         let n_flows = options::flows_and_workers(role).0;
         if role.side == Side::Responder {
-            let listener = listener(options::listen_address(role), n_flows.max(64))?;
-            let notes = socket_options.apply(&listener)?;
+            let (listener, notes) = socket_options.listen(options::listen_address(role), n_flows.max(64))?;
             return Ok((Self::Listening(listener), notes));
         }
         let to = told(role, kind)?;
         let mut notes = Vec::new();
-        let connect = |_| {
-            let cannot = |cause| Error::System { what: format!("connect to {to}"), cause };
-            let socket = socket::stream(to).map_err(cannot)?;
-            bind_initiator(&socket, role.address).map_err(cannot)?;
-            notes = socket_options.apply(&socket)?;
-            socket::connect(&socket, to, CONNECT_MAX).map_err(cannot)?;
+        let connect = |idx| {
+            let (socket, told) = socket_options.connect(to, (role.address, idx))?;
+            notes = told;
             Ok(socket)
         };
         let sockets = (0..n_flows).map(connect).collect::<Result<_, Error>>()?;
@@ -99,7 +93,7 @@ impl Opening {
         }
     }
 
-    /// All connections, without delay of small segments, blocking at most [`PATIENCE`].
+    /// All connections, blocking at most [`PATIENCE`].
     pub(crate) fn complete(self, n_flows: usize, session: &Session) -> Result<Vec<Socket>, Error> {
         let sockets = match self {
             Self::Connected(sockets) => sockets,
@@ -115,7 +109,6 @@ impl Opening {
 
 fn make_ready(socket: &Socket) -> fathom_sys::Result<()> {
     socket.set_nonblocking(false).map_err(socket::named("fcntl(O_NONBLOCK)"))?;
-    socket.set_tcp_nodelay(true).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;
     socket::set_timeout(socket, PATIENCE)
 }
 

@@ -16,6 +16,8 @@ use crate::{
 
 /// The longest warm-up and the measured time of a round.
 const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(2));
+/// A number of bytes ends a round; the time only bounds it.
+const BYTES_MAX: Nanos = Nanos::from_secs(60);
 /// As many rounds as make an interval narrow.
 const ROUNDS: u32 = 5;
 
@@ -56,7 +58,13 @@ pub(super) const TCP: LayerCommand = LayerCommand {
     title: "TCP",
     about: "TCP: stream up and down, request/response, connect/request/response",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
-    tests: &[("stream", "tcp_stream"), ("down", "tcp_stream_down"), ("rr", "tcp_rr"), ("crr", "tcp_crr")],
+    tests: &[
+        ("stream", "tcp_stream"),
+        ("down", "tcp_stream_down"),
+        ("both", "tcp_stream_both"),
+        ("rr", "tcp_rr"),
+        ("crr", "tcp_crr"),
+    ],
     chosen_by: &[],
     examples: "\
 Examples:
@@ -130,6 +138,7 @@ impl LayerCommand {
         let profile = settings.text("profile").and_then(|profile| profile.parse::<Profile>().ok());
         let search = find::search(matches);
         let (warmup, duration) = if search.is_some() { find::SPANS } else { SPANS };
+        let duration = if settings.text("bytes").is_some() { BYTES_MAX } else { duration };
         let duration = profile.and_then(|profile| profile.length()).unwrap_or(duration);
         let rounds = if search.is_some() { 1 } else { ROUNDS };
         let (warmup, duration) =

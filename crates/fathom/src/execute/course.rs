@@ -307,7 +307,9 @@ impl Course<'_> {
 /// A complete plan's spans, which were parsed when it was completed.
 fn phases(test: &TestPlan) -> Phases {
     let span = |text: &str| text.parse().unwrap_or(Nanos::ZERO);
-    let (warmup_max_ns, measure_ns): (Nanos, Nanos) = (span(&test.warmup), span(&test.duration));
+    // What is to be left out in any case is the warm-up.
+    let warmup_max_ns = test.options.span("omit").unwrap_or_else(|| span(&test.warmup));
+    let measure_ns: Nanos = span(&test.duration);
     let interval_ns = (measure_ns / 10).max(INTERVAL_MIN).min(INTERVAL_MAX);
     Phases { warmup_max_ns, measure_ns, interval_ns }
 }
@@ -333,6 +335,7 @@ impl LiveRate {
         let metric = wire_up::kind(&test.kind).ok().and_then(|kind| kind.metrics().first());
         match metric.map(|metric| (&metric.from, metric.unit)) {
             Some((Derivation::Rate { side, .. }, unit)) => Self { unit, side: *side },
+            Some((Derivation::RateOfBoth { .. }, unit)) => Self { unit, side: Side::Initiator },
             _ => Self { unit: Unit::PerSec, side: Side::Initiator },
         }
     }

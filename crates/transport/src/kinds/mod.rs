@@ -10,6 +10,6 @@ mod udp_stream;
 
 /// All kinds of this layer.
 pub const KINDS: &[&dyn TestKind] =
-    &[&tcp_stream::UP, &tcp_stream::DOWN, &tcp_rr::TcpRr, &tcp_crr::TcpCrr, &udp_stream::UdpStream];
+    &[&tcp_stream::UP, &tcp_stream::DOWN, &tcp_stream::BOTH, &tcp_rr::TcpRr, &tcp_crr::TcpCrr, &udp_stream::UdpStream];
 
 const LATENCY: Measure = Measure(Unit::Nanos, Better::Lower);

@@ -167,7 +167,7 @@ impl Test for Exchange {
             }
         })?;
         let mut record = conducted.record(side);
-        watch.finish(&mut record);
+        watch.finish(&mut record, conducted.counts());
         for tally in conducted.workers {
             tally.causes.add_to(&mut record);
             if side == Side::Initiator {

@@ -1,0 +1,484 @@
+//! How fast TCP carries a stream of bytes.
+//!
+//! One blocking thread per flow. The sender ends its direction when the trial is over, the receiver reads to the end, so all that
+//! was sent is received before either side comes back. It knows nothing of what limits the rate; `TCP_INFO` of every flow is
+//! recorded for those who ask.
+
+mod flow;
+mod metrics;
+
+use std::sync::Arc;
+
+use fathom_engine::{Crew, Error, Session, Test, TestKind, Until};
+use fathom_model::{
+    Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, ValueKind,
+    names::{count, tcp},
+    units::{BitsPerSec, Bytes, Nanos, approximate, grouped, rounded},
+};
+use fathom_sys::{socket::Socket, transmit::MemoryFile};
+
+use self::{
+    flow::{Flow, Told},
+    metrics::{KIBIBYTES_MOVED, KIBIBYTES_RECEIVED, KIBIBYTES_SENT},
+};
+use crate::{
+    flows::{FlowWatch, PayloadCount},
+    link::Opening,
+    options::{
+        self, BUFFER, BUSY_POLL, CONGESTION, DEVICE, DSCP, FLOW_LABEL, FLOWS, KEEPALIVE, MPTCP, MSS, NODELAY, PACING,
+        PORT, SOURCE, STREAM_FLOWS, SocketOptions,
+    },
+    payload::Payload,
+    stream::{Inlet, Pace, Receiving, Sending, Source, UncopiedSends},
+};
+
+/// Which way the bytes flow, seen from the initiator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Up,
+    Down,
+    Both,
+}
+
+/// A stream one way or both; each is a kind of its own because its metrics come from other sides.
+pub(crate) struct TcpStream {
+    name: &'static str,
+    way: Way,
+    metrics: &'static [Metric],
+}
+
+/// The initiator sends.
+pub(crate) const UP: TcpStream =
+    TcpStream { name: "tcp_stream", way: Way::Up, metrics: &metrics::one_way(Side::Initiator, Side::Responder) };
+/// The responder sends.
+pub(crate) const DOWN: TcpStream =
+    TcpStream { name: "tcp_stream_down", way: Way::Down, metrics: &metrics::one_way(Side::Responder, Side::Initiator) };
+/// Both send at the same time.
+pub(crate) const BOTH: TcpStream = TcpStream { name: "tcp_stream_both", way: Way::Both, metrics: &metrics::BOTH };
+
+/// What a flow hands to the kernel in one call when it is as fast as possible; `docs/methods/tcp_stream.md` says why.
+const WRITE_DEFAULT: usize = 512 << 10;
+/// The bounds of a write that is as long as what is due in a millisecond.
+const WRITE_PACED_MIN: f64 = 1448.0;
+
+const WRITE: OptionDoc = OptionDoc {
+    name: "write",
+    value: ValueKind::Size,
+    default: None,
+    help: "bytes handed to the kernel, and asked of it, in one call; without it 512 KiB, or what --rate asks for in 1 ms",
+};
+const RATE: OptionDoc = OptionDoc {
+    name: "rate",
+    value: ValueKind::BitRate,
+    default: None,
+    help: "payload that all flows of a direction together are handed per second, on a schedule; without it as fast as possible",
+};
+const SEND: OptionDoc = OptionDoc {
+    name: "send",
+    value: ValueKind::Choice(&["copy", "sendfile", "zerocopy"]),
+    default: Some("copy"),
+    help: "how the sender hands its payload to the kernel; zerocopy is MSG_ZEROCOPY",
+};
+const RECEIVE: OptionDoc = OptionDoc {
+    name: "receive",
+    value: ValueKind::Choice(&["copy", "truncate"]),
+    default: Some("copy"),
+    help: "what the receiver does; with truncate (MSG_TRUNC) its kernel throws the payload away, which saves the copy",
+};
+const BYTES: OptionDoc = OptionDoc {
+    name: "bytes",
+    value: ValueKind::Size,
+    default: None,
+    help: "end after so many bytes of all flows of a direction together, at the latest after --duration",
+};
+
+const OMIT: OptionDoc = OptionDoc {
+    name: "omit",
+    value: ValueKind::Span,
+    default: None,
+    help: "leave out exactly this first part of each round; without it the warm-up ends when the rate is steady",
+};
+
+impl TestKind for TcpStream {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn about(&self) -> &'static str {
+        match self.way {
+            Way::Up => "payload per second of TCP streams from the initiator",
+            Way::Down => "payload per second of TCP streams to the initiator",
+            Way::Both => "payload per second of TCP streams in both directions at once",
+        }
+    }
+
+    fn layer(&self) -> Layer {
+        Layer::Tcp
+    }
+
+    fn is_two_sided(&self, _settings: &Settings) -> bool {
+        true
+    }
+
+    fn title(&self, settings: &Settings) -> String {
+        let way = match self.way {
+            Way::Up => "stream",
+            Way::Down => "stream down",
+            Way::Both => "stream both ways",
+        };
+        let each = if self.way == Way::Both { " each" } else { "" };
+        match (settings.count(FLOWS.name), settings.text(FLOWS.name)) {
+            (None, Some(word)) => format!("{way}, as many flows as {word}{each}"),
+            (None | Some(1), _) => format!("{way}, 1 flow{each}"),
+            (Some(n), _) => format!("{way}, {n} flows{each}"),
+        }
+    }
+
+    fn options(&self) -> &'static [OptionDoc] {
+        &[
+            STREAM_FLOWS,
+            WRITE,
+            RATE,
+            BYTES,
+            OMIT,
+            SEND,
+            RECEIVE,
+            PACING,
+            CONGESTION,
+            BUFFER,
+            MSS,
+            NODELAY,
+            DSCP,
+            FLOW_LABEL,
+            SOURCE,
+            DEVICE,
+            MPTCP,
+            KEEPALIVE,
+            BUSY_POLL,
+            PORT,
+        ]
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        self.metrics
+    }
+
+    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+        let n_flows = options::stream_flows(role, self.name)?;
+        let mut role = role.clone();
+        role.settings.set(FLOWS.name, n_flows.to_string());
+        let demand = Demand::of(&role, n_flows)?;
+        let mut socket_options = SocketOptions::of(&role.settings);
+        socket_options.pacing = role.settings.bit_rate(PACING.name).and_then(|rate| share_of(rate, n_flows));
+        let mut lanes = Vec::new();
+        let mut notes = Vec::new();
+        for lane in self.lanes() {
+            let (opening, told) = Opening::prepare(&lane.role(&role)?, self.name, &socket_options)?;
+            notes.extend(told.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
+            lanes.push((*lane, opening));
+        }
+        let n_received = lanes.iter().filter(|(lane, _)| !lane.sends(role.side)).count() * n_flows;
+        // Senders read one buffer; receivers write to one each.
+        let rooms = (0..n_received).map(|_| demand.inlet(role.seed)).collect();
+        let source = demand.source(role.seed)?;
+        Ok(Box::new(Stream { role, n_flows, demand, lanes, source, rooms, notes }))
+    }
+}
+
+impl TcpStream {
+    fn lanes(&self) -> &'static [Lane] {
+        match self.way {
+            Way::Up => &[Lane::Up],
+            Way::Down => &[Lane::Down],
+            Way::Both => &[Lane::Up, Lane::BesideUp],
+        }
+    }
+}
+
+/// The flows of one direction: connections of their own, so that what one direction sends back are acknowledgements only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lane {
+    Up,
+    Down,
+    /// Down, at a second address of the responder: a connection must tell by where it came in which way it goes.
+    BesideUp,
+}
+
+/// The keys of the responder's addresses in its endpoints: that of every lane alone, and that of the second one.
+const ADDRESS: &str = "address";
+const ADDRESS_DOWN: &str = "address_down";
+
+impl Lane {
+    fn sends(self, side: Side) -> bool {
+        (self == Self::Up) == (side == Side::Initiator)
+    }
+
+    /// The role with which the connections of this lane are opened.
+    fn role(self, role: &Role) -> Result<Role, Error> {
+        let mut role = role.clone();
+        if self != Self::BesideUp {
+            return Ok(role);
+        }
+        if let Some(port) = role.settings.count(PORT.name).filter(|port| *port > 0) {
+            if port == u64::from(u16::MAX) {
+                let expected = "a port below 65535 for both ways, as the other way has the next one";
+                return Err(options::not_allowed(PORT.name, expected, &port));
+            }
+            role.settings.set(PORT.name, (port + 1).to_string());
+        }
+        role.peer = role.peer.remove(ADDRESS_DOWN).map(|address| (ADDRESS.to_owned(), address)).into_iter().collect();
+        Ok(role)
+    }
+}
+
+fn share_of(rate: BitsPerSec, n_flows: usize) -> Option<BitsPerSec> {
+    BitsPerSec::new(rate.get() / approximate(u64::try_from(n_flows).unwrap_or(1)))
+}
+
+/// What is asked of every flow.
+#[derive(Debug, Clone)]
+struct Demand {
+    way: String,
+    truncates: bool,
+    write: usize,
+    rate: Option<BitsPerSec>,
+    /// What each flow may send.
+    budgets: Option<Vec<u64>>,
+}
+
+impl Demand {
+    fn of(role: &Role, n_flows: usize) -> Result<Self, Error> {
+        let settings = &role.settings;
+        let rate = settings.bit_rate(RATE.name).and_then(|rate| share_of(rate, n_flows));
+        if rate.is_some_and(|rate| rate.get() < 8.0) {
+            return Err(options::not_allowed(
+                RATE.name,
+                "at least a byte per second and flow",
+                &settings.bit_rate(RATE.name).unwrap_or_default(),
+            ));
+        }
+        let write = match (settings.size(WRITE.name), rate) {
+            (Some(_), _) => options::message_size(settings, &WRITE)?,
+            (None, Some(rate)) => {
+                let in_a_millisecond = rate.get() / 8.0 / 1000.0;
+                usize::try_from(rounded(in_a_millisecond.max(WRITE_PACED_MIN)))
+                    .unwrap_or(WRITE_DEFAULT)
+                    .min(WRITE_DEFAULT)
+            }
+            (None, None) => WRITE_DEFAULT,
+        };
+        let budgets = settings.size(BYTES.name).map(|bytes| shares(bytes.0, n_flows));
+        if budgets.as_ref().is_some_and(|budgets| budgets.contains(&0)) {
+            let given = settings.size(BYTES.name).unwrap_or_default();
+            return Err(options::not_allowed(BYTES.name, "at least a byte per flow", &given));
+        }
+        let way = settings.text(SEND.name).unwrap_or_default();
+        Ok(Self { way, truncates: settings.text(RECEIVE.name).as_deref() == Some("truncate"), write, rate, budgets })
+    }
+
+    fn inlet(&self, seed: u64) -> Inlet {
+        if self.truncates {
+            return Inlet::Truncate(Bytes(u64::try_from(self.write).unwrap_or(u64::MAX)));
+        }
+        Inlet::Copy(Payload::random(self.write, seed))
+    }
+
+    fn source(&self, seed: u64) -> Result<Source, Error> {
+        let payload = Payload::random(self.write, seed);
+        Ok(match self.way.as_str() {
+            "sendfile" => {
+                let cannot = |cause| Error::System { what: "put the payload into a file in memory".to_owned(), cause };
+                Source::File(MemoryFile::of(payload.bytes()).map_err(cannot)?)
+            }
+            "zerocopy" => Source::Pages(payload),
+            _ => Source::Buffer(payload),
+        })
+    }
+
+    /// The sender of a flow, by the flow's number in its lane.
+    fn sending<'a>(
+        &self,
+        (socket, source): (&'a Socket, &'a Source),
+        (idx, start): (usize, Nanos),
+    ) -> Result<Sending<'a>, Error> {
+        let cannot = |cause| Error::Unsupported {
+            what: format!("cannot send in the way `{}`: {cause}", self.way),
+            hint: Some("use --send copy".to_owned()),
+        };
+        let mut sending = Sending::new(socket, source).map_err(cannot)?;
+        sending.pace = self.rate.and_then(|rate| Pace::new(rate, start));
+        sending.budget = self.budgets.as_ref().and_then(|budgets| budgets.get(idx).copied());
+        Ok(sending)
+    }
+}
+
+/// A number in as many whole parts as even as they go.
+fn shares(whole: u64, n_parts: usize) -> Vec<u64> {
+    let n = u64::try_from(n_parts).unwrap_or(u64::MAX).max(1);
+    (0..n).map(|idx| whole / n + u64::from(idx < whole % n)).collect()
+}
+
+struct Stream {
+    role: Role,
+    n_flows: usize,
+    demand: Demand,
+    lanes: Vec<(Lane, Opening)>,
+    source: Source,
+    rooms: Vec<Inlet>,
+    notes: Vec<Note>,
+}
+
+/// A connection, and what is done with it.
+struct Task {
+    socket: Arc<Socket>,
+    /// Its number in its lane.
+    idx: usize,
+    /// Where what arrives goes; nothing for a flow that sends.
+    inlet: Option<Inlet>,
+}
+
+impl Test for Stream {
+    fn endpoints(&self) -> Endpoints {
+        let mut endpoints = Endpoints::new();
+        for (lane, opening) in &self.lanes {
+            let key = if *lane == Lane::BesideUp { ADDRESS_DOWN } else { ADDRESS };
+            endpoints.extend(opening.endpoints().remove(ADDRESS).map(|address| (key.to_owned(), address)));
+        }
+        if self.role.side == Side::Responder {
+            endpoints.insert(FLOWS.name.to_owned(), self.n_flows.to_string());
+        }
+        endpoints
+    }
+
+    fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
+        let Self { role, n_flows, demand, lanes, source, mut rooms, mut notes } = *self;
+        let (side, counters) = (role.side, counters(&lanes, role.side));
+        let place = |counter: &str| counters.iter().position(|name| *name == counter).unwrap_or(0);
+        let (sent, received) = (place(count::BYTES_SENT), place(count::BYTES_RECEIVED));
+        let mut tasks = Vec::new();
+        for (lane, opening) in lanes {
+            let sockets = opening.complete(n_flows, session)?;
+            tasks.extend(sockets.into_iter().enumerate().map(|(idx, socket)| {
+                let inlet = if lane.sends(side) { None } else { rooms.pop() };
+                Task { socket: Arc::new(socket), idx, inlet }
+            }));
+        }
+        let mut watch = watch(&tasks, (sent, received));
+        let until = match side {
+            Side::Initiator if role.settings.span(OMIT.name).is_some() => Until::FullPhasesOver,
+            _ => side.into(),
+        };
+        let crew = Crew { states: tasks, counters, cores: &role.cores, until };
+        let conducted = crew.conduct(session, &mut watch, |worker, Task { socket, idx, inlet }| {
+            let start = worker.start;
+            let flow = |counter| Flow::new(worker, (session, side), (&socket, counter));
+            match inlet {
+                Some(inlet) => Ok(flow(received).receive(Receiving::new(&socket, inlet))),
+                None => Ok(flow(sent).send(demand.sending((&socket, &source), (idx, start))?)),
+            }
+        })?;
+        let mut record = conducted.record(side);
+        if demand.budgets.is_some() && record.complete {
+            measure_all(&mut record, conducted.ended());
+        }
+        watch.finish(&mut record, conducted.counts());
+        record.notes.append(&mut notes);
+        demand.settle(&mut record, conducted.workers);
+        Ok(record)
+    }
+}
+
+/// The bytes end the trial, not the time: all is measured from the start to the end of the work, not to the tick that noticed it.
+fn measure_all(record: &mut Record, ended: Nanos) {
+    record.measured_ns = (Nanos::ZERO, record.measured_ns.1.min(ended));
+    for end in record.timeline.end_ns.iter_mut().rev().take_while(|end| **end > ended) {
+        *end = ended;
+    }
+    // Without a warm-up there is no steady state to be missed.
+    record.notes.retain(|note| note.id != "no-steady-state");
+}
+
+/// What the workers of a side count; the first decides when the rate is steady.
+fn counters(lanes: &[(Lane, Opening)], side: Side) -> &'static [&'static str] {
+    let sends = lanes.iter().any(|(lane, _)| lane.sends(side));
+    let receives = lanes.iter().any(|(lane, _)| !lane.sends(side));
+    match (sends, receives) {
+        (true, true) => &[count::BYTES_RECEIVED, count::BYTES_SENT],
+        (true, false) => &[count::BYTES_SENT],
+        (false, _) => &[count::BYTES_RECEIVED],
+    }
+}
+
+fn watch(tasks: &[Task], (sent, received): (usize, usize)) -> FlowWatch {
+    let sockets: Vec<_> = tasks.iter().map(|task| Arc::clone(&task.socket)).collect();
+    let payload = tasks.iter().map(|task| match task.inlet {
+        Some(_) => PayloadCount { name: tcp::PAYLOAD_BYTES_RECEIVED, counter: received },
+        None => PayloadCount { name: tcp::PAYLOAD_BYTES_SENT, counter: sent },
+    });
+    FlowWatch::new(&sockets).counting(payload.collect())
+}
+
+impl Demand {
+    /// What the flows told, the totals that follow from others, and what was not as it was asked.
+    fn settle(&self, record: &mut Record, told: Vec<Told>) {
+        let given_up = told.iter().map(|told| told.given_up).max().unwrap_or_default();
+        let uncopied = told.iter().filter_map(|told| told.uncopied).reduce(UncopiedSends::and);
+        let sends = told.iter().any(|told| told.sent);
+        for told in told {
+            told.causes.add_to(record);
+        }
+        record.complete &= record.errors.is_empty();
+        let total = |record: &Record, name: &str| record.totals.get(name).copied();
+        let bytes = [total(record, count::BYTES_SENT), total(record, count::BYTES_RECEIVED)];
+        for (bytes, kibibytes) in bytes.into_iter().zip([KIBIBYTES_SENT, KIBIBYTES_RECEIVED]) {
+            record.totals.extend(bytes.map(|bytes| (kibibytes.to_owned(), bytes / 1024)));
+        }
+        record.totals.insert(KIBIBYTES_MOVED.to_owned(), bytes.into_iter().flatten().sum::<u64>() / 1024);
+        let mut note = |id: &str, text: String| record.notes.push(Note { id: id.to_owned(), text });
+        if self.truncates && bytes[1].is_some() {
+            let text =
+                "the receiver let its kernel throw the payload away, so the result holds no copy to the application";
+            note("receive-truncated", text.to_owned());
+        }
+        if let Some(UncopiedSends { n_completed, n_copied }) = uncopied.filter(|sends| sends.n_copied > 0) {
+            let text = format!(
+                "the kernel copied {} of {} sends that were to go without a copy: the path ends on this machine, or its device cannot send from the program's pages",
+                grouped(n_copied),
+                grouped(n_completed)
+            );
+            note("zerocopy-copied", text);
+        }
+        if given_up > Nanos::ZERO {
+            let text = format!(
+                "the rate that was asked for was not kept: a flow was so far behind its schedule that {given_up} of it were given up"
+            );
+            note("rate-not-kept", text);
+        }
+        let asked = self.budgets.as_ref().map(|budgets| budgets.iter().sum::<u64>());
+        if let (Some(asked), Some(sent), true) = (asked, bytes[0], sends)
+            && sent < asked
+        {
+            let text = format!("the time was over before all was sent: {} of {}", Bytes(sent), Bytes(asked));
+            note("bytes-unsent", text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_even_and_lose_nothing() {
+        assert_eq!(shares(10, 3), [4, 3, 3]);
+        assert_eq!(shares(2, 3), [1, 1, 0]);
+    }
+
+    #[test]
+    fn the_two_lanes_of_one_test_go_opposite_ways() {
+        for side in [Side::Initiator, Side::Responder] {
+            assert_ne!(Lane::Up.sends(side), Lane::BesideUp.sends(side));
+            assert_eq!(Lane::Down.sends(side), Lane::BesideUp.sends(side));
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Options that several kinds share: how many flows, in how many threads, at which port.
+//!
+//! What reaches a socket is in [`socket`].
+
+mod socket;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use fathom_engine::Error;
+use fathom_model::{OptionDoc, Role, Settings, Side, ValueKind, settings::SettingError, units::Bytes};
+use fathom_sys::ethtool;
+pub(crate) use socket::{
+    BUFFER, BUSY_POLL, CONGESTION, DEVICE, DSCP, FLOW_LABEL, KEEPALIVE, MPTCP, MSS, NODELAY, PACING, SOURCE,
+    SocketOptions,
+};
+
+/// The most bytes of one message: what is larger is a stream.
+const MESSAGE_MAX: u64 = 16 << 20;
+
+/// The number of connections or of sending sockets.
+pub(crate) const FLOWS: OptionDoc =
+    OptionDoc { name: "flows", value: ValueKind::Count(1, 4096), default: Some("1"), help: "flows at the same time" };
+/// The word that stands for as many flows as the responder can receive at once.
+const QUEUES: &str = "queues";
+/// The number of connections of a stream, which has a thread for each.
+pub(crate) const STREAM_FLOWS: OptionDoc = OptionDoc {
+    name: FLOWS.name,
+    value: ValueKind::CountOr(1, 4096, QUEUES),
+    default: Some("1"),
+    help: "flows at the same time; with queues one per receive queue of the responder's interface, or per core if it has only one",
+};
+/// The number of threads that share the flows of one side.
+pub(crate) const WORKERS: OptionDoc = OptionDoc {
+    name: "workers",
+    value: ValueKind::Count(1, 256),
+    default: None,
+    help: "threads that share the flows on each side; without it one per core, at most one per flow",
+};
+/// The port of the responder.
+pub(crate) const PORT: OptionDoc = OptionDoc {
+    name: "port",
+    value: ValueKind::Count(0, 65_535),
+    default: Some("0"),
+    help: "port that the responder listens on; 0 leaves the choice to its kernel",
+};
+/// The size of a request.
+pub(crate) const REQUEST: OptionDoc =
+    OptionDoc { name: "request", value: ValueKind::Size, default: Some("1"), help: "bytes of a request" };
+/// The size of a response.
+pub(crate) const RESPONSE: OptionDoc =
+    OptionDoc { name: "response", value: ValueKind::Size, default: Some("1"), help: "bytes of a response" };
+
+/// What a wrong value of a size or a combination is answered with.
+pub(crate) fn not_allowed(name: &str, expected: &str, given: &dyn std::fmt::Display) -> Error {
+    SettingError::NotAllowed { name: name.to_owned(), expected: expected.to_owned(), given: given.to_string() }.into()
+}
+
+/// A size from 1 byte to 16 MiB.
+pub(crate) fn message_size(settings: &Settings, option: &OptionDoc) -> Result<usize, Error> {
+    let size = settings.size(option.name).unwrap_or(Bytes(1));
+    match usize::try_from(size.0) {
+        Ok(bytes) if (1..=MESSAGE_MAX).contains(&size.0) => Ok(bytes),
+        _ => Err(not_allowed(option.name, "1 B to 16 MiB", &size)),
+    }
+}
+
+/// A count as the size of something in memory; the option's bounds keep it small.
+pub(crate) fn count(settings: &Settings, option: &OptionDoc) -> Option<usize> {
+    settings.count(option.name).and_then(|count| usize::try_from(count).ok())
+}
+
+/// How many flows there are, and how many threads share them.
+pub(crate) fn flows_and_workers(role: &Role) -> (usize, usize) {
+    let flows = count(&role.settings, &FLOWS).unwrap_or(1);
+    let cores = match role.cores.len() {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        n => n,
+    };
+    (flows, count(&role.settings, &WORKERS).unwrap_or(cores).min(flows))
+}
+
+/// How many flows a stream has in each direction; the responder resolves `queues` and tells the other side.
+pub(crate) fn stream_flows(role: &Role, kind: &'static str) -> Result<usize, Error> {
+    if let Some(flows) = count(&role.settings, &STREAM_FLOWS) {
+        return Ok(flows);
+    }
+    if role.side == Side::Initiator {
+        let told = role.peer.get(FLOWS.name).and_then(|told| told.parse().ok());
+        return told.filter(|told| (1..=4096).contains(told)).ok_or(Error::Endpoint { kind, what: FLOWS.name });
+    }
+    let queues = role.interface.as_deref().and_then(n_receive_queues).filter(|n| *n > 1);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Ok(queues.unwrap_or(cores).min(4096))
+}
+
+/// The receive queues that a driver tells; those of software devices often do not.
+fn n_receive_queues(interface: &str) -> Option<usize> {
+    let channels = ethtool::Device::open(interface).ok()?.channels().ok()??;
+    usize::try_from(channels.current.rx + channels.current.combined).ok()
+}
+
+/// The address that a responder listens on: its own on the path, or the loopback when it has none.
+pub(crate) fn listen_address(role: &Role) -> SocketAddr {
+    let port = role.settings.count(PORT.name).and_then(|port| u16::try_from(port).ok()).unwrap_or(0);
+    SocketAddr::new(role.address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), port)
+}

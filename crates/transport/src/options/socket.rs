@@ -1,0 +1,459 @@
+//! Options that reach a socket, of whatever kind of test, and the sockets that have them.
+//!
+//! What the kernel refuses is an error that names the option; what it grants less of is a note beside the result.
+
+use std::net::{IpAddr, SocketAddr};
+
+use fathom_engine::Error;
+use fathom_model::{
+    Note, OptionDoc, Settings, ValueKind,
+    units::{BitsPerSec, Bytes, Nanos},
+};
+use fathom_sys::{
+    socket::{self, Buffer, Socket, named},
+    tuning,
+};
+use ipnet::IpNet;
+
+use super::not_allowed;
+
+/// How long a connect may take while a test is prepared.
+const CONNECT_MAX: Nanos = Nanos::from_secs(5);
+
+const SECOND: Nanos = Nanos::from_secs(1);
+
+/// The algorithm that decides how much may be in flight.
+pub(crate) const CONGESTION: OptionDoc = OptionDoc {
+    name: "congestion",
+    value: ValueKind::Text,
+    default: None,
+    help: "congestion control of both sides, such as cubic; without it the host's own",
+};
+/// The size of the kernel's buffers.
+pub(crate) const BUFFER: OptionDoc = OptionDoc {
+    name: "buffer",
+    value: ValueKind::Size,
+    default: None,
+    help: "send and receive buffer of each socket, which bounds the window; without it the kernel decides",
+};
+/// The maximum segment size.
+pub(crate) const MSS: OptionDoc = OptionDoc {
+    name: "mss",
+    value: ValueKind::Count(88, 32_767),
+    default: None,
+    help: "largest segment in bytes; without it what the path allows",
+};
+/// The differentiated services code point.
+pub(crate) const DSCP: OptionDoc = OptionDoc {
+    name: "dscp",
+    value: ValueKind::Count(0, 63),
+    default: None,
+    help: "differentiated services code point of what both sides send",
+};
+/// The rate at which the kernel lets the segments of all flows together leave.
+pub(crate) const PACING: OptionDoc = OptionDoc {
+    name: "pacing",
+    value: ValueKind::BitRate,
+    default: None,
+    help: "bound of all flows of a direction together that the kernel keeps (SO_MAX_PACING_RATE)",
+};
+/// Whether a small segment waits for the acknowledgement of what was sent before.
+pub(crate) const NODELAY: OptionDoc = OptionDoc {
+    name: "nodelay",
+    value: ValueKind::Choice(&["on", "off"]),
+    default: Some("on"),
+    help: "TCP_NODELAY of both sides; with off, small segments wait for acknowledgements (Nagle's algorithm)",
+};
+/// The label by which routers keep a flow on one path.
+pub(crate) const FLOW_LABEL: OptionDoc = OptionDoc {
+    name: "flow-label",
+    value: ValueKind::Count(1, 0xf_ffff),
+    default: None,
+    help: "IPv6 flow label of what the initiator sends; without it the kernel chooses one per connection",
+};
+/// The initiator's addresses.
+pub(crate) const SOURCE: OptionDoc = OptionDoc {
+    name: "source",
+    value: ValueKind::Source,
+    default: None,
+    help: "addresses and networks (CIDR) that the initiator sends from in turn, comma separated",
+};
+/// The initiator's interface.
+pub(crate) const DEVICE: OptionDoc = OptionDoc {
+    name: "device",
+    value: ValueKind::Source,
+    default: None,
+    help: "interface that the initiator sends and receives through (SO_BINDTODEVICE)",
+};
+/// Whether a connection may use several paths.
+pub(crate) const MPTCP: OptionDoc = OptionDoc {
+    name: "mptcp",
+    value: ValueKind::Flag,
+    default: None,
+    help: "Multipath TCP on both sides (RFC 8684); a connection that falls back to TCP is told",
+};
+/// Probes of idle connections.
+pub(crate) const KEEPALIVE: OptionDoc = OptionDoc {
+    name: "keepalive",
+    value: ValueKind::Span,
+    default: None,
+    help: "probe connections of both sides that were idle for so long, in whole seconds",
+};
+/// Polling in place of sleeping.
+pub(crate) const BUSY_POLL: OptionDoc = OptionDoc {
+    name: "busy-poll",
+    value: ValueKind::Span,
+    default: None,
+    help: "poll the device for so long before a receive of either side sleeps (SO_BUSY_POLL)",
+};
+
+/// What was asked of every socket of a test.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SocketOptions {
+    congestion: Option<String>,
+    buffer: Option<Bytes>,
+    mss: Option<u32>,
+    class: Option<u8>,
+    nodelay: Option<bool>,
+    keepalive: Option<Nanos>,
+    busy_poll: Option<Nanos>,
+    flow_label: Option<u32>,
+    sources: Option<String>,
+    device: Option<String>,
+    is_multipath: bool,
+    /// The bound that the kernel keeps for each flow.
+    pub(crate) pacing: Option<BitsPerSec>,
+}
+
+impl SocketOptions {
+    pub(crate) fn of(settings: &Settings) -> Self {
+        let number = |option: &OptionDoc| settings.count(option.name).and_then(|count| u32::try_from(count).ok());
+        Self {
+            congestion: settings.text(CONGESTION.name),
+            buffer: settings.size(BUFFER.name),
+            mss: number(&MSS),
+            class: settings.count(DSCP.name).and_then(|dscp| u8::try_from(dscp << 2).ok()),
+            nodelay: settings.text(NODELAY.name).map(|word| word == "on"),
+            keepalive: settings.span(KEEPALIVE.name),
+            busy_poll: settings.span(BUSY_POLL.name),
+            flow_label: number(&FLOW_LABEL),
+            sources: settings.text(SOURCE.name),
+            device: settings.text(DEVICE.name),
+            is_multipath: settings.flag(MPTCP.name),
+            pacing: None,
+        }
+    }
+
+    /// A TCP listener whose connections have these options.
+    pub(crate) fn listen(&self, at: SocketAddr, backlog: usize) -> Result<(Socket, Vec<Note>), Error> {
+        let backlog = u16::try_from(backlog).unwrap_or(u16::MAX);
+        let opened = if self.is_multipath { listen_multipath(at, backlog) } else { socket::listen(at, backlog) };
+        let listener =
+            opened.map_err(|cause| Error::system(format!("listen on {at}"), "CAP_NET_BIND_SERVICE", cause))?;
+        let notes = self.apply_tcp(&listener)?;
+        Ok((listener, notes))
+    }
+
+    /// A TCP connection with these options: number `idx` of the initiator's, from the role's address unless another was asked for.
+    pub(crate) fn connect(
+        &self,
+        to: SocketAddr,
+        (from, idx): (Option<IpAddr>, usize),
+    ) -> Result<(Socket, Vec<Note>), Error> {
+        let opened = if self.is_multipath { tuning::multipath_stream(to) } else { socket::stream(to) };
+        let socket = opened.map_err(|cause| Error::System { what: "open a socket".to_owned(), cause })?;
+        self.bind(&socket, (from, idx), to)?;
+        let mut notes = self.apply_tcp(&socket)?;
+        let towards = self.towards(&socket, to)?;
+        socket::connect(&socket, towards, CONNECT_MAX).map_err(|cause| Error::unreachable(to, cause))?;
+        if self.is_multipath && !tuning::is_multipath(&socket).unwrap_or(false) {
+            let text = "connections fell back from Multipath TCP to TCP: the other side or something on the path does not speak it";
+            notes.push(Note { id: "mptcp-fell-back".to_owned(), text: text.to_owned() });
+        }
+        Ok((socket, notes))
+    }
+
+    /// Binds a socket of the initiator to what it sends from: a device, and an address, in turn by the number of the socket.
+    pub(crate) fn bind(
+        &self,
+        socket: &Socket,
+        (from, idx): (Option<IpAddr>, usize),
+        to: SocketAddr,
+    ) -> Result<(), Error> {
+        if let Some(device) = &self.device {
+            tuning::bind_to_device(socket, device)
+                .map_err(|cause| Error::system(format!("send through the interface {device}"), "CAP_NET_RAW", cause))?;
+        }
+        let Some(address) = self.source(idx, to)?.or(from) else { return Ok(()) };
+        let cannot = |cause| Error::System { what: format!("send from {address}"), cause };
+        socket::set_bind_address_no_port(socket).map_err(cannot)?;
+        socket.bind(&SocketAddr::new(address, 0).into()).map_err(named("bind")).map_err(cannot)
+    }
+
+    /// The address of number `idx` among those that were asked for and can send to `to`.
+    fn source(&self, idx: usize, to: SocketAddr) -> Result<Option<IpAddr>, Error> {
+        let Some(text) = &self.sources else { return Ok(None) };
+        let expected = "addresses and networks such as 10.0.0.2,10.0.1.0/24";
+        let network = |part: &str| {
+            let network = part.parse::<IpNet>().ok().or_else(|| part.parse::<IpAddr>().ok().map(IpNet::from));
+            network.ok_or_else(|| not_allowed(SOURCE.name, expected, &part))
+        };
+        let networks = text.split(',').map(|part| network(part.trim())).collect::<Result<Vec<_>, Error>>()?;
+        let fits = |network: &&IpNet| network.addr().is_ipv4() == to.is_ipv4();
+        let address = networks.iter().filter(fits).flat_map(IpNet::hosts).cycle().nth(idx);
+        let family = if to.is_ipv4() {
+            "an IPv4 address, as the target has one"
+        } else {
+            "an IPv6 address, as the target has one"
+        };
+        address.map(Some).ok_or_else(|| not_allowed(SOURCE.name, family, text))
+    }
+
+    /// The address to connect to, with the flow label that was asked for.
+    pub(crate) fn towards(&self, socket: &Socket, to: SocketAddr) -> Result<SocketAddr, Error> {
+        let Some(label) = self.flow_label else { return Ok(to) };
+        if to.is_ipv4() {
+            return Err(not_allowed(FLOW_LABEL.name, "a target with an IPv6 address", &to.ip()));
+        }
+        tuning::set_flow_label(socket, to, label)
+            .map_err(|cause| Error::System { what: format!("use the flow label {label}"), cause })
+    }
+
+    fn apply_tcp(&self, socket: &Socket) -> Result<Vec<Note>, Error> {
+        // Every kind writes whole messages, so waiting for more has nothing to gain unless it is what is looked at.
+        socket
+            .set_tcp_nodelay(self.nodelay.unwrap_or(true))
+            .map_err(named("setsockopt(TCP_NODELAY)"))
+            .map_err(|cause| Error::System { what: "set --nodelay".to_owned(), cause })?;
+        self.apply(socket)
+    }
+
+    /// Sets them on a socket, before it connects or listens; accepted sockets inherit them.
+    ///
+    /// Returns what the kernel granted less of than was asked.
+    pub(crate) fn apply(&self, socket: &Socket) -> Result<Vec<Note>, Error> {
+        let is_possible = |idle: Nanos| idle.0.is_multiple_of(SECOND.0) && (SECOND..=SECOND * 32_767).contains(&idle);
+        if let Some(idle) = self.keepalive.filter(|idle| !is_possible(*idle)) {
+            return Err(not_allowed(KEEPALIVE.name, "whole seconds from 1 s to 32767 s", &idle));
+        }
+        self.set(socket).map_err(|cause| match &self.congestion {
+            Some(name) if cause.call.contains("TCP_CONGESTION") => no_congestion_control(name, &cause),
+            _ => Error::system("set the socket options that were asked for", "CAP_NET_ADMIN", cause),
+        })
+    }
+
+    pub(crate) fn set(&self, socket: &Socket) -> fathom_sys::Result<Vec<Note>> {
+        if let Some(name) = &self.congestion {
+            socket::set_congestion(socket, name)?;
+        }
+        if let Some(mss) = self.mss {
+            socket.set_tcp_mss(mss).map_err(named("setsockopt(TCP_MAXSEG)"))?;
+        }
+        if let Some(class) = self.class {
+            socket::set_traffic_class(socket, class)?;
+        }
+        if let Some(rate) = self.pacing {
+            socket::set_max_pacing_rate(socket, rate)?;
+        }
+        if let Some(idle) = self.keepalive {
+            tuning::set_keepalive(socket, idle)?;
+        }
+        if let Some(span) = self.busy_poll {
+            tuning::set_busy_poll(socket, span)?;
+        }
+        let Some(size) = self.buffer else { return Ok(Vec::new()) };
+        let buffers = [(Buffer::Receive, "receive", "net.core.rmem_max"), (Buffer::Send, "send", "net.core.wmem_max")];
+        let set = |(which, name, bound): (Buffer, &str, &str)| {
+            let granted = socket::set_buffer(socket, which, size)?;
+            let text =
+                || format!("the kernel granted a {name} buffer of {granted} where {size} was asked: {bound} bounds it");
+            Ok((granted < size).then(|| Note { id: format!("{name}-buffer-smaller"), text: text() }))
+        };
+        buffers.into_iter().filter_map(|buffer| set(buffer).transpose()).collect()
+    }
+}
+
+fn listen_multipath(at: SocketAddr, backlog: u16) -> fathom_sys::Result<Socket> {
+    let listener = tuning::multipath_stream(at)?;
+    listener.set_reuse_address(true).map_err(named("setsockopt(SO_REUSEADDR)"))?;
+    listener.bind(&at.into()).map_err(named("bind"))?;
+    listener.listen(backlog.into()).map_err(named("listen"))?;
+    listener.set_nonblocking(true).map_err(named("fcntl(O_NONBLOCK)"))?;
+    Ok(listener)
+}
+
+/// Says which there are, in the words of the kernel that refused.
+fn no_congestion_control(name: &str, cause: &fathom_sys::Error) -> Error {
+    let there_are = |file: &str| {
+        std::fs::read_to_string(format!("/proc/sys/net/ipv4/{file}"))
+            .map_or_else(|_| "not known".to_owned(), |names| names.split_whitespace().collect::<Vec<_>>().join(", "))
+    };
+    if cause.is_permission() {
+        let what = format!("congestion control `{name}` is kept for programs with CAP_NET_ADMIN on this host");
+        let hint = format!("use one of {}", there_are("tcp_allowed_congestion_control"));
+        return Error::Unsupported { what, hint: Some(hint) };
+    }
+    let what = format!("this host has no congestion control `{name}`");
+    let hint = format!("use one of {}, or load it: modprobe tcp_{name}", there_are("tcp_available_congestion_control"));
+    Error::Unsupported { what, hint: Some(hint) }
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_sys::tcp_info::TcpInfo;
+
+    use super::*;
+
+    const ALL: &[OptionDoc] =
+        &[CONGESTION, BUFFER, MSS, DSCP, NODELAY, FLOW_LABEL, SOURCE, DEVICE, MPTCP, KEEPALIVE, BUSY_POLL];
+
+    fn options(given: &[(&str, &str)]) -> SocketOptions {
+        let settings = given.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
+        SocketOptions::of(&settings.complete(ALL).unwrap())
+    }
+
+    fn on(address: &str) -> SocketAddr {
+        address.parse().unwrap()
+    }
+
+    /// The connecting and the accepted end, both with these options, and the notes of both.
+    fn ends(options: &SocketOptions, at: &str) -> Result<(Socket, Socket, Vec<Note>), Error> {
+        let (listener, mut notes) = options.listen(on(at), 4)?;
+        let to = socket::local_address(&listener).unwrap();
+        let (near, told) = options.connect(to, (None, 0))?;
+        notes.extend(told);
+        listener.set_nonblocking(false).unwrap();
+        let (far, _) = socket::accept(&listener).unwrap().unwrap();
+        Ok((near, far, notes))
+    }
+
+    #[test]
+    fn every_option_reaches_both_ends_of_a_connection() {
+        let mut options = options(&[
+            ("congestion", "reno"),
+            ("buffer", "100000"),
+            ("mss", "1000"),
+            ("dscp", "46"),
+            ("nodelay", "off"),
+            ("keepalive", "9s"),
+            ("device", "lo"),
+            ("source", "127.0.0.9"),
+        ]);
+        options.pacing = BitsPerSec::new(8e6);
+        let (near, far, notes) = ends(&options, "127.0.0.1:0").unwrap();
+        for end in [&near, &far] {
+            assert_eq!(socket::congestion(end).unwrap(), "reno");
+            assert_eq!(socket::buffer(end, Buffer::Receive).unwrap(), Bytes(100_000));
+            assert_eq!(socket::buffer(end, Buffer::Send).unwrap(), Bytes(100_000));
+            // The time stamps of RFC 7323 take 12 of the 1000 bytes.
+            assert_eq!(TcpInfo::of(end).unwrap().snd_mss, Bytes(988));
+            assert_eq!(end.tos_v4().unwrap(), 46 << 2);
+            assert!(!end.tcp_nodelay().unwrap());
+            assert_eq!(tuning::keepalive(end).unwrap(), Some(Nanos::from_secs(9)));
+            assert_eq!(socket::max_pacing_rate(end).unwrap(), BitsPerSec::new(8e6));
+        }
+        assert_eq!(tuning::device(&near).unwrap().as_deref(), Some("lo"));
+        assert_eq!(far.peer_addr().unwrap().as_socket().unwrap().ip().to_string(), "127.0.0.9");
+        assert_eq!(notes, []);
+    }
+
+    #[test]
+    fn small_segments_do_not_wait_unless_they_are_asked_to() {
+        let (near, far, _) = ends(&SocketOptions::default(), "127.0.0.1:0").unwrap();
+        assert!(near.tcp_nodelay().unwrap() && far.tcp_nodelay().unwrap());
+    }
+
+    #[test]
+    fn a_flow_label_and_a_class_go_with_ipv6() {
+        let (near, far, _) = ends(&options(&[("flow-label", "703710"), ("dscp", "10")]), "[::1]:0").unwrap();
+        assert_eq!(tuning::flow_label(&near).unwrap(), Some(703_710));
+        assert_eq!((near.tclass_v6().unwrap(), far.tclass_v6().unwrap()), (40, 40));
+        let refused = ends(&options(&[("flow-label", "703710")]), "127.0.0.1:0").unwrap_err();
+        assert_eq!(refused.to_string(), "option `flow-label` takes a target with an IPv6 address, not `127.0.0.1`");
+    }
+
+    #[test]
+    fn sources_are_gone_through_in_turn_and_only_those_of_the_targets_family() {
+        let options = options(&[("source", "127.0.0.8/30, ::1, 127.1.0.1")]);
+        let from = |idx, to: &str| options.source(idx, on(to)).unwrap().unwrap().to_string();
+        let four = [0, 1, 2, 3].map(|idx| from(idx, "127.0.0.1:9"));
+        assert_eq!(four, ["127.0.0.9", "127.0.0.10", "127.1.0.1", "127.0.0.9"]);
+        assert_eq!(from(5, "[::1]:9"), "::1");
+    }
+
+    #[test]
+    fn sources_that_cannot_be_used_are_refused_by_name() {
+        let refusal = |source: &str| ends(&options(&[("source", source)]), "127.0.0.1:0").unwrap_err();
+        let refused = refusal("lo");
+        assert_eq!(
+            refused.to_string(),
+            "option `source` takes addresses and networks such as 10.0.0.2,10.0.1.0/24, not `lo`"
+        );
+        assert_eq!(
+            refusal("::1").to_string(),
+            "option `source` takes an IPv4 address, as the target has one, not `::1`"
+        );
+        assert_eq!(refusal("192.0.2.77").to_string(), "cannot send from 192.0.2.77");
+        let refused = ends(&options(&[("device", "none0")]), "127.0.0.1:0").unwrap_err();
+        assert_eq!(refused.to_string(), "cannot send through the interface none0");
+    }
+
+    #[test]
+    fn a_congestion_control_that_is_not_there_is_answered_with_those_that_are() {
+        let refused = ends(&options(&[("congestion", "nonesuch")]), "127.0.0.1:0").unwrap_err();
+        assert_eq!(refused.to_string(), "this host has no congestion control `nonesuch`");
+        let hint = refused.hint().unwrap();
+        assert!(hint.contains("reno") && hint.contains("cubic") && hint.ends_with("modprobe tcp_nonesuch"), "{hint}");
+    }
+
+    #[test]
+    fn keepalive_is_in_whole_seconds() {
+        for span in ["500ms", "1500ms", "40000s"] {
+            let refused = ends(&options(&[("keepalive", span)]), "127.0.0.1:0").unwrap_err().to_string();
+            assert!(refused.starts_with("option `keepalive` takes whole seconds from 1 s to 32767 s"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn multipath_is_spoken_by_both_ends() {
+        let options = options(&[("mptcp", "true")]);
+        let (near, far, notes) = match ends(&options, "127.0.0.1:0") {
+            Ok(ends) => ends,
+            Err(error) => {
+                eprintln!("SKIPPED: no Multipath TCP here: {error}");
+                return;
+            }
+        };
+        assert!(tuning::is_multipath(&near).unwrap() && tuning::is_multipath(&far).unwrap(), "{notes:?}");
+        let (listener, _) = SocketOptions::default().listen(on("127.0.0.1:0"), 4).unwrap();
+        let (_, notes) = options.connect(socket::local_address(&listener).unwrap(), (None, 0)).unwrap();
+        assert_eq!(notes[0].id, "mptcp-fell-back");
+    }
+
+    #[test]
+    fn busy_polling_reaches_the_socket_or_names_the_privilege_that_is_missing() {
+        match ends(&options(&[("busy-poll", "50us")]), "127.0.0.1:0") {
+            Ok((near, far, _)) => {
+                let spans = [&near, &far].map(|end| tuning::busy_poll(end).unwrap());
+                assert_eq!(spans, [Nanos::from_micros(50); 2]);
+            }
+            Err(error) => {
+                let asked = "set the socket options that were asked for needs CAP_NET_ADMIN";
+                assert_eq!(error.to_string(), asked);
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_who_listens_is_told_from_no_way_there() {
+        let (listener, _) = SocketOptions::default().listen(on("127.0.0.1:0"), 4).unwrap();
+        let gone = socket::local_address(&listener).unwrap();
+        drop(listener);
+        let refused = SocketOptions::default().connect(gone, (None, 0)).unwrap_err();
+        assert_eq!(refused.to_string(), format!("cannot connect to {gone}"));
+        assert!(refused.hint().unwrap().starts_with("a firewall"), "{:?}", refused.hint());
+        // Nothing on this host leads from its loopback to the outside.
+        let outside = options(&[("source", "127.0.0.1")]).connect(on("192.0.2.1:9"), (None, 0)).unwrap_err();
+        assert!(outside.to_string().starts_with("cannot connect to 192.0.2.1:9"), "{outside}");
+    }
+}

@@ -1,0 +1,80 @@
+//! A stream of bytes over one connected socket: sent until its account is closed, received to its end.
+//!
+//! What is sent, in which way, how fast and how much is the caller's, and so is the [`Account`] that bytes are counted into. It
+//! knows nothing of tests and of what the two sides agreed on.
+
+mod pace;
+mod receiving;
+mod sending;
+
+pub(crate) use pace::Pace;
+pub(crate) use receiving::{Ended, Inlet, Receiving};
+pub(crate) use sending::{Sending, Source, UncopiedSends};
+
+/// Where a stream's bytes are counted, and who says when it is over.
+///
+/// Every stream has one of its own, in the thread that streams, so nothing in it needs a lock.
+pub(crate) trait Account {
+    /// Counts payload that the kernel took, or gave.
+    fn count(&self, bytes: u64);
+
+    /// Is told that a while passed in which nothing was transferred.
+    fn waited(&self) {}
+
+    /// Whether to come to an end; asked before every transfer.
+    fn is_over(&self) -> bool;
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::{
+        cell::Cell,
+        net::{Ipv4Addr, SocketAddr},
+    };
+
+    use fathom_model::units::Nanos;
+    use fathom_sys::{
+        clock,
+        socket::{self, Socket},
+    };
+
+    use super::*;
+
+    /// Counts up to a number of bytes, and is over at the latest after a while.
+    pub(crate) struct Enough {
+        pub(crate) counted: Cell<u64>,
+        pub(crate) limit: u64,
+        pub(crate) deadline: Nanos,
+    }
+
+    impl Enough {
+        pub(crate) fn at(limit: u64) -> Self {
+            Self { counted: Cell::new(0), limit, deadline: clock::now() + Nanos::from_secs(5) }
+        }
+    }
+
+    impl Account for Enough {
+        fn count(&self, bytes: u64) {
+            self.counted.set(self.counted.get() + bytes);
+        }
+
+        fn is_over(&self) -> bool {
+            self.counted.get() >= self.limit || clock::now() > self.deadline
+        }
+    }
+
+    /// Two ends of a connection that block for at most 50 ms.
+    pub(crate) fn pair() -> (Socket, Socket) {
+        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let listener = socket::listen(loopback, 1).unwrap();
+        let near = socket::stream(loopback).unwrap();
+        socket::connect(&near, socket::local_address(&listener).unwrap(), Nanos::from_secs(1)).unwrap();
+        listener.set_nonblocking(false).unwrap();
+        let far = socket::accept(&listener).unwrap().unwrap().0;
+        far.set_nonblocking(false).unwrap();
+        for socket in [&near, &far] {
+            socket::set_timeout(socket, Nanos::from_millis(50)).unwrap();
+        }
+        (near, far)
+    }
+}

@@ -1,0 +1,63 @@
+//! Receives a stream to its end.
+
+use fathom_model::units::Bytes;
+use fathom_sys::{
+    Result,
+    socket::{self, Socket, Wait},
+};
+
+use super::Account;
+use crate::payload::Payload;
+
+/// What becomes of the bytes that arrive.
+#[derive(Debug)]
+pub(crate) enum Inlet {
+    /// They are copied to this room, at most so many in a call.
+    Copy(Payload),
+    /// The kernel throws them away, at most so many in a call (`MSG_TRUNC`): the copy is saved.
+    Truncate(Bytes),
+}
+
+/// Why a stream is received no longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The sender has ended it.
+    ByPeer,
+    /// The account was closed.
+    ByAccount,
+}
+
+/// One flow that receives.
+#[derive(Debug)]
+pub(crate) struct Receiving<'a> {
+    socket: &'a Socket,
+    inlet: Inlet,
+}
+
+impl<'a> Receiving<'a> {
+    /// The socket blocks, for as long as a wait may last (`socket::set_timeout`).
+    pub(crate) fn new(socket: &'a Socket, inlet: Inlet) -> Self {
+        Self { socket, inlet }
+    }
+
+    /// Receives until the sender ends or the account is closed.
+    ///
+    /// # Errors
+    /// The call that failed: the peer reset the connection.
+    pub(crate) fn run(&mut self, account: &impl Account) -> Result<Ended> {
+        loop {
+            let received = match &mut self.inlet {
+                Inlet::Copy(room) => socket::recv(self.socket, room.bytes_mut(), Wait::Block),
+                Inlet::Truncate(at_most) => socket::discard(self.socket, *at_most, Wait::Block),
+            };
+            match received? {
+                Some(0) => return Ok(Ended::ByPeer),
+                Some(count) => account.count(u64::try_from(count).unwrap_or(u64::MAX)),
+                None => account.waited(),
+            }
+            if account.is_over() {
+                return Ok(Ended::ByAccount);
+            }
+        }
+    }
+}

@@ -14,6 +14,10 @@ use fathom_model::{
 use fathom_statistics::Steadiness;
 use fathom_sys::{affinity, clock};
 
+mod enlisted;
+
+pub use enlisted::{Enlisted, Shift};
+
 use crate::{
     Error, Session, Slot, Stop,
     session::Live,
@@ -104,6 +108,7 @@ impl Shared {
 }
 
 /// What a worker thread has in hand.
+#[derive(Clone, Copy)]
 pub struct Worker<'a> {
     /// Its number, from 0.
     pub idx: usize,
@@ -326,17 +331,28 @@ fn employ<'a, E, W>(
 ) -> Result<Employed<W>, Error> {
     let shared = worker.shared;
     let _running = Running(shared);
+    settle(core)?;
+    let equipment = equip().inspect_err(|_| shared.set(Phase::Over))?;
+    work_from_start(worker, || work(worker, equipment))
+}
+
+/// Makes the calling thread one of a worker: on its core, and woken in time.
+fn settle(core: Option<usize>) -> Result<(), Error> {
     if let Some(core) = core {
         affinity::pin_thread(core)
             .map_err(|cause| Error::System { what: format!("pin a worker to core {core}"), cause })?;
     }
     clock::sleep_finely();
-    let equipment = equip().inspect_err(|_| shared.set(Phase::Over))?;
-    let start = worker.start;
+    Ok(())
+}
+
+/// Waits for the start, works, and says what that took.
+fn work_from_start<W>(worker: Worker<'_>, work: impl FnOnce() -> Result<W, Error>) -> Result<Employed<W>, Error> {
+    let (shared, start) = (worker.shared, worker.start);
     while clock::sleep_until(start) < start && !worker.is_over() {}
     let late = clock::now() - start;
     let before = clock::thread_cpu();
-    let outcome = work(worker, equipment).inspect_err(|_| shared.set(Phase::Over))?;
+    let outcome = work().inspect_err(|_| shared.set(Phase::Over))?;
     Ok(Employed { outcome, late, ended: clock::now() - start, cpu: clock::thread_cpu() - before })
 }
 

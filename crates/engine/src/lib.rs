@@ -13,11 +13,13 @@ pub mod pace;
 pub mod search;
 mod session;
 mod slot;
+mod way;
 
 pub use abandon::abandon;
-pub use conduct::{Conducted, Counts, Crew, Phase, Until, Watcher, Worker};
+pub use conduct::{Conducted, Counts, Crew, Enlisted, Phase, Shift, Until, Watcher, Worker};
 pub use error::Error;
 pub use kind::{Test, TestKind, find};
 pub use observe::Observer;
 pub use session::{Live, Session, Stop, StopFlag};
 pub use slot::Slot;
+pub use way::{Batching, Model, Way, Which};

@@ -38,4 +38,32 @@ impl Error {
     pub fn errno(&self) -> Option<i32> {
         self.source.raw_os_error()
     }
+
+    /// Whether the peer has gone away without a word (`ECONNRESET` or `EPIPE`).
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        matches!(self.errno(), Some(libc::ECONNRESET | libc::EPIPE))
+    }
+
+    /// What the kernel has run out of, when that is why it refused.
+    #[must_use]
+    pub fn shortage(&self) -> Option<Shortage> {
+        match self.errno()? {
+            libc::EADDRNOTAVAIL => Some(Shortage::Address),
+            libc::EMFILE => Some(Shortage::Descriptors),
+            libc::ENFILE => Some(Shortage::DescriptorsOfHost),
+            _ => None,
+        }
+    }
+}
+
+/// What the kernel has none left of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shortage {
+    /// Local ports of a connect, or an address that this host does not have at all (`EADDRNOTAVAIL`).
+    Address,
+    /// Descriptors of this table (`EMFILE`).
+    Descriptors,
+    /// Descriptors of the whole host (`ENFILE`).
+    DescriptorsOfHost,
 }

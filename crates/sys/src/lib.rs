@@ -27,4 +27,4 @@ pub mod transmit;
 pub mod tuning;
 pub mod wire_time;
 
-pub use error::{Error, Result};
+pub use error::{Error, Result, Shortage};

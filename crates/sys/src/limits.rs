@@ -1,5 +1,7 @@
 //! How much the kernel lets this process have (getrlimit(2)).
 
+use std::{fs, io, ops::RangeInclusive};
+
 use rustix::{
     io::Errno,
     process::{Resource, Rlimit, getrlimit, setrlimit},
@@ -26,9 +28,77 @@ pub fn allow_descriptors(count: u64) -> Result<()> {
     })
 }
 
+/// Raises the limit of open descriptors to the hard one and returns it: how many one table of descriptors holds.
+///
+/// # Errors
+/// `setrlimit(RLIMIT_NOFILE)`, which the kernel refuses to nobody who asks for no more than the hard limit.
+pub fn descriptors_max() -> Result<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
+        .map_err(|error| Error::new("setrlimit(RLIMIT_NOFILE)", error))?;
+    Ok(limit.maximum.unwrap_or(u64::MAX))
+}
+
+/// Gives the calling thread a table of descriptors of its own, with nothing in it but the standard streams.
+///
+/// The limit of open descriptors is one of each table, so threads with tables of their own have more of them together. From
+/// here on a descriptor of this thread means nothing on another one, and the other way round: what is to be used on it must
+/// be opened on it, and closed there as well.
+///
+/// # Errors
+/// `close_range(CLOSE_RANGE_UNSHARE)`: Linux before 5.9, or memory has run out.
+pub fn own_descriptors() -> Result<()> {
+    const FIRST: libc::c_uint = 3;
+    // SAFETY: it takes three numbers. Descriptors that other threads own stay open in the table that those go on to share,
+    // and the copies that this thread loses were never known to it.
+    let outcome = unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) };
+    if outcome == 0 { Ok(()) } else { Err(Error::last("close_range(CLOSE_RANGE_UNSHARE)")) }
+}
+
+/// The ports that the kernel chooses from when a socket connects without one (`net.ipv4.ip_local_port_range`).
+///
+/// # Errors
+/// `/proc` is not there, or the kernel writes something new.
+pub fn local_ports() -> Result<RangeInclusive<u16>> {
+    const PATH: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+    let text = fs::read_to_string(PATH).map_err(|error| Error::new(format!("read({PATH})"), error))?;
+    let mut numbers = text.split_whitespace().map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(first)), Some(Ok(last))) => Ok(first..=last),
+        _ => Err(Error::new(format!("read({PATH})"), io::Error::from(io::ErrorKind::InvalidData))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::{net::UdpSocket, os::fd::AsRawFd, thread};
+
     use super::*;
+
+    #[test]
+    fn a_thread_with_a_table_of_its_own_does_not_take_descriptors_from_the_others() {
+        let outside = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let inside = thread::spawn(|| {
+            own_descriptors().unwrap();
+            let inside = UdpSocket::bind("127.0.0.1:0").unwrap();
+            (inside.as_raw_fd(), inside.local_addr().is_ok())
+        });
+        // Without what others have open, the lowest number is free.
+        assert_eq!(inside.join().unwrap(), (3, true));
+        assert!(outside.local_addr().is_ok(), "what the others have stays open");
+    }
+
+    #[test]
+    fn the_kernel_says_which_ports_it_chooses_from() {
+        let ports = local_ports().unwrap();
+        assert!(*ports.start() > 0 && ports.len() > 1000, "{ports:?}");
+    }
+
+    #[test]
+    fn one_table_holds_as_much_as_the_hard_limit_says() {
+        let most = descriptors_max().unwrap();
+        assert_eq!(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX), most);
+    }
 
     #[test]
     fn the_limit_is_raised_and_never_lowered() {

@@ -122,6 +122,18 @@ pub fn accept_unnamed(listener: &Socket) -> Result<Option<Socket>> {
     }
 }
 
+/// Waits for a connection as a blocking listener does, at most for its time-out; the socket blocks, and inherits that time-out.
+///
+/// # Errors
+/// As [`accept`].
+pub fn accept_blocking(listener: &Socket) -> Result<Option<Socket>> {
+    match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
+        Ok(socket) => Ok(Some(socket.into())),
+        Err(Errno::CONNABORTED) => Ok(None),
+        Err(error) => not_now(Err(error), "accept4"),
+    }
+}
+
 /// Connects and waits for the outcome, at most `timeout`; the socket blocks afterwards.
 ///
 /// # Errors
@@ -141,14 +153,18 @@ pub enum Connect {
     Pending,
 }
 
-/// Begins to connect a non-blocking socket.
+/// Begins to connect a non-blocking socket, or waits for the outcome as long as the time-out of a blocking one allows.
+///
+/// On a blocking socket a pending connect is waited for further by calling this again.
 ///
 /// # Errors
 /// `connect`: refused at once (loopback), no route, or no free local port (`EADDRNOTAVAIL`).
 pub fn connect_begin(socket: &Socket, address: &SockAddr) -> Result<Connect> {
     match socket.connect(address) {
         Ok(()) => Ok(Connect::Done),
-        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(Connect::Pending),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EALREADY | libc::EINTR)) => {
+            Ok(Connect::Pending)
+        }
         Err(error) => Err(Error::new("connect", error)),
     }
 }

@@ -3,6 +3,10 @@
 use std::collections::BTreeMap;
 
 use fathom_model::Record;
+use fathom_sys::Shortage;
+
+/// Not a failure of the peer: what a pair of addresses has of ports is in use or in TIME-WAIT.
+const NO_PORT: &str = "connect: no local port left for a pair of addresses (--ports and --source give more)";
 
 /// What went wrong, in the words of the kernel.
 #[derive(Debug, Clone, Default)]
@@ -11,7 +15,13 @@ pub(crate) struct Causes(BTreeMap<String, u64>);
 impl Causes {
     /// Counts a system call that failed.
     pub(crate) fn count(&mut self, error: &fathom_sys::Error) {
-        self.note(&format!("{}: {}", error.call, error.source.kind()));
+        match error.shortage() {
+            Some(Shortage::Address) if error.call.starts_with("connect") => self.note(NO_PORT),
+            Some(Shortage::Descriptors | Shortage::DescriptorsOfHost) => {
+                self.note(&format!("{}: no descriptors left", error.call));
+            }
+            _ => self.note(&format!("{}: {}", error.call, error.source.kind())),
+        }
     }
 
     /// Counts something else.

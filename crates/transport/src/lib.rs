@@ -5,6 +5,8 @@
 //! knows nothing of how hosts are reached, of other layers and of output.
 
 mod causes;
+mod churn;
+mod exchange;
 mod flows;
 mod jitter;
 mod kinds;
@@ -13,7 +15,6 @@ mod options;
 mod payload;
 mod sequence;
 mod stream;
-mod talk;
 mod wire;
 
 pub use kinds::KINDS;

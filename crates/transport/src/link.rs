@@ -4,14 +4,15 @@
 
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
 };
 
 use fathom_engine::{Error, Session, Stop};
-use fathom_model::{Endpoints, Note, Role, Side, units::Nanos};
+use fathom_model::{Endpoints, Histogram, Note, OptionDoc, Role, Side, ValueKind, units::Nanos};
 use fathom_sys::{
-    clock,
+    Shortage, clock,
     epoll::{Epoll, Events, Interest},
+    limits,
     socket::{self, Socket},
 };
 
@@ -29,21 +30,153 @@ const ADDRESS: &str = "address";
 pub(crate) enum Opening {
     /// The responder's: they wait in the listener's queue.
     Listening(Socket),
-    /// The initiator's.
-    Connected(Vec<Socket>),
+    /// The initiator's, with how long each took to open.
+    Connected(Vec<Socket>, Histogram),
 }
 
-/// Binds a socket of the initiator to the host's address on the path, where it has one.
-pub(crate) fn bind_initiator(socket: &Socket, from: Option<IpAddr>) -> fathom_sys::Result<()> {
-    let Some(from) = from else { return Ok(()) };
-    socket::set_bind_address_no_port(socket)?;
-    socket.bind(&SocketAddr::new(from, 0).into()).map_err(socket::named("bind"))
+/// The ports of the responder.
+pub(crate) const PORTS: OptionDoc = OptionDoc {
+    name: "ports",
+    value: ValueKind::Count(1, 4096),
+    default: None,
+    help: "ports that the responder listens on, from `port` on; each takes as many flows of an address as there are local ports",
+};
+/// The most source addresses: with as many, ports are not what runs out.
+const SOURCES_MAX: usize = 4096;
+
+/// Where each worker of a responder listens.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Doors {
+    first: SocketAddr,
+    n_ports: usize,
+    n_workers: usize,
 }
 
-/// A listener at the responder's address.
-pub(crate) fn listener(at: SocketAddr, backlog: usize) -> Result<Socket, Error> {
-    socket::listen(at, u16::try_from(backlog).unwrap_or(u16::MAX))
-        .map_err(|cause| Error::system(format!("listen on {at}"), "CAP_NET_BIND_SERVICE", cause))
+impl Doors {
+    /// With a port that the kernel chooses each worker has its own; with a fixed one they share it, unless there are several.
+    ///
+    /// # Errors
+    /// There are not so many ports from the first one on.
+    pub(crate) fn of(role: &Role, n_workers: usize) -> Result<Self, Error> {
+        let first = options::listen_address(role);
+        let asked = options::count(&role.settings, &PORTS);
+        let n_ports = match first.port() {
+            0 => asked.unwrap_or(1).max(n_workers),
+            _ => asked.unwrap_or(1),
+        };
+        if usize::from(first.port()) + n_ports > usize::from(u16::MAX) + 1 {
+            return Err(options::not_allowed(PORTS.name, "as many ports as there are from `port` on", &n_ports));
+        }
+        Ok(Self { first, n_ports, n_workers })
+    }
+
+    /// The addresses of a worker; several workers may share one.
+    pub(crate) fn of_worker(self, worker: usize) -> impl Iterator<Item = SocketAddr> {
+        let Self { first, n_ports, n_workers } = self;
+        let at = move |place: usize| {
+            let port = if first.port() == 0 { 0 } else { first.port() + u16::try_from(place).expect("it was checked") };
+            SocketAddr::new(first.ip(), port)
+        };
+        let places = if n_ports < n_workers {
+            (worker % n_ports..n_ports).step_by(n_ports)
+        } else {
+            (worker..n_ports).step_by(n_workers)
+        };
+        places.map(at)
+    }
+}
+
+/// From where to where each connection of an initiator goes.
+#[derive(Debug, Clone)]
+pub(crate) struct Targets {
+    to: Vec<SocketAddr>,
+    /// What to bind to; nothing where the kernel chooses the same.
+    from: Vec<Option<IpAddr>>,
+}
+
+impl Targets {
+    /// What the responder told, and the addresses of this host.
+    ///
+    /// # Errors
+    /// The responder told nothing, or the kernel refuses the options that were asked for.
+    pub(crate) fn of(role: &Role, kind: &'static str, options: &SocketOptions) -> Result<Self, Error> {
+        let to = told_all(role, kind)?;
+        let sources = options.sources(to[0], SOURCES_MAX)?;
+        let from = match sources.as_slice() {
+            [] => vec![role.address.filter(|from| !is_chosen_anyway(*from, to[0]))],
+            sources => sources.iter().copied().map(Some).collect(),
+        };
+        // One socket that is thrown away shows what the kernel refuses, before many are opened.
+        let probe = socket::stream(to[0]).map_err(|cause| Error::System { what: "open a socket".to_owned(), cause })?;
+        options.bind(&probe, (role.address, 0), to[0])?;
+        options.apply(&probe)?;
+        options.towards(&probe, to[0])?;
+        Ok(Self { to, from })
+    }
+
+    /// The destination of a connection, and the address it is bound to, by its number.
+    pub(crate) fn pair(&self, number: usize) -> (SocketAddr, Option<IpAddr>) {
+        (self.to[number % self.to.len()], self.from[number / self.to.len() % self.from.len()])
+    }
+
+    /// Whether there are local ports for so many connections at once.
+    ///
+    /// # Errors
+    /// There are not, with what to do.
+    pub(crate) fn check_ports(&self, n_flows: usize) -> Result<(), Error> {
+        let ports = limits::local_ports()
+            .map_err(|cause| Error::System { what: "read the range of local ports".to_owned(), cause })?;
+        let (n_ports, n_pairs) = (ports.len(), self.to.len() * self.from.len());
+        if n_flows <= n_ports * n_pairs {
+            return Ok(());
+        }
+        let what = format!(
+            "{n_flows} flows are more than there are local ports: {n_ports} for each of {n_pairs} pairs of a source address and \
+             a destination port"
+        );
+        let n_needed = n_flows.div_ceil(n_ports * self.from.len());
+        let hint =
+            format!("set --ports {n_needed}, give more addresses with --source, or widen net.ipv4.ip_local_port_range");
+        Err(Error::Unsupported { what, hint: Some(hint) })
+    }
+
+    /// Why a connection, by its number, did not come about.
+    pub(crate) fn refused(&self, number: usize, cause: fathom_sys::Error) -> Error {
+        let (to, from) = self.pair(number);
+        let from = from.map_or_else(String::new, |from| format!(" from {from}"));
+        exhausted(&format!("connect to {to}{from}"), cause)
+    }
+}
+
+/// A failure of the system, with what to do when ports or descriptors have run out.
+pub(crate) fn exhausted(what: &str, cause: fathom_sys::Error) -> Error {
+    let hint = match cause.shortage() {
+        Some(Shortage::Address) if cause.call.starts_with("connect") => {
+            "no local port is left for this pair of addresses; set --ports or --source, widen \
+             net.ipv4.ip_local_port_range, or wait a minute for those in TIME-WAIT"
+        }
+        Some(Shortage::Address) => "the address is not one of this host's; see `ip address`",
+        Some(Shortage::Descriptors) => {
+            "this process has no descriptors left; raise the limit (ulimit -n), or ask for fewer flows"
+        }
+        Some(Shortage::DescriptorsOfHost) => {
+            "this host has no descriptors left; raise fs.file-max, or ask for fewer flows"
+        }
+        None => return Error::System { what: what.to_owned(), cause },
+    };
+    let what = format!("cannot {what}: {cause}: {}", cause.source);
+    Error::Unsupported { what, hint: Some(hint.to_owned()) }
+}
+
+/// Whether the kernel chooses this address by itself for what goes there, which saves two system calls per connection.
+fn is_chosen_anyway(from: IpAddr, to: SocketAddr) -> bool {
+    let any = if to.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
+    let chosen = UdpSocket::bind((any, 0)).and_then(|probe| {
+        // Nothing is sent: it only looks for the route.
+        probe.connect(to)?;
+        probe.local_addr()
+    });
+    chosen.is_ok_and(|chosen| chosen.ip() == from)
 }
 
 /// What a responder tells: where it listens.
@@ -51,10 +184,22 @@ pub(crate) fn tell(address: SocketAddr) -> Endpoints {
     BTreeMap::from([(ADDRESS.to_owned(), address.to_string())])
 }
 
+/// What a responder tells that listens in several places.
+pub(crate) fn tell_all(addresses: &[SocketAddr]) -> Endpoints {
+    let all: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+    BTreeMap::from([(ADDRESS.to_owned(), all.join(","))])
+}
+
 /// Where the responder listens.
 pub(crate) fn told(role: &Role, kind: &'static str) -> Result<SocketAddr, Error> {
-    let told = role.peer.get(ADDRESS).and_then(|text| text.parse().ok());
-    told.ok_or(Error::Endpoint { kind, what: ADDRESS })
+    told_all(role, kind).map(|told| told[0])
+}
+
+/// Where the responder listens, at least in one place.
+pub(crate) fn told_all(role: &Role, kind: &'static str) -> Result<Vec<SocketAddr>, Error> {
+    let missing = || Error::Endpoint { kind, what: ADDRESS };
+    let text = role.peer.get(ADDRESS).ok_or_else(missing)?;
+    text.split(',').map(str::parse).collect::<Result<_, _>>().map_err(|_| missing())
 }
 
 pub(crate) fn local_address(socket: &Socket) -> Result<SocketAddr, Error> {
@@ -75,28 +220,38 @@ impl Opening {
             return Ok((Self::Listening(listener), notes));
         }
         let to = told(role, kind)?;
-        let mut notes = Vec::new();
+        let (mut notes, mut times) = (Vec::new(), Histogram::new());
         let connect = |idx| {
+            let begin = clock::now();
             let (socket, told) = socket_options.connect(to, (role.address, idx))?;
+            times.record((clock::now() - begin).0);
             notes = told;
             Ok(socket)
         };
         let sockets = (0..n_flows).map(connect).collect::<Result<_, Error>>()?;
-        Ok((Self::Connected(sockets), notes))
+        Ok((Self::Connected(sockets, times), notes))
     }
 
     /// What the other side needs to know.
     pub(crate) fn endpoints(&self) -> Endpoints {
         match self {
             Self::Listening(listener) => local_address(listener).map(tell).unwrap_or_default(),
-            Self::Connected(_) => Endpoints::new(),
+            Self::Connected(..) => Endpoints::new(),
+        }
+    }
+
+    /// How long each of the initiator's connections took to open.
+    pub(crate) fn connect_times(&self) -> Histogram {
+        match self {
+            Self::Listening(_) => Histogram::new(),
+            Self::Connected(_, times) => times.clone(),
         }
     }
 
     /// All connections, blocking at most [`PATIENCE`].
     pub(crate) fn complete(self, n_flows: usize, session: &Session) -> Result<Vec<Socket>, Error> {
         let sockets = match self {
-            Self::Connected(sockets) => sockets,
+            Self::Connected(sockets, _) => sockets,
             Self::Listening(listener) => accept_all(&listener, n_flows, session)?,
         };
         for socket in &sockets {

@@ -4,12 +4,13 @@
 
 use std::{
     collections::BTreeMap,
-    net::Ipv4Addr,
+    io::{Read, Write},
+    net::{Ipv4Addr, TcpListener, TcpStream},
     sync::{Mutex, PoisonError},
     thread,
 };
 
-use fathom_engine::{Error, Session, StopFlag, Test, find};
+use fathom_engine::{Error, Session, Stop, StopFlag, Test, find};
 use fathom_model::{Phases, Record, Role, Settings, Side, names::count, units::Nanos};
 use fathom_sys::clock;
 use fathom_transport::KINDS;
@@ -55,6 +56,12 @@ fn sessions(kind: &str) -> [Session; 2] {
     let phases = role(kind, Side::Initiator, &Settings::default()).phases;
     let start = clock::now() + Nanos::from_millis(20);
     [Session::new(start, phases), Session::new(start, phases)]
+}
+
+/// Options with what a kind cannot do without.
+fn needed<'a>(kind: &str, options: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    let rate = kind.ends_with("_open").then_some(("rate", "1k"));
+    options.iter().copied().chain(rate).collect()
 }
 
 /// Runs a trial as an agent would: the responder is told to finish when the initiator has come back.
@@ -226,12 +233,21 @@ fn the_kernel_paces_every_flow_to_its_share() {
 
 #[test]
 fn every_transaction_is_counted_by_both_sides_and_timed() {
-    for options in [
-        [("flows", "1"), ("request", "1"), ("response", "1"), ("workers", "1")],
-        [("flows", "50"), ("request", "100"), ("response", "20000"), ("workers", "2")],
-        [("flows", "3"), ("request", "400000"), ("response", "1"), ("workers", "1")],
-    ] {
-        let trial = run("tcp_rr", &options);
+    let cases: &[&[(&str, &str)]] = &[
+        &[("flows", "1")],
+        &[("flows", "2"), ("workers", "2"), ("request", "64:3,9000:1"), ("response", "1,100000")],
+        &[("flows", "50"), ("request", "100"), ("response", "20000"), ("workers", "2")],
+        &[("flows", "50"), ("request", "100"), ("response", "20000"), ("workers", "2"), ("reactor", "epoll")],
+        &[("flows", "3"), ("request", "400000"), ("workers", "1")],
+        &[("flows", "3"), ("request", "400000"), ("workers", "1"), ("reactor", "epoll")],
+        &[("flows", "20"), ("workers", "1"), ("burst", "16")],
+        &[("flows", "20"), ("workers", "1"), ("burst", "16"), ("reactor", "epoll")],
+        &[("flows", "4"), ("workers", "2"), ("burst", "5"), ("request", "1:2,700:1"), ("response", "3,40000")],
+        &[("flows", "1"), ("burst", "100"), ("request", "2000"), ("response", "2000")],
+        &[("flows", "40"), ("workers", "3"), ("ports", "7")],
+    ];
+    for options in cases {
+        let trial = run("tcp_rr", options);
         assert_clean(&trial);
         let asked = total(&trial.initiator, count::TRANSACTIONS);
         assert_eq!(asked, total(&trial.responder, count::TRANSACTIONS), "{options:?}");
@@ -239,20 +255,81 @@ fn every_transaction_is_counted_by_both_sides_and_timed() {
         let times = &trial.initiator.distributions["service_time_ns"];
         assert!(times.count() > asked / 4 && times.count() <= asked, "{} of {asked} timed", times.count());
         assert!(times.min().unwrap() > 1_000 && times.max().unwrap() < 1_000_000_000);
+        let flows: u64 = options[0].1.parse().unwrap();
+        assert_eq!(trial.initiator.distributions["connect_time_ns"].count(), flows);
+        assert_eq!(u64::try_from(trial.initiator.flows.len()).unwrap(), flows);
+        // What the responder accepts after the start is served, but not sampled.
+        assert!(u64::try_from(trial.responder.flows.len()).unwrap() <= flows);
     }
 }
 
 #[test]
+fn a_flow_that_spins_counts_as_one_that_sleeps_and_says_so() {
+    let trial = run("tcp_rr", &[("flows", "1"), ("spin", "true")]);
+    assert_clean(&trial);
+    // On a machine whose cores are all wanted, spinning may leave the other side little time.
+    let asked = total(&trial.initiator, count::TRANSACTIONS);
+    assert!(asked > 0 && asked == total(&trial.responder, count::TRANSACTIONS), "{asked}");
+    assert!(trial.initiator.notes.iter().any(|note| note.id == "spin"));
+}
+
+#[test]
+fn spinning_with_several_flows_per_worker_is_refused() {
+    let refused = prepare("tcp_rr", &[("flows", "5"), ("workers", "2"), ("spin", "true")]).err().unwrap();
+    assert!(refused.hint().unwrap().starts_with("set --workers 5"), "{refused}");
+}
+
+#[test]
+fn an_open_load_keeps_its_rate_and_divides_response_time_into_lag_and_service() {
+    for arrivals in ["constant", "poisson"] {
+        for reactor in ["auto", "epoll"] {
+            let options = [("rate", "4k"), ("arrivals", arrivals), ("flows", "16"), ("reactor", reactor)];
+            let trial = run("tcp_rr_open", &options);
+            assert_clean(&trial);
+            let [intended, sent, done] =
+                [count::INTENDED, count::SENT, count::TRANSACTIONS].map(|name| total(&trial.initiator, name));
+            assert!(intended > 600 && intended < 4000, "{intended} intended in about 0.4 s");
+            assert_eq!(intended, sent + total(&trial.initiator, "not_started"));
+            assert_eq!(sent, done + total(&trial.initiator, "unfinished"));
+            assert_eq!(done, total(&trial.responder, count::TRANSACTIONS));
+            let [response, service, lag] = ["response_time_ns", "service_time_ns", "schedule_lag_ns"]
+                .map(|name| trial.initiator.distributions[name].clone());
+            assert!(response.count() > 300 && response.count() == lag.count(), "{} {}", response.count(), lag.count());
+            assert!(response.quantile(0.5) >= service.quantile(0.5));
+        }
+    }
+}
+
+#[test]
+fn an_open_load_that_one_flow_cannot_carry_shows_what_users_would_wait() {
+    let trial = run("tcp_rr_open", &[("rate", "1M"), ("flows", "1"), ("response", "100000")]);
+    let [intended, sent] = [count::INTENDED, count::SENT].map(|name| total(&trial.initiator, name));
+    assert!(sent < intended / 2, "{sent} of {intended}");
+    assert_eq!(intended, sent + total(&trial.initiator, "not_started"));
+    let response = &trial.initiator.distributions["response_time_ns"];
+    assert!(response.quantile(0.5).unwrap() > 50_000_000, "{:?}", response.quantile(0.5));
+    assert!(trial.initiator.notes.iter().any(|note| note.id == "lower-bounds"));
+}
+
+#[test]
 fn every_connection_is_opened_used_and_closed_on_both_sides() {
-    for options in [
-        [("flows", "1"), ("workers", "1"), ("close", "orderly"), ("response", "1")],
-        [("flows", "16"), ("workers", "2"), ("close", "orderly"), ("response", "100000")],
-        [("flows", "4"), ("workers", "1"), ("close", "reset"), ("response", "64")],
-    ] {
-        let trial = run("tcp_crr", &options);
+    let cases: &[(&str, &[(&str, &str)])] = &[
+        ("tcp_crr", &[("flows", "1")]),
+        ("tcp_crr", &[("flows", "1"), ("close", "reset"), ("request", "1:3,70000:1"), ("response", "1,100000")]),
+        ("tcp_crr", &[("flows", "16"), ("workers", "2"), ("response", "100000")]),
+        ("tcp_crr", &[("flows", "16"), ("workers", "2"), ("request", "1:3,70000:1"), ("response", "1,100000")]),
+        ("tcp_crr", &[("flows", "4"), ("workers", "1"), ("close", "reset"), ("response", "64")]),
+        ("tcp_crr", &[("flows", "8"), ("workers", "2"), ("ports", "5"), ("source", "127.0.0.8/29,127.0.1.1")]),
+        ("tcp_cc", &[("flows", "1")]),
+        ("tcp_cc", &[("flows", "1"), ("close", "reset")]),
+        ("tcp_cc", &[("flows", "16"), ("workers", "2")]),
+        ("tcp_cc", &[("flows", "16"), ("workers", "2"), ("close", "reset")]),
+    ];
+    for (kind, options) in cases {
+        let trial = run(kind, options);
         assert_clean(&trial);
         let called = total(&trial.initiator, count::TRANSACTIONS);
-        assert_eq!(called, total(&trial.responder, count::TRANSACTIONS), "{options:?}");
+        assert_eq!(called, total(&trial.responder, count::TRANSACTIONS), "{kind} {options:?}");
         assert_eq!(total(&trial.initiator, count::CONNECTIONS), total(&trial.responder, count::CONNECTIONS));
         assert!(called > 100, "{called} connections, {options:?}");
         let [connect, service] = ["connect_time_ns", "service_time_ns"]
@@ -305,7 +382,7 @@ fn paced_datagrams_leave_at_the_rate_that_was_asked() {
 fn an_abort_ends_both_sides_quickly_and_leaves_incomplete_records() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     for kind in KINDS {
-        let [initiator, responder] = prepare(kind.name(), &[("flows", "2")]).unwrap();
+        let [initiator, responder] = prepare(kind.name(), &needed(kind.name(), &[("flows", "2")])).unwrap();
         let [asks, answers] = sessions(kind.name()).map(|session| Session {
             phases: Phases { measure_ns: Nanos::from_secs(20), ..session.phases },
             ..session
@@ -326,6 +403,137 @@ fn an_abort_ends_both_sides_quickly_and_leaves_incomplete_records() {
     }
 }
 
+/// Plays an initiator against something that is no responder of ours, which is told when to go away.
+fn against(kind: &str, options: &[(&str, &str)], serve: impl FnOnce(&TcpListener, &StopFlag) + Send) -> Record {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let options = needed(kind, options);
+    let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
+    let mut asks = role(kind, Side::Initiator, &settings);
+    asks.peer = BTreeMap::from([("address".to_owned(), listener.local_addr().unwrap().to_string())]);
+    let stop = StopFlag::default();
+    thread::scope(|scope| {
+        scope.spawn(|| serve(&listener, &stop));
+        let phases = Phases { measure_ns: Nanos::from_millis(1300), ..asks.phases };
+        let prepared = find(KINDS, kind).unwrap().prepare(&asks);
+        let begin = clock::now();
+        let session = Session::new(begin + Nanos::from_millis(20), phases);
+        let record = prepared.unwrap().run(&session).unwrap();
+        let took = clock::now() - begin;
+        stop.finish();
+        assert!(took < Nanos::from_secs(4), "{kind} with {options:?} took {took}");
+        record
+    })
+}
+
+/// Accepts whatever comes until it is told to go, and does something with each connection.
+fn accept_all(listener: &TcpListener, stop: &StopFlag, mut each: impl FnMut(&mut TcpStream) -> bool) {
+    let mut open: Vec<TcpStream> = Vec::new();
+    while stop.told() == Stop::GoOn {
+        if let Ok((stream, _)) = listener.accept() {
+            stream.set_nonblocking(true).unwrap();
+            open.push(stream);
+        }
+        open.retain_mut(&mut each);
+        thread::yield_now();
+    }
+}
+
+/// One way of each engine: blocking, `io_uring` or what there is, epoll.
+const ENGINES: &[&[(&str, &str)]] = &[&[("flows", "1")], &[("flows", "3"), ("workers", "1")], EPOLL];
+const EPOLL: &[(&str, &str)] = &[("flows", "3"), ("workers", "1"), ("reactor", "epoll")];
+
+#[test]
+fn a_peer_that_never_answers_is_an_error_and_no_hang() {
+    for (kind, engines) in [("tcp_rr", ENGINES), ("tcp_crr", &ENGINES[..2]), ("tcp_cc", &ENGINES[..2])] {
+        for options in engines {
+            let record = against(kind, options, |listener, stop| accept_all(listener, stop, |_| true));
+            assert!(
+                record.errors.contains_key("recv: no answer for more than 1 s before the end"),
+                "{:?}",
+                record.errors
+            );
+            assert_eq!(total(&record, count::TRANSACTIONS), 0);
+        }
+    }
+    for options in [&ENGINES[1][..1], EPOLL] {
+        let record = against("tcp_rr_open", options, |listener, stop| accept_all(listener, stop, |_| true));
+        let lost = total(&record, "unfinished") + total(&record, "not_started");
+        assert!(lost > 0 && lost == total(&record, count::INTENDED), "{:?}", record.totals);
+        assert!(record.distributions["response_time_ns"].max().unwrap() > 1_000_000_000);
+    }
+}
+
+#[test]
+fn a_peer_that_dies_in_the_middle_leaves_an_error_and_what_was_measured() {
+    for options in ENGINES {
+        let mut n_answered = 0;
+        let record = against("tcp_rr", options, |listener, stop| {
+            accept_all(listener, stop, |stream| {
+                let mut request = [0; 1];
+                while stream.read(&mut request).is_ok_and(|n| n == 1) {
+                    n_answered += 1;
+                    if n_answered > 200 || stream.write_all(&[0]).is_err() {
+                        return false;
+                    }
+                }
+                true
+            });
+        });
+        assert!(total(&record, count::TRANSACTIONS) >= 198, "{:?}", record.totals);
+        assert!(!record.complete && !record.errors.is_empty(), "{:?}", record.errors);
+    }
+}
+
+#[test]
+fn answers_that_are_not_those_of_a_responder_are_errors() {
+    for (kind, engines) in [("tcp_rr", ENGINES), ("tcp_crr", &ENGINES[..2])] {
+        for (options, answer) in engines.iter().flat_map(|options| [(options, &b"H"[..]), (options, &[0, 0])]) {
+            let record = against(kind, options, |listener, stop| {
+                accept_all(listener, stop, |stream| {
+                    let is_asked = stream.read(&mut [0; 64]).is_ok_and(|n| n > 0);
+                    !is_asked || stream.write_all(answer).is_ok()
+                });
+            });
+            let wrong = record.errors.get("recv: not the message that was due");
+            assert!(wrong.is_some(), "{kind} {options:?} {answer:?}: {:?}", record.errors);
+        }
+    }
+}
+
+#[test]
+fn a_stranger_on_a_connection_of_the_responder_is_an_error_and_the_others_go_on() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    for (kind, flows) in [("tcp_rr", "3"), ("tcp_crr", "3"), ("tcp_crr", "1")] {
+        let [initiator, responder] = prepare(kind, &[("flows", flows), ("workers", "1")]).unwrap();
+        let [asks, answers] = sessions(kind);
+        let address: std::net::SocketAddr = responder.endpoints()["address"].parse().unwrap();
+        thread::scope(|scope| {
+            let finish = answers.stop.clone();
+            let responder = scope.spawn(move || responder.run(&answers).unwrap());
+            let mut stranger = TcpStream::connect(address).unwrap();
+            stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+            let initiator = initiator.run(&asks).unwrap();
+            finish.finish();
+            let responder = responder.join().unwrap();
+            assert_eq!(responder.errors.get("recv: not the message that was due"), Some(&1), "{kind} {flows}");
+            let answered = total(&initiator, count::TRANSACTIONS);
+            assert!(initiator.errors.is_empty() && answered > 100, "{answered} {:?}", initiator.errors);
+        });
+    }
+}
+
+#[test]
+fn more_flows_than_there_are_ports_are_refused_before_anything_is_sent() {
+    let settings = Settings::default().with("flows", "100000");
+    let mut asks = role("tcp_rr", Side::Initiator, &settings);
+    asks.peer = BTreeMap::from([("address".to_owned(), "127.0.0.1:9".to_owned())]);
+    let error = find(KINDS, "tcp_rr").unwrap().prepare(&asks).err().unwrap();
+    assert!(error.to_string().starts_with("100000 flows are more than there are local ports"), "{error}");
+    assert!(error.hint().unwrap().starts_with("set --ports "), "{:?}", error.hint());
+}
+
 #[test]
 fn a_responder_that_nobody_connects_to_says_so() {
     let settings = Settings::default();
@@ -339,7 +547,9 @@ fn a_responder_that_nobody_connects_to_says_so() {
 #[test]
 fn an_initiator_without_an_address_is_refused() {
     for kind in KINDS {
-        let error = kind.prepare(&role(kind.name(), Side::Initiator, &Settings::default())).err().unwrap();
+        let options = needed(kind.name(), &[]);
+        let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
+        let error = kind.prepare(&role(kind.name(), Side::Initiator, &settings)).err().unwrap();
         assert!(matches!(error, Error::Endpoint { .. }), "{error}");
     }
 }

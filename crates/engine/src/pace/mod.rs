@@ -6,11 +6,15 @@
 mod arrivals;
 mod constant;
 mod profile;
+mod queue;
+mod waking;
 
 pub use arrivals::{Arrivals, Process, Share};
 pub use constant::Constant;
 use fathom_model::units::Nanos;
 pub use profile::{Profile, ProfileError};
+pub use queue::{Free, LATE, Late, Queue, Start};
+pub use waking::Waking;
 
 /// A schedule of events that are known by their numbers.
 pub trait Pace: Send {

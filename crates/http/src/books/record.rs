@@ -1,6 +1,6 @@
 //! From the outcomes of the workers to a record.
 
-use fathom_engine::Conducted;
+use fathom_engine::{Conducted, Way};
 use fathom_model::{
     Note, Record, Side,
     names::{count, distribution},
@@ -10,7 +10,7 @@ use fathom_model::{
 use super::{ledger::Books, outcome::Outcome};
 use crate::{
     dial::Security,
-    lines::{OpeningTimes, Target, Way},
+    lines::{OpeningTimes, Target},
     names,
 };
 

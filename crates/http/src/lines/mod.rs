@@ -9,7 +9,6 @@ mod subscriber;
 mod sweep;
 mod switchboard;
 mod target;
-mod waking;
 mod way;
 
 use std::cmp;
@@ -25,8 +24,7 @@ pub(crate) use self::{
     sweep::Sweep,
     switchboard::{Heard, OpeningTimes, Switchboard},
     target::{ADDRESS, Target},
-    waking::Waking,
-    way::{Batching, Way, Which},
+    way::way,
 };
 
 /// More connects of a worker at once would overflow the accept queue of a server with the usual backlog.

@@ -7,13 +7,13 @@
 
 mod clients;
 mod connection;
-pub(crate) mod queue;
+mod share;
 
 use std::{mem, sync::Arc};
 
 use clients::{Clients, Duty};
 use fathom_engine::{
-    Conducted, Crew, Error, Session, Stop, Until, Worker,
+    Conducted, Crew, Error, Model, Session, Stop, Until, Way, Which, Worker,
     pace::{Arrivals, Process, Profile, Share},
 };
 use fathom_model::{
@@ -24,7 +24,7 @@ use fathom_sys::reactor::{Epoll, Reactor, StampedEpoll, Uring};
 
 use crate::{
     books::{CLOSED_COUNTERS, COUNTERS, Outcome, record},
-    lines::{Target, Way, Which, allow_connections},
+    lines::{Target, allow_connections, way},
     names,
 };
 
@@ -57,7 +57,7 @@ impl Load {
         let mut target = Target::of(role, kind)?;
         // A profile is gone through once, from the start to its end, as a number of requests is.
         target.is_counted |= schedule.as_ref().is_some_and(|schedule| schedule.profile.length().is_some());
-        let way = Way::of(settings, schedule.is_none())?;
+        let way = way(settings, if schedule.is_none() { Model::Closed } else { Model::Open })?;
         let n_connections = settings.count("connections").unwrap_or(1);
         allow_connections(n_connections)?;
         let n_cores = u64::try_from(role.cores.len().max(1)).unwrap_or(1);

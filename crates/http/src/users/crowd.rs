@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use fathom_engine::{Conducted, Crew, Error, Session, Stop, StopFlag, Until, Worker, pace::Share};
+use fathom_engine::{
+    Batching, Conducted, Crew, Error, Model, Session, Stop, StopFlag, Until, Way, Which, Worker,
+    pace::{Queue, Share},
+};
 use fathom_model::{
     Record, Role,
     names::{count, distribution},
@@ -18,8 +21,7 @@ use super::{
 use crate::{
     books::{Accounts, CLOSED_COUNTERS, COUNTERS, Ledger, Outcome, record},
     dial::Route,
-    lines::{Batching, Switchboard, Target, Way, Which, allow_connections},
-    load::queue::Queue,
+    lines::{Switchboard, Target, allow_connections, way},
     names,
 };
 
@@ -80,7 +82,7 @@ impl Crowd {
                 hint: Some("leave out proxy, or ask over https:// through its tunnels".to_owned()),
             });
         }
-        let way = Way::of(settings, !coming.is_scheduled())?;
+        let way = way(settings, if coming.is_scheduled() { Model::Open } else { Model::Closed })?;
         let n_seats = coming.n_seats();
         allow_connections(n_seats)?;
         let n_cores = u64::try_from(role.cores.len().max(1)).unwrap_or(1);

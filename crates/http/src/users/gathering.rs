@@ -4,7 +4,10 @@
 //! A turn follows right behind the last answer; after a failure it comes in the next round, so that no failure leads to another
 //! within the same call.
 
-use fathom_engine::{Error, Phase, Stop};
+use fathom_engine::{
+    Error, Phase, Stop,
+    pace::{Free, Late},
+};
 use fathom_model::units::Nanos;
 use fathom_sys::{clock, reactor::Reactor};
 
@@ -17,7 +20,6 @@ use crate::{
     books::{Counter, Outcome},
     h1::HeadReader,
     lines::{COMPLETIONS_MAX, Cause, DRAIN, Fault, Stage, Subscriber, token},
-    load::queue::{Free, Late},
 };
 
 /// Behind any time that has come: what happens then happens in the next round.

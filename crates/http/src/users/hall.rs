@@ -6,7 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use fathom_engine::StopFlag;
+use fathom_engine::{
+    Batching, StopFlag,
+    pace::{Queue, Waking},
+};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
@@ -22,8 +25,7 @@ use super::{
 use crate::{
     books::{Accounts, Counter, Entry},
     h1::{Answer, HeadReader, Method},
-    lines::{Batching, DISCARD_MIN, Fault, Sweep, Switchboard, TICK, Target, Waking, token},
-    load::queue::Queue,
+    lines::{DISCARD_MIN, Fault, Sweep, Switchboard, TICK, Target, token},
 };
 
 /// What a worker has for its users; it decides nothing for them.

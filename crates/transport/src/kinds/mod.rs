@@ -9,7 +9,15 @@ mod tcp_stream;
 mod udp_stream;
 
 /// All kinds of this layer.
-pub const KINDS: &[&dyn TestKind] =
-    &[&tcp_stream::UP, &tcp_stream::DOWN, &tcp_stream::BOTH, &tcp_rr::TcpRr, &tcp_crr::TcpCrr, &udp_stream::UdpStream];
+pub const KINDS: &[&dyn TestKind] = &[
+    &tcp_stream::UP,
+    &tcp_stream::DOWN,
+    &tcp_stream::BOTH,
+    &tcp_rr::TcpRr,
+    &tcp_rr::TcpRrOpen,
+    &tcp_crr::TcpCrr,
+    &tcp_crr::TcpCc,
+    &udp_stream::UdpStream,
+];
 
 const LATENCY: Measure = Measure(Unit::Nanos, Better::Lower);

@@ -1,97 +1,120 @@
 //! How fast questions are answered over connections that stay open.
 //!
-//! A closed model: each flow has one question under way and asks the next when it has the answer, so times are service times. A
-//! worker with one flow blocks in its calls; one with many waits for all of them with epoll.
+//! In the closed model each flow asks the next question when it has the answer, so times are service times. In the open one questions
+//! come by a schedule, whether those before are answered or not, and response times count from when each was to be asked.
 
-use std::sync::Arc;
-
-use fathom_engine::{Crew, Error, Phase, Session, Stop, Test, TestKind, Worker};
+use fathom_engine::{Error, Test, TestKind};
 use fathom_model::{
-    Better, Derivation, Endpoints, Histogram, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, Unit,
+    Better, Derivation, Layer, Metric, OptionDoc, Role, Settings, Side, Unit,
     metric::{Measure, Named},
-    names::{count, distribution::SERVICE_TIME},
-    units::Nanos,
-};
-use fathom_sys::{
-    clock,
-    epoll::{Epoll, Events, Interest},
-    socket::Wait,
+    names::{
+        count,
+        distribution::{CONNECT_TIME, RESPONSE_TIME, SCHEDULE_LAG, SERVICE_TIME},
+    },
 };
 
 use super::LATENCY;
 use crate::{
-    causes::Causes,
-    flows::FlowWatch,
-    link::{Opening, PATIENCE, deal},
-    options::{self, BUFFER, CONGESTION, DSCP, FLOWS, PORT, REQUEST, RESPONSE, SocketOptions, WORKERS},
-    talk::{Buffers, Step, Talk, Turn, Turns},
+    exchange::{
+        self, ARRIVALS, BURST, FLOWS, NOT_STARTED, RATE, REACTOR, SPIN, Schedule,
+        sizes::{REQUEST, RESPONSE},
+    },
+    link::PORTS,
+    options::{BUFFER, BUSY_POLL, CONGESTION, DEVICE, DSCP, FLOW_LABEL, KEEPALIVE, NODELAY, PORT, SOURCE, WORKERS},
 };
 
-/// Request and response over open connections.
+/// Request and response over open connections, each flow waiting for its answers.
 pub(crate) struct TcpRr;
+/// The same by a schedule.
+pub(crate) struct TcpRrOpen;
 
-const SOURCE: &str = "docs/methods/tcp_rr.md";
+const SIDE: Side = Side::Initiator;
+
+/// The page of a kind, on which its metrics are defined.
+#[derive(Clone, Copy)]
+pub(super) struct Page(pub(super) &'static str);
+
+impl Page {
+    pub(super) const fn metric(self, named: Named, measure: Measure, from: Derivation) -> Metric {
+        Metric::of(named, measure, self.0, from)
+    }
+
+    pub(super) const fn rate(self, named: Named, counter: &'static str) -> Metric {
+        self.metric(named, Measure(Unit::PerSec, Better::Higher), Derivation::rate(SIDE, counter))
+    }
+
+    pub(super) const fn offered(self) -> Metric {
+        let measure = Measure(Unit::PerSec, Better::Neither);
+        self.metric(Named("offered_per_sec", "offered"), measure, Derivation::rate(SIDE, count::INTENDED))
+    }
+
+    pub(super) const fn time(self, named: Named, (distribution, q): (&'static str, f64)) -> Metric {
+        self.metric(named, LATENCY, Derivation::quantile(SIDE, distribution, q))
+    }
+
+    pub(super) const fn share(self, named: Named, (part, whole): (&'static str, &'static str)) -> Metric {
+        let from = Derivation::share((SIDE, part), (SIDE, whole));
+        self.metric(named, Measure(Unit::Ratio, Better::Lower), from)
+    }
+
+    pub(super) const fn cost(self, named: Named, (side, counter): (Side, &'static str)) -> Metric {
+        self.metric(named, LATENCY, Derivation::cost(side, counter))
+    }
+}
+
+const CLOSED: Page = Page("docs/methods/tcp_rr.md");
+const OPEN: Page = Page("docs/methods/tcp_rr_open.md");
+
+const OF_INITIATOR: Named = Named("cost_initiator_ns", "initiator's CPU per transaction");
+const OF_RESPONDER: Named = Named("cost_responder_ns", "responder's CPU per transaction");
+
 const METRICS: &[Metric] = &[
-    Metric::of(
-        Named("transactions_per_sec", "transactions"),
-        Measure(Unit::PerSec, Better::Higher),
-        SOURCE,
-        Derivation::rate(Side::Initiator, count::TRANSACTIONS),
-    ),
-    Metric::of(
-        Named("latency_ns_p50", "p50"),
-        LATENCY,
-        SOURCE,
-        Derivation::quantile(Side::Initiator, SERVICE_TIME, 0.5),
-    ),
-    Metric::of(
-        Named("latency_ns_p90", "p90"),
-        LATENCY,
-        SOURCE,
-        Derivation::quantile(Side::Initiator, SERVICE_TIME, 0.9),
-    ),
-    Metric::of(
-        Named("latency_ns_p99", "p99"),
-        LATENCY,
-        SOURCE,
-        Derivation::quantile(Side::Initiator, SERVICE_TIME, 0.99),
-    ),
-    Metric::of(
-        Named("latency_ns_p999", "p99.9"),
-        LATENCY,
-        SOURCE,
-        Derivation::quantile(Side::Initiator, SERVICE_TIME, 0.999),
-    ),
-    Metric::of(
-        Named("latency_ns_max", "max"),
-        LATENCY,
-        SOURCE,
-        Derivation::quantile(Side::Initiator, SERVICE_TIME, 1.0),
-    ),
-    Metric::of(
-        Named("cost_initiator_ns", "initiator's CPU per transaction"),
-        LATENCY,
-        SOURCE,
-        Derivation::cost(Side::Initiator, count::TRANSACTIONS),
-    ),
-    Metric::of(
-        Named("cost_responder_ns", "responder's CPU per transaction"),
-        LATENCY,
-        SOURCE,
-        Derivation::cost(Side::Responder, count::TRANSACTIONS),
-    ),
+    CLOSED.rate(Named("transactions_per_sec", "transactions"), count::TRANSACTIONS),
+    CLOSED.time(Named("latency_ns_p50", "p50"), (SERVICE_TIME, 0.5)),
+    CLOSED.time(Named("latency_ns_p90", "p90"), (SERVICE_TIME, 0.9)),
+    CLOSED.time(Named("latency_ns_p99", "p99"), (SERVICE_TIME, 0.99)),
+    CLOSED.time(Named("latency_ns_p999", "p99.9"), (SERVICE_TIME, 0.999)),
+    CLOSED.time(Named("latency_ns_max", "max"), (SERVICE_TIME, 1.0)),
+    CLOSED.cost(OF_INITIATOR, (Side::Initiator, count::TRANSACTIONS)),
+    CLOSED.cost(OF_RESPONDER, (Side::Responder, count::TRANSACTIONS)),
+    CLOSED.time(Named("connect_ns_p50", "connect p50"), (CONNECT_TIME, 0.5)),
+    CLOSED.time(Named("connect_ns_p99", "connect p99"), (CONNECT_TIME, 0.99)),
 ];
-const COUNTERS: &[&str] = &[count::TRANSACTIONS];
-const TRANSACTIONS: usize = 0;
+const OPEN_METRICS: &[Metric] = &[
+    OPEN.rate(Named("transactions_per_sec", "transactions"), count::TRANSACTIONS),
+    OPEN.time(Named("latency_ns_p50", "p50"), (RESPONSE_TIME, 0.5)),
+    OPEN.time(Named("latency_ns_p90", "p90"), (RESPONSE_TIME, 0.9)),
+    OPEN.time(Named("latency_ns_p99", "p99"), (RESPONSE_TIME, 0.99)),
+    OPEN.time(Named("latency_ns_p999", "p99.9"), (RESPONSE_TIME, 0.999)),
+    OPEN.time(Named("latency_ns_max", "max"), (RESPONSE_TIME, 1.0)),
+    OPEN.offered(),
+    OPEN.time(Named("service_ns_p50", "service p50"), (SERVICE_TIME, 0.5)),
+    OPEN.time(Named("service_ns_p99", "service p99"), (SERVICE_TIME, 0.99)),
+    OPEN.time(Named("lag_ns_p50", "lag p50"), (SCHEDULE_LAG, 0.5)),
+    OPEN.time(Named("lag_ns_p99", "lag p99"), (SCHEDULE_LAG, 0.99)),
+    OPEN.time(Named("lag_ns_max", "lag max"), (SCHEDULE_LAG, 1.0)),
+    OPEN.share(Named("late_no_flow_ratio", "late, no flow free"), (count::LATE_NO_CONNECTION, count::INTENDED)),
+    OPEN.share(Named("late_own_cpu_ratio", "late, own processor"), (count::LATE_OWN_CPU, count::INTENDED)),
+    OPEN.share(Named("not_started_ratio", "never started"), (NOT_STARTED, count::INTENDED)),
+    OPEN.cost(OF_INITIATOR, (Side::Initiator, count::TRANSACTIONS)),
+    OPEN.cost(OF_RESPONDER, (Side::Responder, count::TRANSACTIONS)),
+    OPEN.time(Named("connect_ns_p50", "connect p50"), (CONNECT_TIME, 0.5)),
+    OPEN.time(Named("connect_ns_p99", "connect p99"), (CONNECT_TIME, 0.99)),
+];
 
-/// The two turns as this side sees them.
-pub(super) fn turns(role: &Role) -> Result<Turns, Error> {
-    let request = options::message_size(&role.settings, &REQUEST)?;
-    let response = options::message_size(&role.settings, &RESPONSE)?;
-    Ok(match role.side {
-        Side::Initiator => Turns { out: request, back: response },
-        Side::Responder => Turns { out: response, back: request },
-    })
+/// How many flows, for titles.
+pub(super) fn flows(settings: &Settings) -> String {
+    match settings.count(FLOWS.name).unwrap_or(1) {
+        1 => "1 flow".to_owned(),
+        n => format!("{n} flows"),
+    }
+}
+
+/// At which rate, for titles.
+pub(super) fn at_rate(settings: &Settings) -> String {
+    let arrivals = settings.text(ARRIVALS.name).filter(|word| word != "constant");
+    let arrivals = arrivals.map_or_else(String::new, |word| format!(", {word}"));
+    settings.rate(RATE.name).map_or("at a rate".to_owned(), |rate| format!("at {rate}")) + &arrivals
 }
 
 impl TestKind for TcpRr {
@@ -112,14 +135,15 @@ impl TestKind for TcpRr {
     }
 
     fn title(&self, settings: &Settings) -> String {
-        match settings.count(FLOWS.name).unwrap_or(1) {
-            1 => "rr, 1 flow".to_owned(),
-            n => format!("rr, {n} flows"),
-        }
+        let burst = settings.count(BURST.name).filter(|burst| *burst > 1);
+        format!("rr, {}{}", flows(settings), burst.map_or_else(String::new, |burst| format!(", bursts of {burst}")))
     }
 
     fn options(&self) -> &'static [OptionDoc] {
-        &[FLOWS, WORKERS, REQUEST, RESPONSE, CONGESTION, BUFFER, DSCP, PORT]
+        &[
+            FLOWS, WORKERS, REQUEST, RESPONSE, BURST, SPIN, REACTOR, CONGESTION, BUFFER, DSCP, NODELAY, KEEPALIVE,
+            BUSY_POLL, PORT, PORTS, SOURCE, DEVICE, FLOW_LABEL,
+        ]
     }
 
     fn metrics(&self) -> &'static [Metric] {
@@ -127,174 +151,43 @@ impl TestKind for TcpRr {
     }
 
     fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
-        let turns = turns(role)?;
-        let (opening, notes) = Opening::prepare(role, self.name(), &SocketOptions::of(&role.settings))?;
-        Ok(Box::new(Exchange { role: role.clone(), opening, turns, notes }))
+        exchange::prepare(self.name(), role, None)
     }
 }
 
-struct Exchange {
-    role: Role,
-    opening: Opening,
-    turns: Turns,
-    notes: Vec<Note>,
-}
-
-impl Test for Exchange {
-    fn endpoints(&self) -> Endpoints {
-        self.opening.endpoints()
+impl TestKind for TcpRrOpen {
+    fn name(&self) -> &'static str {
+        "tcp_rr_open"
     }
 
-    fn run(mut self: Box<Self>, session: &Session) -> Result<Record, Error> {
-        let (n_flows, n_workers) = options::flows_and_workers(&self.role);
-        let sockets: Vec<_> = self.opening.complete(n_flows, session)?.into_iter().map(Arc::new).collect();
-        let mut watch = FlowWatch::new(&sockets);
-        let (side, turns) = (self.role.side, self.turns);
-        let first = if side == Side::Initiator { Turn::Send } else { Turn::Receive };
-        let talks = sockets.into_iter().map(|socket| Talk::new(socket, first, turns)).collect();
-        let buffers = Buffers::new(turns, self.role.seed);
-        let states: Vec<_> = deal(talks, n_workers).into_iter().map(|talks| (talks, buffers.clone())).collect();
-        let crew = Crew { states, counters: COUNTERS, cores: &self.role.cores, until: side.into() };
-        let conducted = crew.conduct(session, &mut watch, |worker, (mut talks, buffers)| {
-            let party = Party { worker, session, side, buffers, tally: Tally::default(), over_since: None };
-            match (talks.pop(), talks.is_empty()) {
-                (Some(talk), true) => Ok(party.one(talk)),
-                (last, _) => {
-                    talks.extend(last);
-                    let cannot = |cause| Error::System { what: "wait for many connections".to_owned(), cause };
-                    party.many(talks).map_err(cannot)
-                }
-            }
-        })?;
-        let mut record = conducted.record(side);
-        watch.finish(&mut record, conducted.counts());
-        for tally in conducted.workers {
-            tally.causes.add_to(&mut record);
-            if side == Side::Initiator {
-                record.distributions.entry(SERVICE_TIME.to_owned()).or_default().merge(&tally.service);
-            }
-        }
-        record.complete &= record.errors.is_empty();
-        record.notes.append(&mut self.notes);
-        Ok(record)
-    }
-}
-
-/// What a worker comes back with.
-#[derive(Default)]
-struct Tally {
-    service: Histogram,
-    causes: Causes,
-}
-
-/// One worker, on either side.
-struct Party<'a> {
-    worker: Worker<'a>,
-    session: &'a Session,
-    side: Side,
-    buffers: Buffers,
-    tally: Tally,
-    over_since: Option<Nanos>,
-}
-
-/// How long after the end the last answers may take.
-const LAST_ANSWERS_MAX: Nanos = Nanos::from_millis(200);
-
-/// What becomes of a conversation after a step.
-enum After {
-    GoOn,
-    Pause,
-    Stop,
-}
-
-impl Party<'_> {
-    /// Holds one conversation with blocking calls, which give up after a while to look whether the trial is over.
-    fn one(mut self, mut talk: Talk) -> Tally {
-        let mut begin = clock::now();
-        while !self.must_end() && !matches!(self.advance(&mut talk, &mut begin, Wait::Block), After::Stop) {}
-        self.tally
+    fn about(&self) -> &'static str {
+        "TCP transactions at a rate, whether answered in time or not; latency from the intended start"
     }
 
-    /// Holds many conversations at once.
-    fn many(mut self, mut talks: Vec<Talk>) -> fathom_sys::Result<Tally> {
-        let (epoll, mut events) = (Epoll::new()?, Events::with_capacity(talks.len().min(256)));
-        let mut begins = vec![Nanos::ZERO; talks.len()];
-        let mut n_open = 0;
-        for (token, (talk, begin)) in (0..).zip(talks.iter_mut().zip(&mut begins)) {
-            epoll.add(&*talk.socket, token, Interest { write: true, edge: true, ..Interest::READ })?;
-            *begin = clock::now();
-            let is_open = self.side == Side::Responder || self.drive(talk, begin);
-            n_open += usize::from(is_open);
-        }
-        while n_open > 0 && !self.must_end() {
-            epoll.wait(&mut events, Some(PATIENCE))?;
-            for event in events.iter() {
-                let flow = usize::try_from(event.token).expect("a token is the number of a flow");
-                if !self.drive(&mut talks[flow], &mut begins[flow]) {
-                    epoll.remove(&*talks[flow].socket)?;
-                    n_open -= 1;
-                }
-            }
-        }
-        Ok(self.tally)
+    fn layer(&self) -> Layer {
+        Layer::Tcp
     }
 
-    /// Takes all steps that can be taken now; whether there will be more.
-    fn drive(&mut self, talk: &mut Talk, begin: &mut Nanos) -> bool {
-        loop {
-            match self.advance(talk, begin, Wait::Never) {
-                After::GoOn => {}
-                After::Pause => return true,
-                After::Stop => return false,
-            }
-        }
+    fn is_two_sided(&self, _settings: &Settings) -> bool {
+        true
     }
 
-    /// Takes one step and counts what it completed.
-    #[inline]
-    fn advance(&mut self, talk: &mut Talk, begin: &mut Nanos, wait: Wait) -> After {
-        match talk.step(&mut self.buffers, wait) {
-            Ok(Step::Received) if self.side == Side::Initiator => {
-                let now = clock::now();
-                self.worker.add(TRANSACTIONS, 1);
-                self.worker.show(now - *begin);
-                match self.worker.phase() {
-                    Phase::Measure => self.tally.service.record((now - *begin).0),
-                    Phase::WarmUp => {}
-                    Phase::Over => return After::Stop,
-                }
-                *begin = now;
-                After::GoOn
-            }
-            Ok(Step::Sent) => {
-                if self.side == Side::Responder {
-                    self.worker.add(TRANSACTIONS, 1);
-                }
-                // The answer takes a while: do not ask the kernel for it before it has come.
-                if wait == Wait::Never { After::Pause } else { After::GoOn }
-            }
-            Ok(Step::Part | Step::Received) => After::GoOn,
-            Ok(Step::NotNow) => After::Pause,
-            Ok(Step::Ended) => {
-                if self.side == Side::Initiator {
-                    self.tally.causes.note("recv: closed by the other side");
-                }
-                After::Stop
-            }
-            Err(error) => {
-                self.tally.causes.count(&error);
-                After::Stop
-            }
-        }
+    fn title(&self, settings: &Settings) -> String {
+        format!("rr {}, {}", at_rate(settings), flows(settings))
     }
 
-    /// Whether to leave off although something is under way: on an abort, or when the last answers take too long.
-    fn must_end(&mut self) -> bool {
-        if !self.worker.is_over() {
-            return false;
-        }
-        let now = clock::now();
-        let since = *self.over_since.get_or_insert(now);
-        now - since > LAST_ANSWERS_MAX || self.session.stop.told() == Stop::Abort
+    fn options(&self) -> &'static [OptionDoc] {
+        &[
+            RATE, ARRIVALS, FLOWS, WORKERS, REQUEST, RESPONSE, REACTOR, CONGESTION, BUFFER, DSCP, NODELAY, KEEPALIVE,
+            BUSY_POLL, PORT, PORTS, SOURCE, DEVICE, FLOW_LABEL,
+        ]
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        OPEN_METRICS
+    }
+
+    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+        exchange::prepare(self.name(), role, Some(Schedule::of(role)?))
     }
 }

@@ -43,13 +43,6 @@ pub(crate) const PORT: OptionDoc = OptionDoc {
     default: Some("0"),
     help: "port that the responder listens on; 0 leaves the choice to its kernel",
 };
-/// The size of a request.
-pub(crate) const REQUEST: OptionDoc =
-    OptionDoc { name: "request", value: ValueKind::Size, default: Some("1"), help: "bytes of a request" };
-/// The size of a response.
-pub(crate) const RESPONSE: OptionDoc =
-    OptionDoc { name: "response", value: ValueKind::Size, default: Some("1"), help: "bytes of a response" };
-
 /// What a wrong value of a size or a combination is answered with.
 pub(crate) fn not_allowed(name: &str, expected: &str, given: &dyn std::fmt::Display) -> Error {
     SettingError::NotAllowed { name: name.to_owned(), expected: expected.to_owned(), given: given.to_string() }.into()

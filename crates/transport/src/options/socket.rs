@@ -192,6 +192,18 @@ impl SocketOptions {
 
     /// The address of number `idx` among those that were asked for and can send to `to`.
     fn source(&self, idx: usize, to: SocketAddr) -> Result<Option<IpAddr>, Error> {
+        let Some(networks) = self.networks(to)? else { return Ok(None) };
+        Ok(networks.iter().flat_map(IpNet::hosts).cycle().nth(idx))
+    }
+
+    /// The first of the addresses that were asked for and can send to `to`, for those who open many connections; none means any.
+    pub(crate) fn sources(&self, to: SocketAddr, most: usize) -> Result<Vec<IpAddr>, Error> {
+        let networks = self.networks(to)?.unwrap_or_default();
+        Ok(networks.iter().flat_map(IpNet::hosts).take(most).collect())
+    }
+
+    /// The networks of the target's family that were asked for, at least one.
+    fn networks(&self, to: SocketAddr) -> Result<Option<Vec<IpNet>>, Error> {
         let Some(text) = &self.sources else { return Ok(None) };
         let expected = "addresses and networks such as 10.0.0.2,10.0.1.0/24";
         let network = |part: &str| {
@@ -199,14 +211,39 @@ impl SocketOptions {
             network.ok_or_else(|| not_allowed(SOURCE.name, expected, &part))
         };
         let networks = text.split(',').map(|part| network(part.trim())).collect::<Result<Vec<_>, Error>>()?;
-        let fits = |network: &&IpNet| network.addr().is_ipv4() == to.is_ipv4();
-        let address = networks.iter().filter(fits).flat_map(IpNet::hosts).cycle().nth(idx);
+        let fits = |network: &IpNet| network.addr().is_ipv4() == to.is_ipv4();
+        let fitting: Vec<IpNet> = networks.into_iter().filter(fits).collect();
         let family = if to.is_ipv4() {
             "an IPv4 address, as the target has one"
         } else {
             "an IPv6 address, as the target has one"
         };
-        address.map(Some).ok_or_else(|| not_allowed(SOURCE.name, family, text))
+        if fitting.is_empty() { Err(not_allowed(SOURCE.name, family, text)) } else { Ok(Some(fitting)) }
+    }
+
+    /// Whether small segments leave at once.
+    pub(crate) fn nodelay(&self) -> bool {
+        self.nodelay.unwrap_or(true)
+    }
+
+    /// Makes a new socket of the initiator ready to connect, for those who open many; returns where to connect to.
+    ///
+    /// It leaves `TCP_NODELAY` to the caller, who knows whether it makes a difference.
+    pub(crate) fn dress(
+        &self,
+        socket: &Socket,
+        (from, to): (Option<IpAddr>, SocketAddr),
+    ) -> fathom_sys::Result<(SocketAddr, Vec<Note>)> {
+        if let Some(device) = &self.device {
+            tuning::bind_to_device(socket, device)?;
+        }
+        if let Some(from) = from {
+            socket::set_bind_address_no_port(socket)?;
+            socket.bind(&SocketAddr::new(from, 0).into()).map_err(named("bind"))?;
+        }
+        let notes = self.set(socket)?;
+        let to = self.flow_label.map_or(Ok(to), |label| tuning::set_flow_label(socket, to, label))?;
+        Ok((to, notes))
     }
 
     /// The address to connect to, with the flow label that was asked for.
@@ -222,7 +259,7 @@ impl SocketOptions {
     fn apply_tcp(&self, socket: &Socket) -> Result<Vec<Note>, Error> {
         // Every kind writes whole messages, so waiting for more has nothing to gain unless it is what is looked at.
         socket
-            .set_tcp_nodelay(self.nodelay.unwrap_or(true))
+            .set_tcp_nodelay(self.nodelay())
             .map_err(named("setsockopt(TCP_NODELAY)"))
             .map_err(|cause| Error::System { what: "set --nodelay".to_owned(), cause })?;
         self.apply(socket)

@@ -14,7 +14,10 @@ use std::{
     sync::Arc,
 };
 
-use fathom_engine::{Error, Phase, Stop, StopFlag, Worker, pace::Arrivals};
+use fathom_engine::{
+    Batching, Error, Phase, Stop, StopFlag, Worker,
+    pace::{self, Arrivals, Free, Late, Waking},
+};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
@@ -23,15 +26,15 @@ use fathom_sys::{
 
 use super::{
     connection::{Ask, Asked, Connection},
-    queue::{Free, Late, Queue, Share},
+    share::Share,
 };
 use crate::{
     books::{Accounts, Counter, Entry, Ledger, Outcome},
     dial::{Rota, Route},
     h1::{Answer, HeadReader, Malformed, Persistence, Progress},
     lines::{
-        Batching, COMPLETIONS_MAX, Cause, DISCARD_MIN, DRAIN, Fault, Line, Stage, Subscriber, Sweep, Switchboard, TICK,
-        Target, Waking, pause, token,
+        COMPLETIONS_MAX, Cause, DISCARD_MIN, DRAIN, Fault, Line, Stage, Subscriber, Sweep, Switchboard, TICK, Target,
+        pause, token,
     },
 };
 
@@ -81,6 +84,9 @@ struct Lane {
     queue: Option<Queue>,
     n_connecting: usize,
 }
+
+/// What is due at one of the servers.
+type Queue = pace::Queue<Share>;
 
 /// How an answer ended.
 #[derive(Debug, Clone, Copy)]

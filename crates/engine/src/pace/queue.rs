@@ -3,22 +3,18 @@
 //! A request that waits costs no memory. The one that is to be started next is the next of the arrivals that lag behind; how
 //! many wait is the difference of two counters. Knows no clock and no connection.
 
-use std::{
-    iter::{Peekable, Take},
-    ops::Range,
-};
+use std::{iter::Peekable, ops::Range};
 
-use fathom_engine::pace::Arrivals;
 use fathom_model::units::Nanos;
 
-use crate::dial::Rota;
+use super::Arrivals;
 
 /// A start this much later than intended is late: it is what our own pacing stays below in 99 of 100 starts.
-pub(crate) const LATE: Nanos = Nanos::from_micros(50);
+pub const LATE: Nanos = Nanos::from_micros(50);
 
 /// Whether a request that becomes due can be started at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Free {
+pub enum Free {
     /// A connection has nothing to do.
     Some,
     /// All are busy, or there is none yet.
@@ -27,7 +23,7 @@ pub(crate) enum Free {
 
 /// Why a start was late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Late {
+pub enum Late {
     /// The request waited for a connection.
     NoConnection,
     /// A connection was free, and the worker came too late.
@@ -36,40 +32,18 @@ pub(crate) enum Late {
 
 /// The start of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Start {
+pub struct Start {
     /// When it was to be, since the start of the trial.
-    pub(crate) intended: Nanos,
+    pub intended: Nanos,
     /// How much later it is.
-    pub(crate) lag: Nanos,
+    pub lag: Nanos,
     /// Whose fault it is that it is late.
-    pub(crate) late: Option<Late>,
-}
-
-/// Those arrivals of a worker that are for one of its servers.
-#[derive(Debug, Clone)]
-pub(crate) struct Share {
-    pub(crate) arrivals: Take<Arrivals>,
-    /// Whose turn it is among the servers, and which of them is meant.
-    pub(crate) rota: Rota,
-    pub(crate) lane: usize,
-}
-
-impl Iterator for Share {
-    type Item = Nanos;
-
-    fn next(&mut self) -> Option<Nanos> {
-        loop {
-            let at = self.arrivals.next()?;
-            if self.rota.turn() == self.lane {
-                return Some(at);
-            }
-        }
-    }
+    pub late: Option<Late>,
 }
 
 /// The requests, or the users, that are due and not yet started.
 #[derive(Debug)]
-pub(crate) struct Queue<I: Iterator<Item = Nanos> = Share> {
+pub struct Queue<I: Iterator<Item = Nanos> = Arrivals> {
     ahead: Peekable<I>,
     behind: I,
     n_due: u64,
@@ -80,17 +54,17 @@ pub(crate) struct Queue<I: Iterator<Item = Nanos> = Share> {
 
 impl<I: Iterator<Item = Nanos> + Clone> Queue<I> {
     /// The queue before the first arrival.
-    pub(crate) fn new(arrivals: I) -> Self {
+    pub fn new(arrivals: I) -> Self {
         Self { ahead: arrivals.clone().peekable(), behind: arrivals, n_due: 0, n_started: 0, overslept: 0..0 }
     }
 
     /// When the next request becomes due that was not noticed yet; nothing when none will.
-    pub(crate) fn next_due(&mut self) -> Option<Nanos> {
+    pub fn next_due(&mut self) -> Option<Nanos> {
         self.ahead.peek().copied()
     }
 
     /// Takes note of what has become due by `elapsed`; how much that is.
-    pub(crate) fn notice(&mut self, elapsed: Nanos, free: Free) -> u64 {
+    pub fn notice(&mut self, elapsed: Nanos, free: Free) -> u64 {
         let before = self.n_due;
         let is_ours = self.waiting() == 0 && free == Free::Some;
         let mut n_late = 0;
@@ -106,12 +80,12 @@ impl<I: Iterator<Item = Nanos> + Clone> Queue<I> {
     }
 
     /// How many requests are due and not started.
-    pub(crate) fn waiting(&self) -> u64 {
+    pub fn waiting(&self) -> u64 {
         self.n_due - self.n_started
     }
 
     /// Starts the request that has been due for longest.
-    pub(crate) fn start(&mut self, elapsed: Nanos) -> Option<Start> {
+    pub fn start(&mut self, elapsed: Nanos) -> Option<Start> {
         if self.waiting() == 0 {
             return None;
         }
@@ -124,7 +98,7 @@ impl<I: Iterator<Item = Nanos> + Clone> Queue<I> {
     }
 
     /// The intended starts of those that wait, which will never be started.
-    pub(crate) fn rest(self) -> impl Iterator<Item = Nanos> {
+    pub fn rest(self) -> impl Iterator<Item = Nanos> {
         let n_waiting = usize::try_from(self.waiting()).unwrap_or(usize::MAX);
         self.behind.take(n_waiting)
     }
@@ -132,33 +106,25 @@ impl<I: Iterator<Item = Nanos> + Clone> Queue<I> {
 
 #[cfg(test)]
 mod tests {
-    use fathom_engine::pace::{self, Process, Profile};
     use fathom_model::units::PerSec;
 
     use super::*;
+    use crate::pace::{Process, Profile, Share};
 
     fn micros(n: u64) -> Nanos {
         Nanos::from_micros(n)
     }
 
-    /// A request every 100 µs, dealt out to servers by their weights.
-    fn share(n_max: Option<usize>, (lane, weights): (usize, &[u64])) -> Share {
+    /// A request every 100 µs.
+    fn arrivals() -> Arrivals {
         let profile = Profile::steady(PerSec::new(10_000.0).unwrap()).unwrap();
-        let arrivals = Arrivals::new(profile, Process::Constant, pace::Share { idx: 0, of: 1 });
-        Share { arrivals: arrivals.take(n_max.unwrap_or(usize::MAX)), rota: Rota::new(weights).unwrap(), lane }
+        Arrivals::new(profile, Process::Constant, Share { idx: 0, of: 1 })
     }
 
-    fn queue(n_max: Option<usize>) -> Queue {
-        Queue::new(share(n_max, (0, &[1])))
-    }
+    type First = std::iter::Take<Arrivals>;
 
-    #[test]
-    fn each_request_is_for_one_server_by_its_weight() {
-        let [mut seldom, often] = [0, 1].map(|lane| share(Some(40), (lane, &[1, 3])));
-        let mut all: Vec<Nanos> = often.clone().chain(seldom.clone()).collect();
-        all.sort_unstable();
-        assert!(all.into_iter().eq((0..40).map(|n| micros(100 * n))));
-        assert_eq!((seldom.by_ref().count(), often.count()), (10, 30));
+    fn queue(n_max: Option<usize>) -> Queue<First> {
+        Queue::new(arrivals().take(n_max.unwrap_or(usize::MAX)))
     }
 
     #[test]

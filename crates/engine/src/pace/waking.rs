@@ -15,7 +15,7 @@ const STEP: Nanos = Nanos(250);
 
 /// The lateness that three sleeps of four do not exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Waking(Nanos);
+pub struct Waking(Nanos);
 
 impl Default for Waking {
     fn default() -> Self {
@@ -25,12 +25,13 @@ impl Default for Waking {
 
 impl Waking {
     /// How long before it must be awake a worker has its sleep end; what is left it spends on looking.
-    pub(crate) fn early(self) -> Nanos {
+    #[must_use]
+    pub fn early(self) -> Nanos {
         self.0.since(ALLOWED)
     }
 
     /// Learns from a sleep that was to end at `until`; one that something else has ended tells nothing.
-    pub(crate) fn learn(&mut self, until: Nanos, woke: Nanos) {
+    pub fn learn(&mut self, until: Nanos, woke: Nanos) {
         if woke < until {
             return;
         }

@@ -1,0 +1,122 @@
+//! Connections that are opened, used for at most one transaction, and closed.
+//!
+//! A closed model: each flow begins again when it is done. The responder closes first, as HTTP/1.0 servers do, so that the
+//! initiator's ports are not held by TIME-WAIT. With `--close reset` the initiator resets instead, which costs less and is noted
+//! beside the number. One flow alone is served by blocking calls on both sides, several by epoll.
+
+mod called;
+mod calling;
+
+use std::net::{IpAddr, SocketAddr};
+
+use fathom_engine::{Error, Test};
+use fathom_model::{OptionDoc, Role, Side, ValueKind, units::Nanos};
+use fathom_sys::{
+    limits,
+    socket::{self, Socket},
+};
+
+use crate::{
+    exchange::sizes::{Bounds, Sizes},
+    link::{Doors, PATIENCE, Targets},
+    options::{self, SocketOptions},
+};
+
+/// How a connection ends.
+pub(crate) const CLOSE: OptionDoc = OptionDoc {
+    name: "close",
+    value: ValueKind::Choice(&["orderly", "reset"]),
+    default: Some("orderly"),
+    help: "how a connection ends: the responder closes first (FIN), or the initiator resets it (RST)",
+};
+/// The counters of both sides: of what was opened, used and closed, and of what was opened.
+pub(crate) const COUNTERS: &[&str] =
+    &[fathom_model::names::count::TRANSACTIONS, fathom_model::names::count::CONNECTIONS];
+const TRANSACTIONS: usize = 0;
+const CONNECTIONS: usize = 1;
+
+/// A request up to this size is one segment on every path (RFC 9293 section 3.7.1), and Nagle's algorithm delays only a second one.
+const ONE_SEGMENT: usize = 536;
+/// How long a flow whose connect was refused waits before it tries again.
+const RETRY: Nanos = Nanos::from_millis(10);
+/// Descriptors beside those of flows: of each flow a connection may be closing while the next one is open.
+const DESCRIPTORS_MORE: u64 = 256;
+
+/// What a connection is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Errand {
+    /// One request and its response.
+    Exchange,
+    /// Nothing: to be closed again.
+    Nothing,
+}
+
+/// Who ends a connection, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Close {
+    /// The responder, with FIN.
+    Orderly,
+    /// The initiator, with RST.
+    Reset,
+}
+
+/// What both sides have in hand.
+struct Churn {
+    role: Role,
+    sizes: Sizes,
+    errand: Errand,
+    close: Close,
+    options: SocketOptions,
+    n_flows: usize,
+    n_workers: usize,
+}
+
+/// Makes a side ready.
+///
+/// # Errors
+/// Says what of the role cannot be done.
+pub(crate) fn prepare(kind: &'static str, role: &Role, errand: Errand) -> Result<Box<dyn Test>, Error> {
+    let (n_flows, n_workers) = options::flows_and_workers(role);
+    let n_descriptors = 2 * u64::try_from(n_flows).unwrap_or(u64::MAX / 4) + DESCRIPTORS_MORE;
+    limits::allow_descriptors(n_descriptors).map_err(|cause| Error::Unsupported {
+        what: format!("{n_flows} flows are more than this process may have open: {cause}: {}", cause.source),
+        hint: Some(format!("raise the limit (ulimit -n {n_descriptors}), or ask for fewer flows")),
+    })?;
+    let churn = Churn {
+        role: role.clone(),
+        sizes: Sizes::of(role, Bounds::STREAM)?,
+        errand,
+        close: match role.settings.text(CLOSE.name).as_deref() {
+            Some("reset") => Close::Reset,
+            _ => Close::Orderly,
+        },
+        options: SocketOptions::of(&role.settings),
+        n_flows,
+        n_workers,
+    };
+    Ok(match role.side {
+        Side::Initiator => {
+            let targets = Targets::of(role, kind, &churn.options)?;
+            Box::new(calling::Caller::new(churn, targets)?)
+        }
+        Side::Responder => Box::new(called::Called::listen(churn, Doors::of(role, n_workers)?)?),
+    })
+}
+
+impl Churn {
+    /// Sets what was asked for on a new connection of the initiator.
+    fn dress(&self, socket: &Socket, ends: (Option<IpAddr>, SocketAddr)) -> fathom_sys::Result<SocketAddr> {
+        let (to, _) = self.options.dress(socket, ends)?;
+        if self.options.nodelay() && self.errand == Errand::Exchange && self.sizes.longest_request() > ONE_SEGMENT {
+            socket.set_tcp_nodelay(true).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;
+        }
+        if self.close == Close::Reset {
+            socket::set_reset_on_close(socket)?;
+        }
+        Ok(to)
+    }
+}
+
+fn cannot(cause: fathom_sys::Error) -> Error {
+    Error::System { what: "open and close many connections".to_owned(), cause }
+}

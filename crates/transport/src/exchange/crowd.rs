@@ -1,0 +1,202 @@
+//! Many flows on few workers, over either reactor: what is common to both sides.
+
+use std::{
+    mem,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use fathom_engine::{Counts, Enlisted, Error, Model, Session, Shift, Stop, Test, Which};
+use fathom_model::{Endpoints, Note, Record, Side, units::Nanos};
+use fathom_sys::{
+    limits,
+    reactor::{Epoll, Fixed, Reactor, Token, Uring},
+    socket::Socket,
+};
+
+use super::{
+    Spread, Tables, Terms, WATCHED_MAX,
+    answering::Answering,
+    asking::Asking,
+    sizes::Class,
+    tally::{self, Tally, names},
+};
+use crate::{
+    flows::FlowWatch,
+    link::{self, Doors, Targets},
+};
+
+/// How soon the end of the trial is noticed.
+pub(super) const TICK: Nanos = Nanos::from_millis(10);
+/// After so many completions the clock and the phase are looked at.
+pub(super) const COMPLETIONS_MAX: u32 = 1024;
+/// Messages up to this size altogether are sent as one: `io_uring` sends as much without a word of success.
+const RUN_BYTES: usize = 4096;
+/// The most messages that are sent as one.
+const RUN_MAX: usize = 64;
+
+/// What the workers of a side share while they get ready, and the conductor reads afterwards.
+#[derive(Debug, Default)]
+pub(super) struct Lobby {
+    /// Flows for the conductor to watch.
+    watched: Mutex<Vec<Arc<Socket>>>,
+    /// Where each worker listens, by its number.
+    doors: Mutex<Vec<(usize, SocketAddr)>>,
+    /// What is to be said beside the result.
+    notes: Mutex<Vec<Note>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Whoever panicked here has only pushed.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Lobby {
+    pub(super) fn add_door(&self, worker: usize, address: SocketAddr) {
+        locked(&self.doors).push((worker, address));
+    }
+
+    pub(super) fn add_notes(&self, mut notes: Vec<Note>) {
+        locked(&self.notes).append(&mut notes);
+    }
+
+    /// Lets the conductor watch a flow, if it is among the first and their descriptors mean the same to both threads.
+    pub(super) fn watch(&self, terms: &Terms, socket: Option<&Socket>) {
+        if terms.spread.tables == Tables::Own {
+            return;
+        }
+        let mut watched = locked(&self.watched);
+        if watched.len() < WATCHED_MAX {
+            watched.extend(socket.and_then(|socket| socket.try_clone().ok()).map(Arc::new));
+        }
+    }
+
+    /// Where all workers listen, in their order.
+    fn addresses(&self) -> Vec<SocketAddr> {
+        let mut doors = mem::take(&mut *locked(&self.doors));
+        doors.sort_unstable_by_key(|(worker, _)| *worker);
+        let mut addresses: Vec<SocketAddr> = doors.into_iter().map(|(_, address)| address).collect();
+        addresses.dedup();
+        addresses
+    }
+}
+
+/// A side that is ready: its connections are open, or its listeners are.
+struct Crowd<S: Shift> {
+    terms: Arc<Terms>,
+    lobby: Arc<Lobby>,
+    enlisted: Enlisted<S>,
+    addresses: Vec<SocketAddr>,
+}
+
+pub(super) fn prepare(kind: &'static str, terms: Terms) -> Result<Box<dyn Test>, Error> {
+    match terms.way.which {
+        Which::Uring => over::<Uring>(kind, terms),
+        Which::Epoll | Which::Stamped => over::<Epoll>(kind, terms),
+    }
+}
+
+fn over<R: Reactor + 'static>(kind: &'static str, terms: Terms) -> Result<Box<dyn Test>, Error> {
+    let (terms, lobby) = (Arc::new(terms), Arc::new(Lobby::default()));
+    let Spread { n_flows, n_workers, .. } = terms.spread;
+    let (shared_terms, shared_lobby) = (Arc::clone(&terms), Arc::clone(&lobby));
+    Ok(match terms.role.side {
+        Side::Initiator => {
+            let targets = Targets::of(&terms.role, kind, &terms.options)?;
+            targets.check_ports(n_flows)?;
+            let shift = Asking::<R>::new(shared_terms, shared_lobby, targets);
+            enlist(shift, terms, lobby)?
+        }
+        Side::Responder => {
+            let doors = Doors::of(&terms.role, n_workers)?;
+            let shift = Answering::<R>::new(shared_terms, shared_lobby, doors);
+            enlist(shift, terms, lobby)?
+        }
+    })
+}
+
+fn enlist<S>(shift: S, terms: Arc<Terms>, lobby: Arc<Lobby>) -> Result<Box<dyn Test>, Error>
+where
+    S: Shift<Given = usize, Outcome = Tally>,
+{
+    let workers = (0..terms.spread.n_workers).collect();
+    let enlisted = Enlisted::enlist(shift, workers, &terms.role.cores)?;
+    let addresses = lobby.addresses();
+    Ok(Box::new(Crowd { terms, lobby, enlisted, addresses }))
+}
+
+impl<S: Shift<Outcome = Tally>> Test for Crowd<S> {
+    fn endpoints(&self) -> Endpoints {
+        if self.addresses.is_empty() { Endpoints::new() } else { link::tell_all(&self.addresses) }
+    }
+
+    fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
+        let Self { terms, lobby, enlisted, .. } = *self;
+        let side = terms.role.side;
+        let (counters, model) = match (side, &terms.schedule) {
+            (Side::Initiator, Some(_)) => (names::OPEN, Model::Open),
+            _ => (names::CLOSED, Model::Closed),
+        };
+        let watched = mem::take(&mut *locked(&lobby.watched));
+        let mut watch = FlowWatch::new(&watched);
+        let conducted = enlisted.conduct(session, &mut watch, (counters, side.into()))?;
+        let n_connections: u64 = conducted.workers.iter().map(|tally| tally.n_connections).sum();
+        if side == Side::Responder && n_connections == 0 && session.stop.told() != Stop::Abort {
+            return Err(Error::Peer { what: format!("opened 0 of {} connections", terms.spread.n_flows) });
+        }
+        let mut record = tally::record(conducted, (side, model));
+        let mut notes = mem::take(&mut *locked(&lobby.notes));
+        notes.dedup_by(|a, b| a.id == b.id);
+        if terms.spread.tables == Tables::Shared {
+            watch.finish(&mut record, Counts::default());
+        } else {
+            let text = "each worker has a table of descriptors of its own: TCP_INFO of its flows was not sampled";
+            notes.push(Note { id: "own-descriptors".to_owned(), text: text.to_owned() });
+        }
+        record.notes.push(terms.way.note.clone());
+        record.notes.append(&mut notes);
+        Ok(record)
+    }
+}
+
+/// Makes the calling thread ready for a worker's flows.
+pub(super) fn reactor<R: Reactor>(terms: &Terms, n_sockets: usize) -> Result<R, Error> {
+    if terms.spread.tables == Tables::Own {
+        let cannot =
+            |cause| Error::System { what: "give a worker a table of descriptors of its own".to_owned(), cause };
+        limits::own_descriptors().map_err(cannot)?;
+    }
+    let cannot = |cause| Error::System { what: format!("prepare connections over {}", R::NAME), cause };
+    R::new(token(n_sockets).0).map_err(cannot)
+}
+
+/// The place of a flow in the reactor is its place among the flows of its worker.
+pub(super) fn token(idx: usize) -> Token {
+    Token(u32::try_from(idx).expect("there are at most a million flows"))
+}
+
+/// What a side sends, each message once, twice and so on, as the reactor keeps it.
+pub(super) struct Runs(Vec<Vec<Fixed>>);
+
+impl Runs {
+    pub(super) fn new(reactor: &mut impl Reactor, terms: &Terms) -> Self {
+        let messages = terms.sizes.messages(terms.role.side, terms.role.seed);
+        let mut runs = |message: Vec<u8>| {
+            let most = (RUN_BYTES / message.len()).clamp(1, RUN_MAX.min(terms.burst));
+            (1..=most).map(|n| reactor.fix(message.repeat(n))).collect()
+        };
+        Self(messages.into_iter().map(&mut runs).collect())
+    }
+
+    /// Sends a message so many times.
+    #[inline]
+    pub(super) fn send(&self, reactor: &mut impl Reactor, token: Token, (class, n): (Class, usize)) {
+        let runs = &self.0[class.idx()];
+        let mut n_left = n;
+        while n_left > 0 {
+            let length = n_left.min(runs.len());
+            reactor.send_fixed(token, runs[length - 1]);
+            n_left -= length;
+        }
+    }
+}

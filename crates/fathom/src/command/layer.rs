@@ -56,7 +56,7 @@ Examples:
 pub(super) const TCP: LayerCommand = LayerCommand {
     name: "tcp",
     title: "TCP",
-    about: "TCP: stream up and down, request/response, connect/request/response",
+    about: "TCP: stream up and down, request/response, connect/request/response, latency under load",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
     tests: &[
         ("stream", "tcp_stream"),
@@ -64,13 +64,15 @@ pub(super) const TCP: LayerCommand = LayerCommand {
         ("both", "tcp_stream_both"),
         ("rr", "tcp_rr"),
         ("crr", "tcp_crr"),
+        ("loaded", "tcp_loaded"),
     ],
     chosen_by: &[],
     examples: "\
 Examples:
   fathom tcp 10.0.0.2 --key KEY --flows 4
   fathom tcp --lab pair --test rr --flows 300
-  fathom tcp 127.0.0.1 --test crr --duration 5s",
+  fathom tcp 127.0.0.1 --test crr --duration 5s
+  fathom tcp 10.0.0.2 --key KEY --test loaded --flows 4",
 };
 
 pub(super) const UDP: LayerCommand = LayerCommand {
@@ -132,7 +134,7 @@ impl LayerCommand {
             settings.set("url", url.clone());
         }
         let of_command = |screen: Screen| screen.line("in", format!("fathom {} --test {word}", self.name));
-        let scanned = scan::tests(matches, (&settings, wire_up::kind(kind)?.options())).map_err(of_command)?;
+        let scanned = scan::tests(matches, &settings, (kind, wire_up::kind(kind)?.options())).map_err(of_command)?;
         let settings = &scanned[0].1;
         // A profile is gone through once, to its end.
         let profile = settings.text("profile").and_then(|profile| profile.parse::<Profile>().ok());

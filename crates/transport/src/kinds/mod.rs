@@ -4,6 +4,7 @@ use fathom_engine::TestKind;
 use fathom_model::metric::{Better, Measure, Unit};
 
 mod tcp_crr;
+mod tcp_loaded;
 mod tcp_rr;
 mod tcp_stream;
 mod udp_stream;
@@ -13,6 +14,7 @@ pub const KINDS: &[&dyn TestKind] = &[
     &tcp_stream::UP,
     &tcp_stream::DOWN,
     &tcp_stream::BOTH,
+    &tcp_loaded::TcpLoaded,
     &tcp_rr::TcpRr,
     &tcp_rr::TcpRrOpen,
     &tcp_crr::TcpCrr,

@@ -7,6 +7,7 @@ use fathom_model::{Settings, TestPlan, units::Nanos};
 use super::{
     find,
     measuring::{self, Ends, Keep},
+    rfc6349::{self, Walk},
     scan,
 };
 use crate::{
@@ -56,7 +57,7 @@ Examples:
 pub(super) const TCP: LayerCommand = LayerCommand {
     name: "tcp",
     title: "TCP",
-    about: "TCP: stream up and down, request/response, connect/request/response, latency under load",
+    about: "TCP: stream up and down, request/response, connect/request/response, latency under load, RFC 6349",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
     tests: &[
         ("stream", "tcp_stream"),
@@ -65,6 +66,7 @@ pub(super) const TCP: LayerCommand = LayerCommand {
         ("rr", "tcp_rr"),
         ("crr", "tcp_crr"),
         ("loaded", "tcp_loaded"),
+        ("rfc6349", rfc6349::KIND),
     ],
     chosen_by: &[],
     examples: "\
@@ -72,7 +74,8 @@ Examples:
   fathom tcp 10.0.0.2 --key KEY --flows 4
   fathom tcp --lab pair --test rr --flows 300
   fathom tcp 127.0.0.1 --test crr --duration 5s
-  fathom tcp 10.0.0.2 --key KEY --test loaded --flows 4",
+  fathom tcp 10.0.0.2 --key KEY --test loaded --flows 4
+  fathom tcp 10.0.0.2 --key KEY --test rfc6349 --bandwidth 100Mbit",
 };
 
 pub(super) const UDP: LayerCommand = LayerCommand {
@@ -132,6 +135,10 @@ impl LayerCommand {
         let mut settings = options::settings(matches, &given);
         if let Some(url) = &url {
             settings.set("url", url.clone());
+        }
+        if rfc6349::is_walk(kind, &settings, matches) {
+            let spans = (measuring::span(matches, "warmup", SPANS.0)?, measuring::span(matches, "duration", SPANS.1)?);
+            return Walk { matches, given: settings, ends, spans }.run();
         }
         let of_command = |screen: Screen| screen.line("in", format!("fathom {} --test {word}", self.name));
         let scanned = scan::tests(matches, &settings, (kind, wire_up::kind(kind)?.options())).map_err(of_command)?;

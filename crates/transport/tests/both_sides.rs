@@ -135,8 +135,10 @@ fn probes_are_answered_in_time_order_beside_every_load() {
         let trial = run("tcp_loaded", &[("load", load), ("flows", "2"), ("probe-rate", "500")]);
         assert_clean(&trial);
         let response = &trial.initiator.distributions["response_time_ns"];
-        // 500 per second for 300 ms, which begin and end in the middle of a probe.
-        assert!((145..=155).contains(&response.count()), "{load}: {} probes", response.count());
+        // 500 per second for at least 300 ms; a machine that is busy ends the measured part later, and the record says when.
+        let (from, to) = trial.initiator.measured_ns;
+        let most = (to - from).0 / 2_000_000 + 5;
+        assert!((145..=most).contains(&response.count()), "{load}: {} of {most} probes", response.count());
         assert_eq!(response.count(), trial.initiator.distributions["schedule_lag_ns"].count());
         assert_eq!(total(&trial.initiator, count::TRANSACTIONS), total(&trial.responder, count::TRANSACTIONS));
         for (is_loaded, from, to) in

@@ -275,6 +275,26 @@ impl Story {
         test.options.set("flows", flows.to_string());
     }
 
+    /// Probes of which, in each trial, half took a first time and half a second one, in nanoseconds.
+    pub(crate) fn probes(&mut self, trials: &[(u64, u64)]) {
+        let quantile = |name: &'static str, q| Metric {
+            better: Better::Lower,
+            from: Derivation::quantile(Side::Initiator, distribution::RESPONSE_TIME, q),
+            ..rate(name, name, Unit::Nanos, (Side::Initiator, ""))
+        };
+        let of_trial = |(round, (half, other)): (usize, &(u64, u64))| {
+            let mut times = Histogram::new();
+            (0..500).for_each(|_| times.record(*half));
+            (0..500).for_each(|_| times.record(*other));
+            let mut client = record(Side::Initiator);
+            client.distributions.insert(distribution::RESPONSE_TIME.to_owned(), times);
+            trial(round, client, record(Side::Responder))
+        };
+        let trials = trials.iter().enumerate().map(of_trial).collect();
+        let metrics = [quantile("latency_ns_p50", 0.5), quantile("latency_ns_p99", 0.99)];
+        self.tell((Layer::Tcp, "tcp_loaded"), &metrics, trials);
+    }
+
     /// Users of a script, with what they did in each trial; a thousand requests per second.
     pub(crate) fn users(&mut self, trials: &[UsersRecord]) {
         let rate = rate("requests_per_sec", "rate", Unit::RequestsPerSec, (Side::Initiator, count::REQUESTS));

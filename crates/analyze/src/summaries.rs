@@ -7,7 +7,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 use fathom_model::{
     Better, Confidence, Derivation, Histogram, Metric, Record, Side, StepKind, StepRecord, Summary, Trial, Unit,
     UsersRecord, Visits,
-    metric::{StepValue, UsersValue},
+    metric::{StepValue, UsersValue, per},
     record::Series,
     run::{Host, TestRun},
     units::{Nanos, approximate, approximate_signed, grouped, ratio},
@@ -57,6 +57,8 @@ pub(crate) fn of_trial(trial: &Trial, hosts: &BTreeMap<String, Host>, metric: &M
 /// What work is counted in where the counter counts bytes.
 const GIBIBYTE: f64 = 1_073_741_824.0;
 
+const MINUTE_NS: f64 = 60e9;
+
 /// A value of one trial, or why there is none.
 type Value = Result<f64, String>;
 
@@ -75,6 +77,21 @@ fn total(trial: &Trial, side: Side, counter: &str) -> Result<u64, String> {
     let (_, record) = recorded(trial, side)?;
     let missing = || format!("the {} did not count {counter}", side_name(side));
     record.totals.get(counter).copied().ok_or_else(missing)
+}
+
+/// A quantile of times as how many of them fit into a minute: the longest times make the low end.
+fn per_minute(times: Summary) -> Summary {
+    let inverse = |nanos: f64| MINUTE_NS / nanos;
+    Summary {
+        value: times.value.filter(|nanos| *nanos > 0.0).map(inverse),
+        confidence: times.confidence.filter(|t| t.low > 0.0).map(|t| Confidence {
+            low: inverse(t.high),
+            high: inverse(t.low),
+            ..t
+        }),
+        trials: times.trials.iter().copied().filter(|nanos| *nanos > 0.0).map(inverse).collect(),
+        ..times
+    }
 }
 
 /// What one of a counter is in the unit of a metric.
@@ -110,10 +127,19 @@ impl<'a> Trials<'a> {
                     |trial| recorded(trial, *side).ok()?.1.distributions.get(distribution.as_ref()).map(Cow::Borrowed);
                 self.of_quantile(metric, *q, &of)
             }
+            Derivation::PerMinute { side, distribution, q } => {
+                let of =
+                    |trial| recorded(trial, *side).ok()?.1.distributions.get(distribution.as_ref()).map(Cow::Borrowed);
+                per_minute(self.of_quantile(metric, *q, &of))
+            }
             Derivation::Share { part, whole } => {
                 let parts = |trial: &Trial| Ok((total(trial, part.0, &part.1)?, total(trial, whole.0, &whole.1)?));
                 self.of_share(metric, parts, ratio)
             }
+            Derivation::Quotient { of, over } => self.of_means(metric, |trial| {
+                let (of, over) = (total(trial, of.0, &of.1)?, total(trial, over.0, &over.1)?);
+                per(of, over).ok_or_else(|| "there is nothing to divide by".to_owned())
+            }),
             Derivation::Missing { sent, arrived } => {
                 let parts = |trial: &Trial| Ok((total(trial, arrived.0, &arrived.1)?, total(trial, sent.0, &sent.1)?));
                 // The difference is taken before the division, so that one lost in a billion is not rounded away.
@@ -346,6 +372,24 @@ mod tests {
     use super::*;
     use crate::story::{Story, loss, p999, throughput};
     use fathom_model::names::{count, distribution};
+
+    #[test]
+    fn the_longest_times_make_the_fewest_round_trips_per_minute() {
+        let mut story = Story::new();
+        story.probes(&[(10_000_000, 20_000_000), (10_000_000, 30_000_000), (10_000_000, 20_000_000)]);
+        let per_minute = |q| Metric {
+            unit: Unit::Count,
+            better: Better::Higher,
+            from: Derivation::per_minute(Side::Initiator, distribution::RESPONSE_TIME, q),
+            ..p999()
+        };
+        let summary = |q| summaries(&story.run.tests[0], &story.run.hosts, &[per_minute(q)]).remove(0);
+        let (median, tail) = (summary(0.5), summary(0.99));
+        assert!((median.value.unwrap() - 6_000.0).abs() < 60.0, "{median:?}");
+        assert!((tail.trials[0] - 3_000.0).abs() < 30.0 && (tail.trials[1] - 2_000.0).abs() < 20.0, "{tail:?}");
+        let confidence = tail.confidence.unwrap();
+        assert!(confidence.low < tail.value.unwrap() && tail.value.unwrap() < confidence.high, "{tail:?}");
+    }
 
     #[test]
     fn the_work_of_all_cores_of_a_host_is_divided_by_what_was_done() {

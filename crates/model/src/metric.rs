@@ -130,6 +130,15 @@ pub enum Derivation {
         /// The quantile, 0 to 1; 1 is the maximum.
         q: f64,
     },
+    /// How many spans as long as a quantile of a distribution of times fit into a minute.
+    PerMinute {
+        /// Which side recorded it.
+        side: Side,
+        /// The name of the distribution.
+        distribution: Cow<'static, str>,
+        /// The quantile, 0 to 1; 1 is the maximum.
+        q: f64,
+    },
     /// A counter's total over the whole trial.
     Total {
         /// Which side counted.
@@ -143,6 +152,13 @@ pub enum Derivation {
         part: (Side, Cow<'static, str>),
         /// The side and the counter of the whole.
         whole: (Side, Cow<'static, str>),
+    },
+    /// One total over another, which may be less than it: the mean over the trials.
+    Quotient {
+        /// The side and the counter of what is divided.
+        of: (Side, Cow<'static, str>),
+        /// The side and the counter that it is divided by.
+        over: (Side, Cow<'static, str>),
     },
     /// What of a total is missing in another: `1 − arrived / sent`, which may be negative when things are duplicated.
     Missing {
@@ -239,6 +255,12 @@ impl Derivation {
         Self::Quantile { side, distribution: Cow::Borrowed(distribution), q }
     }
 
+    /// Spans as long as a quantile, per minute.
+    #[must_use]
+    pub const fn per_minute(side: Side, distribution: &'static str, q: f64) -> Self {
+        Self::PerMinute { side, distribution: Cow::Borrowed(distribution), q }
+    }
+
     /// A counter's total.
     #[must_use]
     pub const fn total(side: Side, counter: &'static str) -> Self {
@@ -249,6 +271,12 @@ impl Derivation {
     #[must_use]
     pub const fn share(part: (Side, &'static str), whole: (Side, &'static str)) -> Self {
         Self::Share { part: (part.0, Cow::Borrowed(part.1)), whole: (whole.0, Cow::Borrowed(whole.1)) }
+    }
+
+    /// One total over another.
+    #[must_use]
+    pub const fn quotient(of: (Side, &'static str), over: (Side, &'static str)) -> Self {
+        Self::Quotient { of: (of.0, Cow::Borrowed(of.1)), over: (over.0, Cow::Borrowed(over.1)) }
     }
 
     /// What of a total is missing in another.

@@ -98,6 +98,8 @@ pub mod tcp {
     pub const CWND_SEGMENTS: &str = "cwnd_segments";
     /// Maximum segment size for sending.
     pub const SND_MSS_BYTES: &str = "snd_mss_bytes";
+    /// The largest packet that the path takes, as TCP knows it.
+    pub const PMTU_BYTES: &str = "pmtu_bytes";
     /// Segments retransmitted in all.
     pub const RETRANS_TOTAL: &str = "retrans_segments";
     /// Segments sent in all.

@@ -73,7 +73,11 @@ fn rows_of<'a>(run: &'a Run, test: &'a TestRun) -> Vec<Row<'a>> {
     let compared = |name: &str| test.limits.iter().any(|limit| limit.metric == name);
     for summary in &test.summaries[1..] {
         let lost = matches!(summary.metric.from, Derivation::Missing { .. }) && summary.value.is_some_and(|v| v > 0.0);
-        if lost || compared(&summary.metric.name) || test.expect.contains_key(summary.metric.name.as_ref()) {
+        if lost
+            || speaks(first, summary)
+            || compared(&summary.metric.name)
+            || test.expect.contains_key(summary.metric.name.as_ref())
+        {
             rows.push(value_row(test, summary, summary.metric.title.to_string()));
         }
     }
@@ -85,6 +89,16 @@ fn rows_of<'a>(run: &'a Run, test: &'a TestRun) -> Vec<Row<'a>> {
         row.first = false;
     }
     rows
+}
+
+/// Whether a value stands in the table for its own sake: how near a test came to what could be, or what a latency was measured beside.
+fn speaks(headline: &Summary, summary: &Summary) -> bool {
+    let is_rate = |summary: &Summary| {
+        matches!(summary.metric.from, Derivation::Rate { .. }) && summary.metric.better == Better::Higher
+    };
+    let is_beside = matches!(headline.metric.from, Derivation::Quantile { .. }) && is_rate(summary);
+    let is_compared = matches!(summary.metric.from, Derivation::Quotient { .. } | Derivation::PerMinute { .. });
+    summary.value.is_some() && (is_beside || is_compared)
 }
 
 fn empty(test: &TestRun, label: String) -> Row<'_> {

@@ -51,6 +51,7 @@ fn values(info: &TcpInfo) -> BTreeMap<String, u64> {
         (tcp::RTT_MIN_NS, info.min_rtt.map(nanos)),
         (tcp::CWND_SEGMENTS, Some(info.snd_cwnd.into())),
         (tcp::SND_MSS_BYTES, Some(info.snd_mss.0)),
+        (tcp::PMTU_BYTES, Some(info.pmtu.0)),
         (tcp::RETRANS_TOTAL, Some(info.total_retrans.into())),
         (tcp::SEGMENTS_OUT, info.segs_out.map(u64::from)),
         (tcp::BYTES_SENT, info.bytes_sent.map(bytes)),

@@ -138,6 +138,30 @@ fn both_directions_stream_at_once_and_all_that_was_sent_is_received() {
 }
 
 #[test]
+fn probes_are_answered_in_time_order_beside_every_load() {
+    for (load, up, down) in [("none", false, false), ("up", true, false), ("down", false, true), ("both", true, true)] {
+        let trial = run("tcp_loaded", &[("load", load), ("flows", "2"), ("probe-rate", "500")]);
+        assert_clean(&trial);
+        let response = &trial.initiator.distributions["response_time_ns"];
+        // 500 per second for at least 300 ms; a machine that is busy ends the measured part later, and the record says when.
+        let (from, to) = trial.initiator.measured_ns;
+        let most = (to - from).0 / 2_000_000 + 5;
+        assert!((145..=most).contains(&response.count()), "{load}: {} of {most} probes", response.count());
+        assert_eq!(response.count(), trial.initiator.distributions["schedule_lag_ns"].count());
+        assert_eq!(total(&trial.initiator, count::TRANSACTIONS), total(&trial.responder, count::TRANSACTIONS));
+        for (is_loaded, from, to) in
+            [(up, &trial.initiator, &trial.responder), (down, &trial.responder, &trial.initiator)]
+        {
+            assert_eq!(from.totals.get(count::BYTES_SENT), to.totals.get(count::BYTES_RECEIVED), "{load}");
+            let sent = from.totals.get(count::BYTES_SENT).copied();
+            assert_eq!(sent.is_some(), is_loaded, "{load}");
+            assert!(sent.is_none_or(|sent| sent > 1_000_000), "{load}: {sent:?} bytes in 300 ms");
+        }
+        assert_eq!(trial.initiator.flows.len(), 2 * (usize::from(up) + usize::from(down)));
+    }
+}
+
+#[test]
 fn what_each_flow_carried_is_known_at_every_sample() {
     let trial = run("tcp_stream", &[("flows", "3")]);
     for (record, name) in [(&trial.initiator, "payload_bytes_sent"), (&trial.responder, "payload_bytes_received")] {

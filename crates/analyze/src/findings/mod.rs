@@ -13,6 +13,7 @@ mod held_back;
 mod incomplete;
 mod limit;
 mod line;
+mod loaded;
 mod notes;
 mod promise_broken;
 mod retransmissions;
@@ -54,6 +55,7 @@ pub trait Cause: Sync {
 pub const CAUSES: &[&dyn Cause] = &[
     &limit::LimitFound,
     &scan::Scan,
+    &loaded::Loaded,
     &core_saturated::CoreSaturated,
     &generator_limited::GeneratorLimited,
     &generator_limited::OfferedTooLittle,

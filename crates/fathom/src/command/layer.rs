@@ -7,6 +7,7 @@ use fathom_model::{Settings, TestPlan, units::Nanos};
 use super::{
     find,
     measuring::{self, Ends, Keep},
+    rfc6349::{self, Walk},
     scan,
 };
 use crate::{
@@ -63,7 +64,7 @@ Examples:
 pub(super) const TCP: LayerCommand = LayerCommand {
     name: "tcp",
     title: "TCP",
-    about: "TCP: streams, request/response (closed, or at a rate), connect/request/response, connect and close",
+    about: "TCP: streams, request/response, connect and close, latency under load, RFC 6349",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
     tests: &[
         ("stream", "tcp_stream"),
@@ -73,6 +74,8 @@ pub(super) const TCP: LayerCommand = LayerCommand {
         ("rr-open", "tcp_rr_open"),
         ("crr", "tcp_crr"),
         ("cc", "tcp_cc"),
+        ("loaded", "tcp_loaded"),
+        ("rfc6349", rfc6349::KIND),
     ],
     protocols: &[("iperf3", "iperf3_tcp")],
     chosen_by: &[],
@@ -81,8 +84,10 @@ Examples:
   fathom tcp 10.0.0.2 --key KEY --flows 4
   fathom tcp --lab pair --test rr --flows 300
   fathom tcp --lab pair --test rr-open --rate 20k --arrivals poisson --flows 64
+  fathom tcp 192.0.2.7 --protocol iperf3 --way down --allow 192.0.2.7
   fathom tcp 127.0.0.1 --test crr --duration 5s
-  fathom tcp 192.0.2.7 --protocol iperf3 --way down --allow 192.0.2.7",
+  fathom tcp 10.0.0.2 --key KEY --test loaded --flows 4
+  fathom tcp 10.0.0.2 --key KEY --test rfc6349 --bandwidth 100Mbit",
 };
 
 pub(super) const UDP: LayerCommand = LayerCommand {
@@ -155,8 +160,12 @@ impl LayerCommand {
         if let Some(url) = &url {
             settings.set(if foreign { SERVER } else { "url" }, url.clone());
         }
+        if rfc6349::is_walk(kind, &settings, matches) {
+            let spans = (measuring::span(matches, "warmup", SPANS.0)?, measuring::span(matches, "duration", SPANS.1)?);
+            return Walk { matches, given: settings, ends, spans }.run();
+        }
         let of_command = |screen: Screen| screen.line("in", format!("fathom {} --test {word}", self.name));
-        let scanned = scan::tests(matches, (&settings, wire_up::kind(kind)?.options())).map_err(of_command)?;
+        let scanned = scan::tests(matches, &settings, (kind, wire_up::kind(kind)?.options())).map_err(of_command)?;
         let settings = &scanned[0].1;
         // A profile is gone through once, to its end.
         let profile = settings.text("profile").and_then(|profile| profile.parse::<Profile>().ok());

@@ -9,7 +9,7 @@ use fathom_model::{
 };
 
 use crate::{
-    execute::{self, Surroundings},
+    execute::{self, Executed, Surroundings},
     exit::{Exit, Screen},
     output, store,
     target::{self, Allowed},
@@ -57,6 +57,7 @@ pub(crate) fn span(matches: &ArgMatches, name: &str, default: Nanos) -> anyhow::
 }
 
 /// The hosts of a plan, and which of them begins and which answers.
+#[derive(Clone)]
 pub(crate) struct Ends {
     /// The lab to be built, if any.
     pub(crate) lab: Option<LabPlan>,
@@ -224,6 +225,23 @@ pub(crate) enum Keep {
     WhenAsked,
 }
 
+/// What surrounds the runs of a command.
+fn surroundings(matches: &ArgMatches) -> anyhow::Result<Surroundings> {
+    Ok(Surroundings {
+        allowed: Allowed::gather(matches.get_many::<String>("allow").into_iter().flatten())?,
+        is_quiet: matches.get_flag("quiet"),
+        is_live: output::is_live(matches),
+        command: command_line(),
+        watcher: None,
+    })
+}
+
+/// Runs a plan from which another one follows: it is neither printed nor kept.
+pub(crate) fn look(mut plan: Plan, matches: &ArgMatches) -> anyhow::Result<Executed> {
+    execute::complete(&mut plan)?;
+    execute::execute(&plan, &Surroundings { is_live: false, ..surroundings(matches)? })
+}
+
 /// Prints the plan, or runs it and prints what it means.
 pub(crate) fn carry_out(mut plan: Plan, matches: &ArgMatches, keep: Keep) -> anyhow::Result<Exit> {
     execute::complete(&mut plan)?;
@@ -232,14 +250,7 @@ pub(crate) fn carry_out(mut plan: Plan, matches: &ArgMatches, keep: Keep) -> any
         write!(std::io::stdout().lock(), "{}", execute::plan_text(&plan)?)?;
         return Ok(Exit::Pass);
     }
-    let surroundings = Surroundings {
-        allowed: Allowed::gather(matches.get_many::<String>("allow").into_iter().flatten())?,
-        is_quiet: matches.get_flag("quiet"),
-        is_live: output::is_live(matches),
-        command: command_line(),
-        watcher: None,
-    };
-    let executed = execute::execute(&plan, &surroundings)?;
+    let executed = execute::execute(&plan, &surroundings(matches)?)?;
     let exit = output::print(&executed.run, matches)?;
     let folder = matches.get_one::<std::path::PathBuf>("output").cloned();
     let folder = folder.or_else(|| (keep == Keep::Always).then(|| std::path::Path::new("runs").join(&executed.run.id)));

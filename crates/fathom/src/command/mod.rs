@@ -12,6 +12,7 @@ mod lab;
 mod layer;
 mod measuring;
 mod report;
+mod rfc6349;
 mod run;
 mod scan;
 mod serve;

@@ -5,6 +5,8 @@ use fathom_model::metric::{Better, Measure, Unit};
 
 mod iperf3;
 mod tcp_crr;
+mod tcp_loaded;
+mod tcp_rfc6349;
 mod tcp_rr;
 mod tcp_stream;
 mod udp_rr;
@@ -17,6 +19,8 @@ pub const KINDS: &[&dyn TestKind] = &[
     &tcp_stream::UP,
     &tcp_stream::DOWN,
     &tcp_stream::BOTH,
+    &tcp_loaded::TcpLoaded,
+    &tcp_rfc6349::TcpRfc6349,
     &tcp_rr::TcpRr,
     &tcp_rr::TcpRrOpen,
     &tcp_crr::TcpCrr,

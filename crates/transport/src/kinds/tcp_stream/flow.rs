@@ -26,7 +26,7 @@ const DRAIN_MAX: Nanos = Nanos::from_secs(3);
 const LOOK_EVERY: u32 = 16;
 
 /// One flow in the hands of its thread.
-pub(super) struct Flow<'a> {
+pub(in crate::kinds) struct Flow<'a> {
     worker: Worker<'a>,
     session: &'a Session,
     side: Side,
@@ -42,17 +42,21 @@ pub(super) struct Flow<'a> {
 
 /// What a flow tells after its end.
 #[derive(Debug, Default)]
-pub(super) struct Told {
-    pub(super) causes: Causes,
+pub(in crate::kinds) struct Told {
+    pub(in crate::kinds) causes: Causes,
     /// Whether it was a sender.
-    pub(super) sent: bool,
-    pub(super) uncopied: Option<UncopiedSends>,
+    pub(in crate::kinds) sent: bool,
+    pub(in crate::kinds) uncopied: Option<UncopiedSends>,
     /// The time in which a sender's own schedule could not be kept.
-    pub(super) given_up: Nanos,
+    pub(in crate::kinds) given_up: Nanos,
 }
 
 impl<'a> Flow<'a> {
-    pub(super) fn new(worker: Worker<'a>, (session, side): (&'a Session, Side), of: (&'a Socket, usize)) -> Self {
+    pub(in crate::kinds) fn new(
+        worker: Worker<'a>,
+        (session, side): (&'a Session, Side),
+        of: (&'a Socket, usize),
+    ) -> Self {
         Self {
             worker,
             session,
@@ -67,7 +71,7 @@ impl<'a> Flow<'a> {
     }
 
     /// Sends until the trial is over, then until the receiver has it all.
-    pub(super) fn send(self, mut sending: Sending<'_>) -> Told {
+    pub(in crate::kinds) fn send(self, mut sending: Sending<'_>) -> Told {
         let sent = sending.run(&FromHere(&self));
         let given_up = sending.pace.map_or(Nanos::ZERO, |pace| pace.given_up());
         if let Err(error) = sent {
@@ -98,7 +102,7 @@ impl<'a> Flow<'a> {
     }
 
     /// Receives until the sender has ended.
-    pub(super) fn receive(self, mut receiving: Receiving<'_>) -> Told {
+    pub(in crate::kinds) fn receive(self, mut receiving: Receiving<'_>) -> Told {
         match receiving.run(&ToHere(&self)) {
             Ok(Ended::ByPeer) => self.half_close(),
             Ok(Ended::ByAccount) => {}

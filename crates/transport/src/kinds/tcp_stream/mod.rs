@@ -4,7 +4,7 @@
 //! was sent is received before either side comes back. It knows nothing of what limits the rate; `TCP_INFO` of every flow is
 //! recorded for those who ask.
 
-mod flow;
+pub(super) mod flow;
 mod metrics;
 
 use std::sync::Arc;

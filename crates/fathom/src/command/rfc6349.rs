@@ -1,0 +1,210 @@
+//! `fathom tcp --test rfc6349`: finds out what the path is, then walks through windows around what fits into it.
+
+use std::collections::BTreeMap;
+
+use clap::ArgMatches;
+use fathom_model::{
+    OptionDoc, Plan, Record, Run, Settings, TestPlan,
+    names::{count, tcp},
+    units::{BitsPerSec, Bytes, Nanos, approximate, rounded},
+};
+
+use super::measuring::{self, Ends, Keep};
+use crate::{
+    exit::{Exit, Screen},
+    wire_up,
+};
+
+/// The kind of the walk.
+pub(super) const KIND: &str = "tcp_rfc6349";
+/// What must be known of the path, as options of the kind.
+const BANDWIDTH: &str = "bandwidth";
+const BASELINE: &str = "baseline-rtt";
+const WINDOW: &str = "buffer";
+const FLOWS: &str = "flows";
+/// The windows of the walk in percent of what fits into the path: below it, at it, and one that must queue.
+const WALK: [u64; 5] = [25, 50, 75, 100, 150];
+/// Below this the kernel grants no receive buffer (`SOCK_MIN_RCVBUF`), and two segments make no window.
+const WINDOW_MIN: u64 = 4096;
+/// So many flows fill what one flow may not.
+const FILLING: &str = "8";
+/// Long enough for streams to find their rate, short beside the walk.
+const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(3));
+/// As many rounds as an interval needs; each has five windows.
+const ROUNDS: u32 = 3;
+
+/// What is known of the path.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Path {
+    /// Of IP packets.
+    bandwidth: BitsPerSec,
+    /// The shortest round trip of the idle path.
+    baseline: Nanos,
+}
+
+impl Path {
+    /// The bytes that are under way when the path is full and no queue has formed.
+    fn bdp(self) -> Bytes {
+        Bytes(rounded(self.bandwidth.get() / 8.0 * self.baseline.as_secs_f64()))
+    }
+}
+
+/// What a walk is made from.
+pub(super) struct Walk<'a> {
+    /// The command line.
+    pub(super) matches: &'a ArgMatches,
+    /// What was given of the kind's options.
+    pub(super) given: Settings,
+    /// The hosts.
+    pub(super) ends: Ends,
+    /// The longest warm-up and the measured time of each round.
+    pub(super) spans: (Nanos, Nanos),
+}
+
+/// Whether the command line asks for a walk, and not for one window.
+pub(super) fn is_walk(kind: &str, given: &Settings, matches: &ArgMatches) -> bool {
+    let is_scan = matches.try_contains_id("scan").unwrap_or(false);
+    kind == KIND && given.text(WINDOW).is_none() && !is_scan
+}
+
+impl Walk<'_> {
+    /// Measures the path as far as it is not given, and walks.
+    pub(super) fn run(self) -> anyhow::Result<Exit> {
+        let matches = self.matches;
+        // What is wrong with an option is told before anything is measured.
+        let options = wire_up::kind(KIND)?.options();
+        self.given.complete(options).map_err(|error| Screen::new(Exit::Usage, error.to_string()))?;
+        let (bandwidth, baseline) = (self.given.bit_rate(BANDWIDTH), self.given.span(BASELINE));
+        let path = match (bandwidth, baseline) {
+            (Some(bandwidth), Some(baseline)) => Path { bandwidth, baseline },
+            _ if matches.get_flag("plan") => {
+                return Err(Screen::new(Exit::Usage, "the windows follow from the path, which is measured first")
+                    .line("use", "--plan --bandwidth 100Mbit --baseline-rtt 40ms")
+                    .into());
+            }
+            _ => match self.look()? {
+                Ok(run) => learned(&run, (bandwidth, baseline))?,
+                Err(exit) => return Ok(exit),
+            },
+        };
+        let mut tests = self.windows(path)?;
+        measuring::promise(&mut tests, matches)?;
+        let title = format!("TCP throughput by RFC 6349, {} × {} = {}", path.bandwidth, path.baseline, path.bdp());
+        measuring::carry_out(measuring::plan((title, ROUNDS), self.ends, tests, matches), matches, Keep::WhenAsked)
+    }
+
+    /// Runs what tells the unknown part of the path; an exit when it was interrupted.
+    fn look(&self) -> anyhow::Result<Result<Run, Exit>> {
+        let mut tests = Vec::new();
+        if self.given.span(BASELINE).is_none() {
+            tests.push(self.test("baseline RTT", "tcp_rr", SPANS)?);
+        }
+        if self.given.bit_rate(BANDWIDTH).is_none() {
+            let mut filling = self.test("bottleneck bandwidth", "tcp_stream", SPANS)?;
+            filling.options.set(FLOWS, FILLING);
+            tests.push(filling);
+        }
+        let plan = measuring::plan(("the path".to_owned(), 1), self.ends.clone(), tests, self.matches);
+        let plan = Plan { rounds: 1, until_ci: None, ..plan };
+        let executed = measuring::look(plan, self.matches)?;
+        Ok(executed.signal.map_or(Ok(executed.run), |signal| Err(Exit::Signalled(signal))))
+    }
+
+    /// A test with as much of what was given as its kind knows.
+    fn test(&self, name: &str, kind: &str, (warmup, duration): (Nanos, Nanos)) -> anyhow::Result<TestPlan> {
+        let knows = |option: &&OptionDoc| self.given.text(option.name).is_some() && option.name != FLOWS;
+        let known = wire_up::kind(kind)?.options().iter().filter(knows);
+        let given = |settings: Settings, option: &OptionDoc| {
+            let text = self.given.text(option.name).unwrap_or_default();
+            settings.with(option.name, text)
+        };
+        Ok(TestPlan {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            from: self.ends.from().to_owned(),
+            to: Some(self.ends.to().to_owned()),
+            warmup: warmup.exact(),
+            duration: duration.exact(),
+            options: known.fold(Settings::default(), given),
+            search: None,
+            expect: BTreeMap::new(),
+        })
+    }
+
+    /// A test for each window that the kernel can grant.
+    fn windows(&self, path: Path) -> anyhow::Result<Vec<TestPlan>> {
+        let flows = self.given.count(FLOWS).unwrap_or(1);
+        let window = |percent: &u64| (*percent, path.bdp().0.saturating_mul(*percent) / 100 / flows);
+        let possible: Vec<_> = WALK.iter().map(window).filter(|(_, bytes)| *bytes >= WINDOW_MIN).collect();
+        if possible.len() < 2 {
+            let what = format!("{} are too little under way to be divided into windows", path.bdp());
+            return Err(Screen::new(Exit::Preflight, what)
+                .line(
+                    "why",
+                    format!(
+                        "the path holds {} × {}, and a window is at least {WINDOW_MIN} bytes",
+                        path.bandwidth, path.baseline
+                    ),
+                )
+                .line("try", "fathom tcp --test stream: on so short a path any window is large enough")
+                .into());
+        }
+        let test = |(percent, bytes): (u64, u64)| {
+            let mut test = self.test(&format!("window-{percent}"), KIND, self.spans)?;
+            test.options.set(FLOWS, flows.to_string());
+            test.options.set(WINDOW, Bytes(bytes).exact());
+            test.options.set(BANDWIDTH, path.bandwidth.exact());
+            test.options.set(BASELINE, path.baseline.exact());
+            Ok(test)
+        };
+        possible.into_iter().map(test).collect()
+    }
+}
+
+/// What the tests before the walk say of the path, where the command line does not.
+fn learned(run: &Run, (bandwidth, baseline): (Option<BitsPerSec>, Option<Nanos>)) -> Result<Path, Screen> {
+    let unknown = |what: &str| {
+        let notes = run.tests.iter().flat_map(|test| test.unavailable.iter().cloned());
+        let errors = records(run).flat_map(|record| record.errors.keys().cloned());
+        let why = notes.chain(errors).next().unwrap_or_else(|| "nothing was recorded".to_owned());
+        Screen::new(Exit::Preflight, format!("the {what} of the path could not be measured")).line("why", why)
+    };
+    let path = Path {
+        bandwidth: bandwidth.or_else(|| carried(run)).ok_or_else(|| unknown("bottleneck bandwidth"))?,
+        baseline: baseline.or_else(|| shortest(run)).ok_or_else(|| unknown("baseline round-trip time"))?,
+    };
+    let mean = records(run).filter(|record| record.totals.contains_key(count::TRANSACTIONS));
+    let mean = mean.filter_map(|record| record.distributions.get(tcp::RTT_NS)?.mean()).map(rounded).next();
+    let mean = mean.map_or_else(String::new, |mean| format!(" at least, {} on average", Nanos(mean)));
+    let mtu = samples(run, tcp::PMTU_BYTES).min().map_or_else(String::new, |mtu| format!(" · path MTU {mtu} B"));
+    eprintln!("path    RTT {}{mean} · {}{mtu} · {} under way", path.baseline, path.bandwidth, path.bdp());
+    Ok(path)
+}
+
+fn records(run: &Run) -> impl Iterator<Item = &Record> {
+    run.tests.iter().flat_map(|test| &test.trials).flat_map(|trial| trial.records.values())
+}
+
+/// What `TCP_INFO` said in any sample of any flow.
+fn samples<'a>(run: &'a Run, name: &'a str) -> impl Iterator<Item = u64> + 'a {
+    let flows = records(run).flat_map(|record| &record.flows);
+    flows.flat_map(|flow| &flow.samples).filter_map(move |sample| sample.values.get(name).copied())
+}
+
+/// The shortest round trip that the kernel saw on the connection of the transactions.
+fn shortest(run: &Run) -> Option<Nanos> {
+    let idle = records(run).filter(|record| record.totals.contains_key(count::TRANSACTIONS));
+    let flows = idle.flat_map(|record| &record.flows);
+    let spans = flows.flat_map(|flow| &flow.samples).filter_map(|sample| sample.values.get(tcp::RTT_MIN_NS).copied());
+    spans.filter(|span| *span > 0).min().map(Nanos)
+}
+
+/// What all streams together carried, as IP packets.
+fn carried(run: &Run) -> Option<BitsPerSec> {
+    let goodput = run.tests.iter().flat_map(|test| &test.summaries);
+    let goodput =
+        goodput.filter(|summary| summary.metric.name == "throughput_bps").find_map(|summary| summary.value)?;
+    let (mtu, mss) = (samples(run, tcp::PMTU_BYTES).min()?, samples(run, tcp::SND_MSS_BYTES).min()?);
+    let of_packets = goodput * approximate(mtu) / approximate(mss.max(1));
+    BitsPerSec::new(of_packets.round()).filter(|rate| rate.get() > 0.0)
+}

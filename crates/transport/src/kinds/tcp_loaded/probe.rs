@@ -1,0 +1,316 @@
+//! Probes over a connection of their own: sent by a schedule, whether those before are answered or not.
+//!
+//! A probe waits for no other one, so a path with a long queue is probed as often as an idle one, and every time counts from when
+//! the probe was to be sent. It knows nothing of the load beside it.
+
+use std::collections::VecDeque;
+
+use fathom_engine::{
+    Error, Phase, Session, Stop, Worker,
+    pace::{Constant, Pace as _},
+};
+use fathom_model::{Histogram, units::Nanos};
+use fathom_sys::{
+    Result, clock,
+    epoll::{Epoll, Events, Interest},
+    socket::{self, Socket, Wait},
+};
+
+use crate::{
+    causes::Causes,
+    exchange::{silence::CLOSED, talk::WRONG},
+    link::PATIENCE,
+};
+
+/// Bytes of a probe and of its answer: a number, and as much again for the alignment of whoever looks at a capture.
+const PROBE: usize = 16;
+/// Probes without an answer at which no more are sent: a minute of a thousand per second.
+const UNANSWERED_MAX: usize = 1 << 16;
+/// What is received at once.
+const ROOM: usize = 4096;
+/// How soon a probe is tried again that the kernel did not take.
+const BLOCKED: Nanos = Nanos::from_millis(1);
+/// How long the last answers may take, when the load has ended and its queue drains.
+const DRAIN_MAX: Nanos = Nanos::from_secs(3);
+
+/// What was learned of the probes of one trial.
+#[derive(Debug, Default)]
+pub(super) struct Probes {
+    /// From the intended start to the whole answer.
+    pub(super) response: Histogram,
+    /// From the intended start to the send.
+    pub(super) lag: Histogram,
+    pub(super) causes: Causes,
+    /// Those of the measured part that had no answer at the very end, or were never sent.
+    pub(super) n_unanswered: u64,
+}
+
+/// A probe under way.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    due: Nanos,
+    is_measured: bool,
+}
+
+/// Why a connection with probes is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Closed,
+    Wrong,
+}
+
+/// The side that asks.
+pub(super) struct Asking<'a> {
+    worker: Worker<'a>,
+    session: &'a Session,
+    /// The place of the counter of answers.
+    counter: usize,
+    schedule: Constant,
+    socket: &'a Socket,
+    asked: VecDeque<Asked>,
+    n_sent: u64,
+    /// When the measured part was first seen.
+    measured_from: Option<Nanos>,
+    /// What of the last probe the kernel has not taken.
+    unsent: ([u8; PROBE], usize),
+    answers: Answers,
+    probes: Probes,
+}
+
+impl<'a> Asking<'a> {
+    pub(super) fn new(
+        (worker, counter): (Worker<'a>, usize),
+        session: &'a Session,
+        of: (&'a Socket, Constant),
+    ) -> Self {
+        Self {
+            worker,
+            session,
+            counter,
+            schedule: of.1,
+            socket: of.0,
+            asked: VecDeque::with_capacity(UNANSWERED_MAX),
+            n_sent: 0,
+            measured_from: None,
+            unsent: ([0; PROBE], PROBE),
+            answers: Answers::default(),
+            probes: Probes::default(),
+        }
+    }
+
+    /// Probes until the trial is over and all that was asked is answered, or for a bounded time longer.
+    ///
+    /// # Errors
+    /// The waiting itself: `epoll_pwait2`.
+    pub(super) fn run(mut self) -> std::result::Result<Probes, Error> {
+        let cannot = |cause| Error::System { what: "wait for the answers to probes".to_owned(), cause };
+        let (epoll, mut events) = (Epoll::new().map_err(cannot)?, Events::with_capacity(1));
+        epoll.add(self.socket, 0, Interest::READ).map_err(cannot)?;
+        let mut over_since = None;
+        loop {
+            match self.receive() {
+                Ok(None) => {}
+                Ok(Some(left)) => {
+                    self.probes.causes.note(if left == Left::Closed { CLOSED } else { WRONG });
+                    break;
+                }
+                Err(error) => {
+                    self.probes.causes.count(&error);
+                    break;
+                }
+            }
+            let now = clock::now();
+            if self.worker.is_over() {
+                let since = *over_since.get_or_insert(now);
+                let is_all = self.asked.iter().all(|asked| !asked.is_measured);
+                if is_all || now - since > DRAIN_MAX || self.session.stop.told() == Stop::Abort {
+                    break;
+                }
+            } else if let Err(error) = self.send_due(now) {
+                self.probes.causes.count(&error);
+                break;
+            }
+            let longest = if over_since.is_some() { PATIENCE } else { self.longest_wait() };
+            epoll.wait(&mut events, Some(longest)).map_err(cannot)?;
+        }
+        Ok(self.settle())
+    }
+
+    /// When the next probe is to be sent.
+    fn due(&self) -> Nanos {
+        self.worker.start + self.schedule.at(self.n_sent)
+    }
+
+    fn longest_wait(&self) -> Nanos {
+        if self.unsent.1 < PROBE || self.asked.len() == UNANSWERED_MAX {
+            return BLOCKED;
+        }
+        self.due().since(clock::now()).min(PATIENCE)
+    }
+
+    fn send_due(&mut self, now: Nanos) -> Result<()> {
+        if !self.send_rest()? {
+            return Ok(());
+        }
+        while self.due() <= now && self.asked.len() < UNANSWERED_MAX {
+            let due = self.due();
+            let is_measured = self.worker.phase() == Phase::Measure;
+            if is_measured && self.measured_from.is_none() {
+                self.measured_from = Some(now);
+            }
+            self.unsent = (probe(self.n_sent), 0);
+            self.asked.push_back(Asked { due, is_measured });
+            self.n_sent += 1;
+            if is_measured {
+                self.probes.lag.record((clock::now() - due).0);
+            }
+            if !self.send_rest()? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the kernel has taken all of the last probe.
+    fn send_rest(&mut self) -> Result<bool> {
+        while self.unsent.1 < PROBE {
+            match socket::send(self.socket, &self.unsent.0[self.unsent.1..], Wait::Never)? {
+                Some(count) => self.unsent.1 += count,
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes all the answers that are there.
+    fn receive(&mut self) -> Result<Option<Left>> {
+        let mut room = [0; ROOM];
+        while let Some(count) = socket::recv(self.socket, &mut room, Wait::Never)? {
+            let now = clock::now();
+            if count == 0 {
+                return Ok(Some(Left::Closed));
+            }
+            let Some(n_answers) = self.answers.take(&room[..count]) else { return Ok(Some(Left::Wrong)) };
+            for _ in 0..n_answers {
+                let Some(asked) = self.asked.pop_front() else { return Ok(Some(Left::Wrong)) };
+                self.worker.add(self.counter, 1);
+                self.worker.show(now - asked.due);
+                if asked.is_measured {
+                    self.probes.response.record((now - asked.due).0);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// What was never answered, or never sent as this host had no time to, took at least until now.
+    fn settle(mut self) -> Probes {
+        let now = clock::now();
+        let gap = self.schedule.at(1);
+        // The end of the measured part is seen up to one probe late, so the last one before it is nobody's miss.
+        let end = self.measured_from.map_or(Nanos::ZERO, |from| from + self.session.phases.measure_ns).since(gap);
+        while self.session.stop.told() != Stop::Abort && self.due() < end {
+            self.probes.lag.record((now - self.due()).0);
+            self.asked.push_back(Asked { due: self.due(), is_measured: true });
+            self.n_sent += 1;
+        }
+        for asked in self.asked.iter().filter(|asked| asked.is_measured) {
+            self.probes.response.record((now - asked.due).0);
+            self.probes.n_unanswered += 1;
+        }
+        self.probes
+    }
+}
+
+fn probe(number: u64) -> [u8; PROBE] {
+    let mut bytes = [0; PROBE];
+    bytes[..8].copy_from_slice(&number.to_be_bytes());
+    bytes
+}
+
+/// The stream of answers, which come in the order of the probes.
+#[derive(Debug, Default)]
+struct Answers {
+    n_whole: u64,
+    part: [u8; PROBE],
+    n_part: usize,
+}
+
+impl Answers {
+    /// How many answers have become whole; nothing when one of them is not the answer that is due.
+    fn take(&mut self, bytes: &[u8]) -> Option<u64> {
+        let (before, mut rest) = (self.n_whole, bytes);
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(rest.len().min(PROBE - self.n_part));
+            self.part[self.n_part..][..now.len()].copy_from_slice(now);
+            self.n_part += now.len();
+            rest = later;
+            if self.n_part == PROBE {
+                if self.part != probe(self.n_whole) {
+                    return None;
+                }
+                self.n_whole += 1;
+                self.n_part = 0;
+            }
+        }
+        Some(self.n_whole - before)
+    }
+}
+
+/// Sends back what comes, until the other side ends or the trial is over.
+pub(super) fn answer((worker, counter): (Worker<'_>, usize), socket: &Socket) -> Probes {
+    let mut probes = Probes::default();
+    if let Err(error) = echo((worker, counter), socket)
+        // An initiator that goes with an answer under way, as at the end of a trial, counts it itself.
+        && !error.is_abandoned()
+    {
+        probes.causes.count(&error);
+    }
+    probes
+}
+
+fn echo((worker, counter): (Worker<'_>, usize), socket: &Socket) -> Result<()> {
+    let (mut room, mut n_bytes) = ([0; ROOM], 0);
+    loop {
+        let count = match socket::recv(socket, &mut room, Wait::Block)? {
+            Some(0) => return Ok(()),
+            Some(count) => count,
+            None if worker.is_over() => return Ok(()),
+            None => continue,
+        };
+        let mut n_sent = 0;
+        while n_sent < count {
+            match socket::send(socket, &room[n_sent..count], Wait::Block)? {
+                Some(count) => n_sent += count,
+                None if worker.is_over() => return Ok(()),
+                None => {}
+            }
+        }
+        n_bytes += count;
+        worker.add(counter, u64::try_from(n_bytes / PROBE).unwrap_or(0));
+        n_bytes %= PROBE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_counted_however_they_are_cut_into_pieces() {
+        let stream: Vec<u8> = (0..5).flat_map(probe).collect();
+        for cut in 1..=stream.len() {
+            let mut answers = Answers::default();
+            let n: u64 = stream.chunks(cut).map(|piece| answers.take(piece).unwrap()).sum();
+            assert_eq!(n, 5, "pieces of {cut}");
+        }
+    }
+
+    #[test]
+    fn an_answer_to_another_probe_is_wrong() {
+        let mut answers = Answers::default();
+        assert_eq!(answers.take(&probe(0)), Some(1));
+        assert_eq!(answers.take(&probe(2)), None);
+        assert_eq!(Answers::default().take(b"HTTP/1.1 200 OK\r\n"), None);
+    }
+}

@@ -60,6 +60,10 @@ impl Page {
     pub(super) const fn cost(self, named: Named, (side, counter): (Side, &'static str)) -> Metric {
         self.metric(named, LATENCY, Derivation::cost(side, counter))
     }
+
+    const fn host_cost(self, named: Named, side: Side) -> Metric {
+        self.metric(named, LATENCY, Derivation::host_cost(side, count::TRANSACTIONS))
+    }
 }
 
 const CLOSED: Page = Page("docs/methods/tcp_rr.md");
@@ -77,6 +81,8 @@ const METRICS: &[Metric] = &[
     CLOSED.time(Named("latency_ns_max", "max"), (SERVICE_TIME, 1.0)),
     CLOSED.cost(OF_INITIATOR, (Side::Initiator, count::TRANSACTIONS)),
     CLOSED.cost(OF_RESPONDER, (Side::Responder, count::TRANSACTIONS)),
+    CLOSED.host_cost(Named("host_cost_initiator_ns", "initiating host's CPU per transaction"), Side::Initiator),
+    CLOSED.host_cost(Named("host_cost_responder_ns", "responding host's CPU per transaction"), Side::Responder),
     CLOSED.time(Named("connect_ns_p50", "connect p50"), (CONNECT_TIME, 0.5)),
     CLOSED.time(Named("connect_ns_p99", "connect p99"), (CONNECT_TIME, 0.99)),
 ];

@@ -13,7 +13,7 @@ const SOURCE: &str = "docs/methods/tcp_stream.md";
 pub(super) const KIBIBYTES_SENT: &str = "kibibytes_sent";
 pub(super) const KIBIBYTES_RECEIVED: &str = "kibibytes_received";
 
-pub(super) const fn one_way(sender: Side, receiver: Side) -> [Metric; 8] {
+pub(super) const fn one_way(sender: Side, receiver: Side) -> [Metric; 10] {
     let describes = Measure(Unit::Count, Better::Lower);
     [
         Metric::of(
@@ -63,6 +63,18 @@ pub(super) const fn one_way(sender: Side, receiver: Side) -> [Metric; 8] {
             LATENCY,
             SOURCE,
             Derivation::cost(receiver, KIBIBYTES_RECEIVED),
+        ),
+        Metric::of(
+            Named("host_cost_sender_ns_per_gib", "sending host's CPU per GiB"),
+            LATENCY,
+            SOURCE,
+            Derivation::host_cost(sender, count::BYTES_SENT),
+        ),
+        Metric::of(
+            Named("host_cost_receiver_ns_per_gib", "receiving host's CPU per GiB"),
+            LATENCY,
+            SOURCE,
+            Derivation::host_cost(receiver, count::BYTES_RECEIVED),
         ),
     ]
 }

@@ -203,7 +203,7 @@ fn way(role: &Role, spread: Spread, model: Model) -> Result<Way, Error> {
         return Way::of(&role.settings, model);
     }
     let mut way = Way::of(&role.settings.clone().with(REACTOR.name, "epoll"), model)?;
-    way.note.text = "epoll, as io_uring is slow to let go of so many flows".to_owned();
+    "epoll, as io_uring is slow to let go of so many flows".clone_into(&mut way.note.text);
     Ok(way)
 }
 

@@ -310,7 +310,9 @@ mod tests {
     /// The ports of each worker.
     fn doors(options: &[(&str, &str)], (n_flows, n_workers): (usize, usize)) -> Result<Vec<Vec<u16>>, Error> {
         let mut role = role("1", "1");
-        options.iter().for_each(|(name, text)| role.settings.set(name, *text));
+        for (name, text) in options {
+            role.settings.set(name, *text);
+        }
         let doors = Doors::of(&role, Spread { n_flows, n_workers, tables: Tables::Shared })?;
         let of = |worker| doors.of_worker(worker).map(|address| address.port()).collect();
         Ok((0..n_workers).map(of).collect())

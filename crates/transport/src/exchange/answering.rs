@@ -14,7 +14,7 @@ use fathom_sys::{
 
 use super::{
     Terms,
-    crowd::{COMPLETIONS_MAX, Lobby, Runs, reactor, token},
+    crowd::{COMPLETIONS_MAX, Lobby, Runs, close_all, reactor, token},
     sizes::{Class, Sizes},
     talk::WRONG,
     tally::{Tally, names},
@@ -126,6 +126,7 @@ impl<R: Reactor + 'static> Shift for Answering<R> {
             hall.serve(PATIENCE, (&self.terms, &self.lobby))?;
             worker.add(names::TRANSACTIONS, std::mem::take(&mut hall.n_answered));
         }
+        close_all(&mut hall.reactor, hall.n_listeners + hall.flows.len());
         Ok(hall.tally)
     }
 }

@@ -19,7 +19,7 @@ use fathom_sys::{
 use super::{
     Terms,
     books::{Ask, Books},
-    crowd::{COMPLETIONS_MAX, Lobby, Runs, TICK, reactor, token},
+    crowd::{COMPLETIONS_MAX, Lobby, Runs, TICK, close_all, reactor, token},
     silence::{CLOSED, SILENT, is_silent},
     sizes::Class,
     talk::WRONG,
@@ -418,6 +418,7 @@ impl<'a, R: Reactor> Conversation<'a, R> {
                 }
             }
         }
+        close_all(&mut self.reactor, self.flows.len());
         for intended in self.queue.into_iter().flat_map(Queue::rest) {
             self.books.not_started(self.books.worker.start + intended, now);
         }

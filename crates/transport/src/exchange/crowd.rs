@@ -9,8 +9,8 @@ use std::{
 use fathom_engine::{Counts, Enlisted, Error, Model, Session, Shift, Stop, Test, Which};
 use fathom_model::{Endpoints, Note, Record, Side, units::Nanos};
 use fathom_sys::{
-    limits,
-    reactor::{Epoll, Fixed, Reactor, Token, Uring},
+    clock, limits,
+    reactor::{Epoll, Event, Fixed, Patience, Reactor, Token, Uring},
     socket::Socket,
 };
 
@@ -167,6 +167,22 @@ pub(super) fn reactor<R: Reactor>(terms: &Terms, n_sockets: usize) -> Result<R, 
     }
     let cannot = |cause| Error::System { what: format!("prepare connections over {}", R::NAME), cause };
     R::new(token(n_sockets).0).map_err(cannot)
+}
+
+/// Closes all sockets, some at a time: to end the requests of many thousands at once keeps the kernel busy for seconds.
+pub(super) fn close_all(reactor: &mut impl Reactor, n_sockets: usize) {
+    const AT_ONCE: usize = 1024;
+    for first in (0..n_sockets).step_by(AT_ONCE) {
+        (first..n_sockets.min(first + AT_ONCE)).for_each(|idx| reactor.close(token(idx)));
+        if reactor.wait(Patience { until: clock::now(), batch: None }).is_err() {
+            return;
+        }
+        while let Some(completion) = reactor.next() {
+            if let Event::Received(piece) = completion.event {
+                reactor.release(piece);
+            }
+        }
+    }
 }
 
 /// The place of a flow in the reactor is its place among the flows of its worker.

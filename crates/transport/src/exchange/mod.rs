@@ -190,14 +190,33 @@ pub(crate) fn prepare(kind: &'static str, role: &Role, schedule: Option<Schedule
         return alone::prepare(kind, role, sizes);
     }
     let model = if schedule.is_some() { Model::Open } else { Model::Closed };
-    let way = Way::of(&role.settings, model)?;
+    let way = way(role, spread, model)?;
     let options = SocketOptions::of(&role.settings);
     crowd::prepare(kind, Terms { role: role.clone(), sizes, spread, burst, schedule, way, options })
+}
+
+/// The reactor that was asked for; of itself epoll where flows are too many for one table, as `io_uring` takes longer than a
+/// trial to end the waiting receives of a hundred thousand sockets.
+fn way(role: &Role, spread: Spread, model: Model) -> Result<Way, Error> {
+    let is_chosen = role.settings.text(REACTOR.name).is_some_and(|word| word != "auto");
+    if is_chosen || spread.tables == Tables::Shared {
+        return Way::of(&role.settings, model);
+    }
+    let mut way = Way::of(&role.settings.clone().with(REACTOR.name, "epoll"), model)?;
+    "epoll, as io_uring is slow to let go of so many flows".clone_into(&mut way.note.text);
+    Ok(way)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn so_many_flows_that_tables_are_split_are_served_by_epoll_unless_asked_otherwise() {
+        let role = sizes::tests::role("1", "1");
+        let split = Spread { n_flows: 100_000, n_workers: 6, tables: Tables::Own };
+        assert_eq!(way(&role, split, Model::Closed).unwrap().which, fathom_engine::Which::Epoll);
+    }
 
     fn spread(flows: &str, workers: Option<&str>) -> Result<Spread, Error> {
         let mut role = sizes::tests::role("1", "1");

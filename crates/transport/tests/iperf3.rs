@@ -36,6 +36,15 @@ impl Watch for Notes {
     }
 }
 
+/// Ends a server, also when what is tried with it fails.
+struct Ending<'a>(&'a StopFlag);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.finish();
+    }
+}
+
 /// Runs something against a server, and returns what it served and saw.
 fn against(options: ServerOptions, act: impl FnOnce(SocketAddr, &StopFlag)) -> (Served, Seen) {
     let server = Server::bind(LOOPBACK, (None, options)).unwrap();
@@ -44,8 +53,10 @@ fn against(options: ServerOptions, act: impl FnOnce(SocketAddr, &StopFlag)) -> (
         let watch = || Box::new(Notes(seen.clone())) as Box<dyn Watch>;
         let told = stop.clone();
         let server = scope.spawn(move || server.run(&told, &watch).unwrap());
-        act(address, &stop);
-        stop.finish();
+        {
+            let _end = Ending(&stop);
+            act(address, &stop);
+        }
         server.join().unwrap()
     });
     (served, Arc::try_unwrap(seen).unwrap().into_inner().unwrap())

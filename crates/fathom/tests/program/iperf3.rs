@@ -182,7 +182,9 @@ fn logins(stage: &Stage) -> String {
         // The example of iperf3's manual: the user `mario` with the password `rossi`.
         ("users", "mario,bf7a49a846d44b454a5d11e7acfaf13d138bbe0b7483aa3e050879700572709b\n".to_owned()),
     ];
-    files.iter().for_each(|(name, text)| fs::write(stage.path(name), text).unwrap());
+    for (name, text) in &files {
+        fs::write(stage.path(name), text).unwrap();
+    }
     let server = ["--rsa-private-key-path", "private.pem", "--authorized-users-path", "users"];
     let (_real, real) = serving(stage, &["iperf3"], &server);
     let (_own, own) = serving(stage, &[], &[&server[..], &["--use-pkcs1-padding"]].concat());
@@ -364,6 +366,9 @@ fn impostor(act: impl FnOnce(TcpStream) + Send + 'static) -> (String, thread::Jo
     (port, actor)
 }
 
+/// What an impostor does with its connection.
+type Act = fn(TcpStream);
+
 fn cookie(stream: &mut TcpStream) {
     stream.read_exact(&mut [0; 37]).unwrap();
 }
@@ -371,7 +376,7 @@ fn cookie(stream: &mut TcpStream) {
 #[test]
 fn a_peer_that_speaks_something_else_or_goes_is_an_error_and_no_hang() {
     let stage = Stage::new();
-    let cases: [(&str, fn(TcpStream)); 4] = [
+    let cases: [(&str, Act); 4] = [
         ("received an unknown control message: the letter `H`", |mut stream| {
             cookie(&mut stream);
             stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();

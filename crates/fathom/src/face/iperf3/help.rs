@@ -13,13 +13,10 @@ Usage: iperf3 [-s|-c host] [options]
 
 /// All options with what they mean.
 pub(super) fn usage() -> String {
-    let mut usage = HEAD.to_owned();
-    for (title, rows) in options::rows() {
-        usage.push_str(&format!("\n{title}:\n"));
-        for (option, about) in rows {
-            usage.push_str(&format!("  {option:<30}{about}\n"));
-        }
-    }
-    usage.push_str("\n[KMG] stands for a suffix: thousands for rates, 1024s for lengths and volumes.\n");
-    usage
+    let shown = |(title, rows): (&str, Vec<(String, &str)>)| {
+        let rows: Vec<String> = rows.iter().map(|(option, about)| format!("  {option:<30}{about}\n")).collect();
+        format!("\n{title}:\n{}", rows.concat())
+    };
+    let groups: String = options::rows().into_iter().map(shown).collect();
+    format!("{HEAD}{groups}\n[KMG] stands for a suffix: thousands for rates, 1024s for lengths and volumes.\n")
 }

@@ -1,6 +1,6 @@
 //! iperf3's JSON (`-J`): the same keys in the same places.
 
-use fathom_model::units::{Nanos, approximate};
+use fathom_model::units::{Nanos, approximate, rounded};
 use fathom_transport::iperf3::{
     Beginning, Carrier, CpuUse, Interval, Outcome, Parameters, Part, Reading, ServerOutput, Stream, StreamOutcome, Way,
 };
@@ -22,11 +22,9 @@ pub(super) struct Document {
 
 /// A number as cJSON writes it: without a fraction when it has none.
 fn number_of(value: f64) -> Value {
-    #[expect(clippy::cast_possible_truncation, reason = "only whole numbers below 2^53 are converted")]
-    let whole = value as i64;
-    #[expect(clippy::cast_precision_loss, reason = "the comparison finds a loss")]
-    let is_whole = whole as f64 == value && value.abs() < 9e15;
-    if is_whole { json!(whole) } else { json!(value) }
+    // Beyond 2^53 whole numbers are not told apart any more, and nothing is that large here.
+    let is_whole = value.fract().abs() < f64::EPSILON && value.abs() < 9e15;
+    if is_whole && value >= 0.0 { json!(rounded(value)) } else { json!(value) }
 }
 
 fn secs(span: Nanos) -> Value {

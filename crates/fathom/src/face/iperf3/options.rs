@@ -214,14 +214,15 @@ fn interval(options: &mut Options, text: &str) -> Result<(), Fault> {
     Ok(())
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "one of a table of functions")]
 fn affinity(options: &mut Options, text: &str) -> Result<(), Fault> {
-    let (own, other) = text.split_once(',').map_or((text, None), |(own, other)| (own, Some(other)));
-    let core = |text: &str| usize::try_from(atoi(text)).ok();
-    options.core = core(own);
-    options.peer_core = other.and_then(core);
+    let mut cores = text.splitn(2, ',').map(|core| usize::try_from(atoi(core)).ok());
+    options.core = cores.next().flatten();
+    options.peer_core = cores.next().flatten();
     Ok(())
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "one of a table of functions")]
 fn length(options: &mut Options, text: &str) -> Result<(), Fault> {
     options.parameters.block = Bytes(units::read_volume(text).unwrap_or(0));
     Ok(())
@@ -229,10 +230,9 @@ fn length(options: &mut Options, text: &str) -> Result<(), Fault> {
 
 /// Sets a time-out, a name, or whatever else cannot be wrong by itself.
 macro_rules! set {
-    ($field:ident, $value:expr) => {
-        |options, text| {
-            let value: fn(&str) -> _ = $value;
-            options.$field = value(text);
+    ($field:ident, |$text:ident| $value:expr) => {
+        |options, $text| {
+            options.$field = $value;
             Ok(())
         }
     };
@@ -439,6 +439,7 @@ fn one_way(options: &mut Options, way: Way) -> Result<(), Fault> {
     Ok(())
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "one of a table of functions")]
 fn congestion(options: &mut Options, text: &str) -> Result<(), Fault> {
     options.parameters.congestion = Some(text.to_owned());
     Ok(())
@@ -542,9 +543,13 @@ pub(super) enum Refusal {
 
 /// Reads the command line.
 pub(super) fn read(words: &[String]) -> Result<Options, Refusal> {
-    let shorts: String =
-        OPTIONS.iter().map(|row| format!("{}{}", row.letter, if row.has_value { ":" } else { "" })).collect();
-    let shorts: &'static str = Box::leak(format!("{shorts}vh").into_boxed_str());
+    let mut shorts = "vh".to_owned();
+    for row in OPTIONS {
+        shorts.push(row.letter);
+        shorts.push_str(if row.has_value { ":" } else { "" });
+    }
+    // The command line is read once, and its table lives as long as the program.
+    let shorts: &'static str = Box::leak(shorts.into_boxed_str());
     let own = [Long { name: "version", short: 'v' }, Long { name: "help", short: 'h' }];
     let longs: Vec<Long> = OPTIONS.iter().map(|row| Long { name: row.name, short: row.letter }).chain(own).collect();
     let syntax = Syntax { shorts, longs: Box::leak(longs.into_boxed_slice()), dialect: Dialect::Gnu };

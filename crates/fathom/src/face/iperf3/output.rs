@@ -105,7 +105,8 @@ impl Lines {
         for line in lines {
             self.transcript.push_str(line);
             self.transcript.push('\n');
-            self.waiting.push_str(&format!("{}{}{line}\n", self.output.stamp(), self.title));
+            let stamp = self.output.stamp();
+            self.waiting.extend([stamp.as_str(), &self.title, line, "\n"]);
         }
         let mut place = self.output.0.place.lock().unwrap_or_else(PoisonError::into_inner);
         if *place.owner.get_or_insert(self.id) == self.id {

@@ -70,7 +70,9 @@ const DRAIN_QUIET: Nanos = Nanos::from_millis(10);
 /// What the threads share: their own counters, and when to stop.
 struct Shared {
     slots: Vec<Slot>,
-    over: AtomicBool,
+    /// Senders stop before receivers, so that what is under way arrives.
+    sending_over: AtomicBool,
+    receiving_over: AtomicBool,
     n_done: AtomicUsize,
     n_broken: AtomicUsize,
 }
@@ -89,8 +91,10 @@ impl Shared {
         }
     }
 
-    fn bytes(&self) -> u64 {
-        self.slots.iter().map(|slot| slot.read(Counter::Bytes as usize)).sum()
+    /// What has arrived on all streams.
+    fn received(&self, streams: &[Open]) -> u64 {
+        let receivers = self.slots.iter().zip(streams).filter(|(_, open)| open.stream.part == Part::Receiver);
+        receivers.map(|(slot, _)| slot.read(Counter::Bytes as usize)).sum()
     }
 }
 
@@ -114,7 +118,8 @@ impl Course<'_> {
     pub(crate) fn run(&self, control: &mut Control, watch: &mut dyn Watch) -> (Outcome, Result<(), Error>) {
         let shared = Shared {
             slots: self.streams.iter().map(|_| Slot::default()).collect(),
-            over: AtomicBool::new(false),
+            sending_over: AtomicBool::new(false),
+            receiving_over: AtomicBool::new(false),
             n_done: AtomicUsize::new(0),
             n_broken: AtomicUsize::new(0),
         };
@@ -156,7 +161,8 @@ impl Course<'_> {
 
     /// One stream in the hands of its thread.
     fn stream(&self, shared: &Shared, (place, open): (usize, &Open), start: Nanos) -> CpuTimes {
-        let counting = Counting { slot: &shared.slots[place], over: &shared.over, start };
+        let over = if open.stream.part == Part::Sender { &shared.sending_over } else { &shared.receiving_over };
+        let counting = Counting { slot: &shared.slots[place], over, start };
         let is_broken = data::run(open, (self.parameters, self.share(open.stream.part)), &counting).is_err();
         shared.n_broken.fetch_add(usize::from(is_broken), Ordering::Relaxed);
         shared.n_done.fetch_add(1, Ordering::Relaxed);
@@ -250,12 +256,13 @@ impl Course<'_> {
             return Err(Error::Denied { code: code::DURATION_EXPIRED });
         }
         let receives = self.streams.iter().any(|open| open.stream.part == Part::Receiver);
-        let bytes = shared.bytes();
+        let bytes = shared.received(self.streams);
         if bytes > standing.heard.0 || !receives {
             standing.heard = (bytes, now);
         } else if now - standing.heard.1 > self.bounds.idle {
             return Err(Error::Idle);
         }
+        // What this side sends is paced to the bound, so only the other side can break it.
         if let Some((most, over)) = self.bounds.rate {
             let span = now - standing.rate_from.1;
             if span >= over {
@@ -303,16 +310,18 @@ impl Course<'_> {
 
     /// Stops the senders, then lets what is under way arrive, and stops the receivers.
     fn settle(&self, shared: &Shared) {
+        shared.sending_over.store(true, Ordering::Relaxed);
         if self.parameters.carrier == Carrier::Udp && self.side == Side::Responder {
-            let (begin, mut bytes, mut quiet_since) = (clock::now(), shared.bytes(), clock::now());
+            let received = || shared.received(self.streams);
+            let (begin, mut bytes, mut quiet_since) = (clock::now(), received(), clock::now());
             while clock::now() - begin < DRAIN_MAX && clock::now() - quiet_since < DRAIN_QUIET {
                 clock::sleep_until(clock::now() + Nanos::from_millis(1));
-                if shared.bytes() != bytes {
-                    (bytes, quiet_since) = (shared.bytes(), clock::now());
+                if received() != bytes {
+                    (bytes, quiet_since) = (received(), clock::now());
                 }
             }
         }
-        shared.over.store(true, Ordering::Relaxed);
+        shared.receiving_over.store(true, Ordering::Relaxed);
     }
 
     fn outcome(&self, standing: &Standing, ended: Nanos, cpu: CpuTimes) -> Outcome {

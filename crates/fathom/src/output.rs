@@ -7,7 +7,7 @@ use std::{
 
 use clap::{Arg, ArgAction, ArgMatches};
 use fathom_model::{
-    Derivation, Run, Summary, Trial,
+    Run, Side, Trial,
     finding::Outcome,
     run::{Completeness, TestRun},
 };
@@ -91,11 +91,13 @@ pub(crate) fn print(run: &Run, matches: &ArgMatches) -> anyhow::Result<Exit> {
     Ok(exit_of(run, matches.get_flag("strict")))
 }
 
-/// Whether a test has no value, or values only of what comes before and beside the work that it is about.
+/// Whether a test has no value, or values only of what came before the measured part, of which there was none.
 fn measured_nothing(test: &TestRun) -> bool {
-    let mut rates = test.summaries.iter().filter(|summary| matches!(summary.metric.from, Derivation::Rate { .. }));
-    let is_missing = |summary: &Summary| summary.value.is_none();
-    test.summaries.iter().all(is_missing) || rates.next().is_some_and(is_missing) && rates.all(is_missing)
+    let records = test.trials.iter().flat_map(|trial| trial.records.values());
+    let mut initiators = records.filter(|record| record.side == Side::Initiator).peekable();
+    let was_short =
+        initiators.peek().is_some() && initiators.all(|record| record.measured_ns.0 >= record.measured_ns.1);
+    was_short || test.summaries.iter().all(|summary| summary.value.is_none())
 }
 
 /// Whether none of its trials came to its end.

@@ -299,19 +299,17 @@ impl Document {
         }
     }
 
+    /// What a server sends to a client that asks for it: all but what the client has told the server.
+    pub(super) fn so_far(&self) -> Value {
+        json!({"start": self.start, "intervals": self.intervals, "end": self.ending})
+    }
+
     /// The whole document, with the error that ended it.
     pub(super) fn whole(&self, error: Option<String>) -> Value {
-        let mut whole = self.rest.clone();
-        put(
-            &mut whole,
-            [
-                ("start", Value::Object(self.start.clone())),
-                ("intervals", json!(self.intervals)),
-                ("end", self.ending.clone()),
-            ],
-        );
-        put(&mut whole, error.map(|error| ("error", json!(error))));
-        Value::Object(whole)
+        let mut whole = self.so_far();
+        let rest = self.rest.clone().into_iter().chain(error.map(|error| ("error".to_owned(), json!(error))));
+        rest.for_each(|(key, value)| whole[key] = value);
+        whole
     }
 }
 

@@ -112,7 +112,7 @@ impl Watch for Show {
 
     fn output(&mut self) -> Option<ServerOutput> {
         Some(if self.is_json {
-            ServerOutput::Json(self.document.whole(None))
+            ServerOutput::Json(self.document.so_far())
         } else {
             ServerOutput::Text(self.lines.transcript.clone())
         })

@@ -91,12 +91,13 @@ fn rows_of<'a>(run: &'a Run, test: &'a TestRun) -> Vec<Row<'a>> {
     rows
 }
 
-/// Whether a value stands in the table for its own sake: how near a test came to what could be, or what a latency was measured beside.
+/// Whether a value stands in the table for its own sake: how near a test came to what could be, or the load that a latency was
+/// measured under.
 fn speaks(headline: &Summary, summary: &Summary) -> bool {
-    let is_rate = |summary: &Summary| {
-        matches!(summary.metric.from, Derivation::Rate { .. }) && summary.metric.better == Better::Higher
-    };
-    let is_beside = matches!(headline.metric.from, Derivation::Quantile { .. }) && is_rate(summary);
+    let is_rate = matches!(summary.metric.from, Derivation::Rate { .. }) && summary.metric.better == Better::Higher;
+    let is_beside = matches!(headline.metric.from, Derivation::Quantile { .. })
+        && is_rate
+        && summary.metric.unit == Unit::BitsPerSec;
     let is_compared = matches!(summary.metric.from, Derivation::Quotient { .. } | Derivation::PerMinute { .. });
     summary.value.is_some() && (is_beside || is_compared)
 }

@@ -63,8 +63,12 @@ fn sessions(kind: &str) -> [Session; 2] {
 
 /// Options with what a kind cannot do without.
 fn needed<'a>(kind: &str, options: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
-    let rate = kind.ends_with("_open").then_some(("rate", "1k"));
-    options.iter().copied().chain(rate).collect()
+    let needed: &[(&str, &str)] = match kind {
+        "tcp_rfc6349" => &[("bandwidth", "1G"), ("baseline-rtt", "1ms")],
+        open if open.ends_with("_open") => &[("rate", "1k")],
+        _ => &[],
+    };
+    options.iter().chain(needed).copied().collect()
 }
 
 fn run(kind: &str, options: &[(&str, &str)]) -> Trial {

@@ -14,6 +14,9 @@ const MATTERS: f64 = 1.2;
 /// A last step that gains at least this share of what it adds shows no end.
 const STILL_GROWS: f64 = 0.5;
 
+/// Two values show that they differ, and nothing of where it levels off.
+const POINTS_MIN: usize = 3;
+
 /// Compares the tests of one kind between the same hosts that differ in one option alone.
 pub(crate) struct Scan;
 
@@ -43,7 +46,7 @@ impl Scan {
     fn along(&self, seen: &Evidenced<'_>, option: &str) -> Option<Finding> {
         let points = points(seen, option);
         let (first, last) = (points.first()?, points.last()?);
-        if points.len() < 2 || !std::ptr::eq(last.test, seen.test) {
+        if points.len() < POINTS_MIN || !std::ptr::eq(last.test, seen.test) {
             return None;
         }
         let best = points.iter().max_by(|a, b| a.mean.total_cmp(&b.mean))?;
@@ -176,7 +179,8 @@ mod tests {
     }
 
     #[test]
-    fn one_test_is_no_scan() {
+    fn one_test_or_two_are_no_scan() {
         assert_eq!(scanned("flows", &[("1", 1_000)]).finding("scan"), None);
+        assert_eq!(scanned("flows", &[("1", 1_000), ("32", 20_000)]).finding("scan"), None);
     }
 }

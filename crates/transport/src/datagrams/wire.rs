@@ -68,10 +68,16 @@ pub(crate) struct Machine(pub(crate) u64);
 pub(crate) const MARK: usize = LENGTH + 8;
 
 impl Own {
-    /// For datagrams of this length at least.
+    /// For datagrams that each carry a number.
     #[must_use]
-    pub(crate) fn new(token: Token, shortest: usize) -> Self {
-        Self { token, n_bare: (shortest < LENGTH).then_some(0), machine: None }
+    pub(crate) fn numbered(token: Token) -> Self {
+        Self { token, n_bare: None, machine: None }
+    }
+
+    /// For datagrams that are too short for one.
+    #[must_use]
+    pub(crate) fn bare(token: Token) -> Self {
+        Self { token, n_bare: Some(0), machine: None }
     }
 }
 
@@ -145,7 +151,7 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read_by_the_same_flow_only() {
-        let own = |seed, flow| Own::new(Token::new(seed, flow), LENGTH);
+        let own = |seed, flow| Own::numbered(Token::new(seed, flow));
         for part in [Part::WarmUp, Part::Measured, Part::End] {
             let header = Header { number: 1 << 40, sent: Nanos(77), part };
             let mut datagram = [0xee; 20];
@@ -162,7 +168,7 @@ mod tests {
 
     #[test]
     fn datagrams_too_short_for_a_number_are_counted_in_the_order_they_come() {
-        let mut own = Own::new(Token::new(42, 3), 1);
+        let mut own = Own::bare(Token::new(42, 3));
         for (size, number) in [(1, 0), (2, 1), (17, 2)] {
             let mut datagram = vec![0xee; size];
             own.write(Header { number: 9, sent: Nanos(5), part: Part::Measured }, &mut datagram);
@@ -178,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_mark_of_the_end_says_where_the_sender_runs() {
-        let mut own = Own::new(Token::new(42, 3), LENGTH);
+        let mut own = Own::numbered(Token::new(42, 3));
         let mut mark = Own::mark(Some(Machine(77)));
         own.write(Header { number: 5, sent: Nanos(1), part: Part::End }, &mut mark);
         assert_eq!(own.machine(), None);

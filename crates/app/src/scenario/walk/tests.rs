@@ -445,7 +445,7 @@ if ${iteration} == 1
     POST /login
     take token = json $.token
 step work
-  GET /work/${iteration}
+  GET /task/${iteration}
   Authorization: Bearer ${token}
 ";
 
@@ -455,7 +455,7 @@ fn what_was_taken_in_one_iteration_is_there_in_the_next() {
         assert!(request.starts_with("POST") || request.contains("\r\nAuthorization: Bearer t1\r\n"), "{request}");
         ok("", r#"{"token":"t1"}"#)
     });
-    assert_eq!(played.lines(), ["POST /login", "GET /work/1", "GET /work/2", "GET /work/3"]);
+    assert_eq!(played.lines(), ["POST /login", "GET /task/1", "GET /task/2", "GET /task/3"]);
 }
 
 #[test]
@@ -490,7 +490,7 @@ fn a_request_whose_variable_has_no_value_is_not_sent_and_its_step_has_failed() {
         n += 1;
         if n == 1 { Err("no answer in time") } else { ok("", r#"{"token":"t1"}"#) }
     });
-    assert_eq!(played.lines(), ["POST /login", "POST /login", "GET /work/2", "GET /work/3"]);
+    assert_eq!(played.lines(), ["POST /login", "POST /login", "GET /task/2", "GET /task/3"]);
 }
 
 #[test]

@@ -69,13 +69,13 @@ impl Test for Receiving {
     fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
         let mut stream = self.stream;
         let role = &stream.role;
-        let shortest = stream.shape.sizes.longest();
+        let codec = if stream.shape.is_bare() { Own::bare } else { Own::numbered };
         let is_joined = stream.shape.joined.1 != Joined::Never;
         let begin = clocks();
         let crew = Crew { states: self.flows, counters: COUNTERS, cores: &role.cores, until: role.side.into() };
         let conducted = crew.conduct(session, &mut (), |worker, (socket, batch)| {
             let token = stream.token(worker.idx);
-            let receiver = Receiver::new((&socket, Own::new(token, shortest)), batch, Some(begin));
+            let receiver = Receiver::new((&socket, codec(token)), batch, Some(begin));
             let receiver = if is_joined { receiver.joined() } else { receiver };
             let causes = Causes::default();
             let flow = Flow { worker, session, side: role.side, token, socket: &socket, naps: !is_joined, causes };

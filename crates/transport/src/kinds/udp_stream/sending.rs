@@ -125,7 +125,7 @@ impl Flow<'_> {
             return (None, self.causes);
         }
         let start = if self.side == Side::Responder { clock::now() } else { self.worker.start };
-        let mut sender = Sender::new((socket, Own::new(self.token, LENGTH)), load, schedule);
+        let mut sender = Sender::new((socket, Own::numbered(self.token)), load, schedule);
         let mut looked = start;
         while !self.worker.is_over() {
             let part = if self.worker.phase() == Phase::WarmUp { Part::WarmUp } else { Part::Measured };

@@ -66,7 +66,7 @@ fn sessions(kind: &str) -> [Session; 2] {
 /// Options with what a kind cannot do without.
 fn needed<'a>(kind: &str, options: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let needed: &[(&str, &str)] = match kind {
-        "tcp_rfc6349" => &[("bandwidth", "1G"), ("baseline-rtt", "1ms")],
+        "tcp_rfc6349" | "tcp_rfc6349_down" => &[("bandwidth", "1G"), ("baseline-rtt", "1ms")],
         open if open.ends_with("_open") => &[("rate", "1k")],
         _ => &[],
     };
@@ -618,7 +618,7 @@ fn one_way_delays_are_told_with_the_error_of_the_clocks_or_withheld_where_it_is_
 fn a_stream_over_ipv6_is_accounted_for_alike() {
     let settings = Settings::default().with("size", "1000").with("offload", "both").with("flows", "2");
     let prepare = |side, peer| {
-        let mut role = role("udp_stream_down", side, &settings);
+        let mut role = role("udp_stream_down", side, &settings.clone().with("flow-label", "703710"));
         role.address = Some(std::net::Ipv6Addr::LOCALHOST.into());
         role.peer = peer;
         find(KINDS, "udp_stream_down").unwrap().prepare(&role).unwrap()
@@ -630,6 +630,29 @@ fn a_stream_over_ipv6_is_accounted_for_alike() {
     let lost = total(&trial.initiator, count::SOCKET_DROPPED);
     assert_eq!(total(&trial.initiator, count::RECEIVED) + lost, total(&trial.responder, count::SENT));
     assert!(total(&trial.initiator, count::RECEIVED) > 1000);
+}
+
+#[test]
+fn a_stream_leaves_from_the_sources_and_through_the_device_that_were_asked_for() {
+    let kind = find(KINDS, "udp_stream").unwrap();
+    let options = [("flows", "3"), ("pps", "300"), ("source", "127.0.0.8/30"), ("device", "lo")];
+    let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
+    let listeners = [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    let addresses = listeners.each_ref().map(|listener| listener.local_addr().unwrap().to_string());
+    let mut asks = role(kind.name(), Side::Initiator, &settings);
+    asks.peer = BTreeMap::from([("addresses".to_owned(), addresses.join(","))]);
+    let [session, _] = sessions(kind.name());
+    kind.prepare(&asks).unwrap().run(&session).unwrap();
+    // Everything is in the sockets' queues by now.
+    let sources = listeners.map(|listener| listener.recv_from(&mut [0; 2000]).unwrap().1.ip().to_string());
+    assert_eq!(sources, ["127.0.0.9", "127.0.0.10", "127.0.0.9"], "in turn");
+
+    let mut refused = |name: &str, text: &str| {
+        asks.settings.set(name, text);
+        kind.prepare(&asks).err().unwrap().to_string()
+    };
+    assert_eq!(refused("flow-label", "7"), "option `flow-label` takes a target with an IPv6 address, not `127.0.0.1`");
+    assert_eq!(refused("device", "none0"), "cannot send through the interface none0");
 }
 
 /// What a relay did to the datagrams that passed it.

@@ -151,14 +151,18 @@ impl Stream {
         if told.len() != n_flows {
             return Err(Error::Endpoint { kind: self.kind, what: ADDRESSES });
         }
-        let connect = |to: SocketAddr| {
-            let any = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
-            let socket = self.open(SocketAddr::new(self.role.address.unwrap_or(any), 0))?;
+        let options = SocketOptions::of(&self.role.settings);
+        let connect = |(idx, to): (usize, SocketAddr)| {
             let cannot = |cause| Error::System { what: format!("connect a UDP socket to {to}"), cause };
-            socket.connect(&to.into()).map_err(socket::named("connect")).map_err(cannot)?;
+            let socket = socket::datagram_unbound(to).map_err(cannot)?;
+            options.bind(&socket, (self.role.address, idx), to)?;
+            self.notes = options.apply(&socket)?;
+            socket::set_timeout(&socket, PATIENCE).map_err(cannot)?;
+            let towards = options.towards(&socket, to)?;
+            socket.connect(&towards.into()).map_err(socket::named("connect")).map_err(cannot)?;
             Ok(socket)
         };
-        told.into_iter().map(connect).collect()
+        told.into_iter().enumerate().map(connect).collect()
     }
 
     fn token(&self, flow: usize) -> Token {

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU8, Ordering},
 };
 
-use fathom_model::{Phases, units::Nanos};
+use fathom_model::{PeerClock, Phases, units::Nanos};
 
 /// What a running test has been told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,12 +69,14 @@ pub struct Session {
     pub stop: StopFlag,
     /// Where a live view is told, at most twice a second; called from the thread that conducts.
     pub live: Option<Box<dyn Fn(Live) + Send + Sync>>,
+    /// The clock of the host at the other end; nothing when it is not known, or when there are several.
+    pub peer_clock: Option<PeerClock>,
 }
 
 impl Session {
-    /// A session without a live view.
+    /// A session without a live view, against nobody's clock.
     #[must_use]
     pub fn new(start: Nanos, phases: Phases) -> Self {
-        Self { start, phases, stop: StopFlag::default(), live: None }
+        Self { start, phases, stop: StopFlag::default(), live: None, peer_clock: None }
     }
 }

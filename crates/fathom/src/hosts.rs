@@ -92,7 +92,8 @@ impl Hosts {
         let mut other_labs = BTreeMap::new();
         for (name, reach) in &plan.hosts {
             let (link, place) = match reach {
-                Reach::This => here(plan)?,
+                Reach::This => here(own_address(plan)?)?,
+                Reach::At(address) => here(*address)?,
                 Reach::Lab(host) => {
                     let lab = own_lab.as_ref().ok_or_else(|| no_lab(name))?;
                     in_lab(lab, host, plan.lab.as_ref().map_or("", |lab| &lab.preset))?
@@ -134,7 +135,9 @@ impl Hosts {
             let has_it = |facts: &BTreeMap<String, String>| {
                 facts.get("addresses").is_some_and(|addresses| addresses.split(' ').any(|one| one == address))
             };
-            place.interface = environment.0.iter().find(|(_, facts)| has_it(facts)).map(|(topic, _)| topic.clone());
+            let found = environment.0.iter().find(|(_, facts)| has_it(facts)).map(|(topic, _)| topic.clone());
+            // The loopback answers to addresses that it was never given.
+            place.interface = found.or_else(|| place.address.is_loopback().then(|| "lo".to_owned()));
         }
         Ok(environment)
     }
@@ -184,17 +187,18 @@ fn build_lab(plan: &LabPlan) -> anyhow::Result<Lab> {
     })
 }
 
-fn here(plan: &Plan) -> anyhow::Result<(Link, Place)> {
+fn here(address: IpAddr) -> anyhow::Result<(Link, Place)> {
     let link = launcher::self_exec(&own_program()?).map_err(|error| fleet_screen(&error))?;
+    Ok((link, Place { address, interface: None, is_here: true, losses: Vec::new() }))
+}
+
+/// The address of this machine on the path under test: towards a host that is served, or the loopback.
+fn own_address(plan: &Plan) -> anyhow::Result<IpAddr> {
     let served = plan.hosts.values().find_map(|reach| match reach {
         Reach::Tls { address, .. } => Some(address),
         _ => None,
     });
-    let address = match served {
-        Some(address) => address_towards(address)?,
-        None => IpAddr::V4(Ipv4Addr::LOCALHOST),
-    };
-    Ok((link, Place { address, interface: None, is_here: true, losses: Vec::new() }))
+    served.map_or(Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)), |address| address_towards(address))
 }
 
 /// The own address from which packets to `target` leave; nothing is sent for it.

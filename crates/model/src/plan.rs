@@ -16,6 +16,8 @@ pub enum Reach {
     /// A child process on this machine, in the namespace that fathom was started in.
     #[serde(rename = "self")]
     This,
+    /// The same at one of this machine's own addresses in place of 127.0.0.1, such as `::1`.
+    At(std::net::IpAddr),
     /// A host of the plan's lab, by its name there.
     Lab(String),
     /// A lab that is up already: its name and the host's name there.
@@ -29,6 +31,17 @@ pub enum Reach {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key: Option<String>,
     },
+}
+
+impl Reach {
+    /// Whether the host shares the processors of the machine that fathom runs on.
+    #[must_use]
+    pub const fn is_on_this_machine(&self) -> bool {
+        match self {
+            Self::This | Self::At(_) | Self::Lab(_) | Self::LabUp(..) => true,
+            Self::Tls { .. } => false,
+        }
+    }
 }
 
 /// The highest rate that keeps an objective is to be found, in place of measuring at one rate.

@@ -64,3 +64,48 @@ pub struct Role {
     /// The seed of everything that is random in this trial.
     pub seed: u64,
 }
+
+/// The monotonic clock of the host at the other end, as this host's shows it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerClock {
+    /// Theirs minus ours, in nanoseconds.
+    pub ahead_ns: i64,
+    /// How wrong that could be when the clocks were compared; nothing when both hosts read one clock.
+    pub error_ns: Option<Nanos>,
+    /// When they were compared, on ours.
+    pub compared_ns: Nanos,
+}
+
+impl PeerClock {
+    /// How fast two clocks may drift apart: 15 ppm each (PHI of RFC 5905, section 7.1).
+    const DRIFT: f64 = 30e-6;
+
+    /// What our clock shows when theirs shows this.
+    #[must_use]
+    pub const fn ours(self, theirs: Nanos) -> Nanos {
+        Nanos(theirs.0.saturating_add_signed(self.ahead_ns.saturating_neg()))
+    }
+
+    /// The most that a time which was carried over can be wrong until `now`; it grows with the age of the comparison.
+    #[must_use]
+    pub fn error_until(self, now: Nanos) -> Nanos {
+        let drift = Nanos::from_secs_f64((now - self.compared_ns).as_secs_f64() * Self::DRIFT);
+        self.error_ns.map_or(Nanos::ZERO, |error| error + drift)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_of_the_other_clock_is_carried_over_with_an_error_that_grows() {
+        let clock =
+            PeerClock { ahead_ns: -3_000, error_ns: Some(Nanos::from_micros(40)), compared_ns: Nanos::from_secs(100) };
+        assert_eq!(clock.ours(Nanos(7_000)), Nanos(10_000));
+        assert_eq!(clock.error_until(Nanos::from_secs(100)), Nanos::from_micros(40));
+        assert_eq!(clock.error_until(Nanos::from_secs(110)), Nanos::from_micros(40 + 300));
+        let shared = PeerClock { error_ns: None, ..clock };
+        assert_eq!(shared.error_until(Nanos::from_secs(110)), Nanos::ZERO, "one clock does not drift from itself");
+    }
+}

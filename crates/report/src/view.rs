@@ -403,7 +403,7 @@ pub(crate) fn command(run: &Run) -> String {
 
 /// Whether all hosts of a run are one machine, so that they have the same cores.
 pub(crate) fn one_machine(run: &Run) -> bool {
-    let here = |name: &String| matches!(run.plan.hosts.get(name), Some(Reach::This | Reach::Lab(_) | Reach::LabUp(..)));
+    let here = |name: &String| run.plan.hosts.get(name).is_some_and(Reach::is_on_this_machine);
     let boots: Vec<Option<&str>> = run.hosts.values().map(|host| host.environment.get("kernel", "boot_id")).collect();
     run.hosts.keys().all(here) || (boots.iter().all(Option::is_some) && boots.windows(2).all(|two| two[0] == two[1]))
 }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use fathom_engine::{Error, Session, Stop, StopFlag, Test, find};
-use fathom_model::{Phases, Record, Role, Settings, Side, names::count, units::Nanos};
+use fathom_model::{PeerClock, Phases, Record, Role, Settings, Side, names::count, units::Nanos};
 use fathom_sys::clock;
 use fathom_transport::KINDS;
 
@@ -58,13 +58,15 @@ fn prepare(kind: &str, options: &[(&str, &str)]) -> Result<[Box<dyn Test>; 2], E
 fn sessions(kind: &str) -> [Session; 2] {
     let phases = role(kind, Side::Initiator, &Settings::default()).phases;
     let start = clock::now() + Nanos::from_millis(20);
-    [Session::new(start, phases), Session::new(start, phases)]
+    // Both sides are in this process, and read one clock.
+    let session = || Session { peer_clock: Some(PeerClock::default()), ..Session::new(start, phases) };
+    [session(), session()]
 }
 
 /// Options with what a kind cannot do without.
 fn needed<'a>(kind: &str, options: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let needed: &[(&str, &str)] = match kind {
-        "tcp_rfc6349" => &[("bandwidth", "1G"), ("baseline-rtt", "1ms")],
+        "tcp_rfc6349" | "tcp_rfc6349_down" => &[("bandwidth", "1G"), ("baseline-rtt", "1ms")],
         open if open.ends_with("_open") => &[("rate", "1k")],
         _ => &[],
     };
@@ -76,9 +78,12 @@ fn run(kind: &str, options: &[(&str, &str)]) -> Trial {
 }
 
 /// Runs a trial as an agent would: the responder is told to finish when the initiator has come back.
-fn run_both(kind: &str, [initiator, responder]: [Box<dyn Test>; 2], over: impl FnOnce()) -> Trial {
+fn run_both(kind: &str, tests: [Box<dyn Test>; 2], over: impl FnOnce()) -> Trial {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let [asks, answers] = sessions(kind);
+    run_in(sessions(kind), tests, over)
+}
+
+fn run_in([asks, answers]: [Session; 2], [initiator, responder]: [Box<dyn Test>; 2], over: impl FnOnce()) -> Trial {
     thread::scope(|scope| {
         let finish = answers.stop.clone();
         let responder = scope.spawn(move || responder.run(&answers).unwrap());
@@ -585,10 +590,35 @@ fn paced_datagrams_leave_at_the_rate_that_was_asked() {
 }
 
 #[test]
+fn one_way_delays_are_told_with_the_error_of_the_clocks_or_withheld_where_it_is_larger() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let told = |peer_clock: Option<PeerClock>| {
+        let tests = prepare("udp_stream", &[("pps", "2k"), ("size", "200")]).unwrap();
+        let sessions = sessions("udp_stream").map(|session| Session { peer_clock, ..session });
+        let record = run_in(sessions, tests, || ()).responder;
+        let is_withheld = record.notes.iter().any(|note| note.id == "one-way-delay-withheld");
+        let error = record.totals.get("one_way_delay_error_ns").copied();
+        assert_eq!(is_withheld, error.is_none(), "{:?}", record.notes);
+        (error, record.distributions.get("one_way_delay_ns").cloned())
+    };
+    let compared = |error, ahead_ns| Some(PeerClock { ahead_ns, error_ns: Some(error), compared_ns: clock::now() });
+    // The receiver is told that the sender's clock is ahead, so all seems to take that much longer.
+    let (error, delays) = told(compared(Nanos::from_millis(1), 50_000_000));
+    let error = error.unwrap();
+    assert!((1_000_000..1_100_000).contains(&error), "{error} ns, with what the clocks drift in a second");
+    let median = delays.unwrap().quantile(0.5).unwrap();
+    assert!((50_000_000..60_000_000).contains(&median), "{median}");
+    for unknown in [compared(Nanos::from_secs(5), 0), None] {
+        assert_eq!(told(unknown), (None, None));
+    }
+    assert_eq!(told(Some(PeerClock::default())).0, Some(0), "one clock has no error");
+}
+
+#[test]
 fn a_stream_over_ipv6_is_accounted_for_alike() {
     let settings = Settings::default().with("size", "1000").with("offload", "both").with("flows", "2");
     let prepare = |side, peer| {
-        let mut role = role("udp_stream_down", side, &settings);
+        let mut role = role("udp_stream_down", side, &settings.clone().with("flow-label", "703710"));
         role.address = Some(std::net::Ipv6Addr::LOCALHOST.into());
         role.peer = peer;
         find(KINDS, "udp_stream_down").unwrap().prepare(&role).unwrap()
@@ -600,6 +630,29 @@ fn a_stream_over_ipv6_is_accounted_for_alike() {
     let lost = total(&trial.initiator, count::SOCKET_DROPPED);
     assert_eq!(total(&trial.initiator, count::RECEIVED) + lost, total(&trial.responder, count::SENT));
     assert!(total(&trial.initiator, count::RECEIVED) > 1000);
+}
+
+#[test]
+fn a_stream_leaves_from_the_sources_and_through_the_device_that_were_asked_for() {
+    let kind = find(KINDS, "udp_stream").unwrap();
+    let options = [("flows", "3"), ("pps", "300"), ("source", "127.0.0.8/30"), ("device", "lo")];
+    let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
+    let listeners = [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    let addresses = listeners.each_ref().map(|listener| listener.local_addr().unwrap().to_string());
+    let mut asks = role(kind.name(), Side::Initiator, &settings);
+    asks.peer = BTreeMap::from([("addresses".to_owned(), addresses.join(","))]);
+    let [session, _] = sessions(kind.name());
+    kind.prepare(&asks).unwrap().run(&session).unwrap();
+    // Everything is in the sockets' queues by now.
+    let sources = listeners.map(|listener| listener.recv_from(&mut [0; 2000]).unwrap().1.ip().to_string());
+    assert_eq!(sources, ["127.0.0.9", "127.0.0.10", "127.0.0.9"], "in turn");
+
+    let mut refused = |name: &str, text: &str| {
+        asks.settings.set(name, text);
+        kind.prepare(&asks).err().unwrap().to_string()
+    };
+    assert_eq!(refused("flow-label", "7"), "option `flow-label` takes a target with an IPv6 address, not `127.0.0.1`");
+    assert_eq!(refused("device", "none0"), "cannot send through the interface none0");
 }
 
 /// What a relay did to the datagrams that passed it.

@@ -232,8 +232,7 @@ impl<'a> Evidenced<'a> {
 
     /// Whether all hosts of the test are one machine, so that its ends share the cores.
     pub(crate) fn one_machine(&self) -> bool {
-        let here =
-            |host: &str| matches!(self.run.plan.hosts.get(host), Some(Reach::This | Reach::Lab(_) | Reach::LabUp(..)));
+        let here = |host: &str| self.run.plan.hosts.get(host).is_some_and(Reach::is_on_this_machine);
         let boot = |host: &str| self.environment(host).and_then(|facts| facts.get("kernel", "boot_id"));
         let Some(to) = self.test.to.as_deref() else { return false };
         let from = self.test.from.as_str();

@@ -65,7 +65,7 @@ pub(super) const TCP: LayerCommand = LayerCommand {
     name: "tcp",
     title: "TCP",
     about: "TCP: streams, request/response, connect and close, latency under load, RFC 6349",
-    target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
+    target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1 or ::1; without it, the second host of a --lab"),
     tests: &[
         ("stream", "tcp_stream"),
         ("down", "tcp_stream_down"),

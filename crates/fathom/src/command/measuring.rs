@@ -1,5 +1,7 @@
 //! The options of every command that measures, and what happens after its plan is made.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use clap::{Arg, ArgAction, ArgMatches};
 use fathom_lab::StateFolder;
 use fathom_model::{
@@ -100,15 +102,20 @@ pub(crate) fn ends_at(target: &str, matches: &ArgMatches) -> Result<Ends, Screen
     let (host, port) = host_and_port(target);
     if key.is_none() {
         let addresses = target::resolve(host)?;
-        if addresses.iter().all(std::net::IpAddr::is_loopback) {
-            return Ok(ends_here());
+        if addresses.iter().all(IpAddr::is_loopback) {
+            let usual = IpAddr::V4(Ipv4Addr::LOCALHOST);
+            let other = addresses.first().copied().filter(|_| !addresses.contains(&usual));
+            return Ok(
+                other.map_or_else(ends_here, |other| Ends { lab: None, hosts: vec![("here", Reach::At(other))] })
+            );
         }
         return Err(Screen::new(Exit::Preflight, format!("{target} is not a target you have allowed"))
             .line("why", "both ends are measured, so a fathom must be there that answers with a key")
             .line("fix", format!("fathom serve        (on {target}; it prints a key)"))
             .line("then", format!("add --key KEY to this command: fathom … {target} --key KEY")));
     }
-    let address = format!("{host}:{}", port.unwrap_or(AGENT_PORT));
+    let port = port.unwrap_or(AGENT_PORT);
+    let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     Ok(Ends { lab: None, hosts: vec![("client", Reach::This), ("target", Reach::Tls { address, key })] })
 }
 

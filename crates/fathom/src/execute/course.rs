@@ -86,7 +86,7 @@ fn check_targets(plan: &Plan, surroundings: &Surroundings) -> Result<(), Screen>
                 surroundings.allowed.check(*address, &name.host, &surroundings.command)?;
             }
             // From another host it may be reached although it is not from here.
-            if plan.hosts.get(&test.from) == Some(&Reach::This) {
+            if matches!(plan.hosts.get(&test.from), Some(Reach::This | Reach::At(_))) {
                 target::reach(&addresses, name.port)?;
             }
         }

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use fathom_sys::{process::Pidfd, signal::Signal};
 use rsa::{
     RsaPrivateKey,
     pkcs8::{EncodePrivateKey as _, EncodePublicKey as _, LineEnding},
@@ -18,7 +19,7 @@ use serde_json::Value;
 
 use crate::{
     faces::is_installed,
-    stage::{Ending, Running, Stage, skip, tree, until},
+    stage::{Ending, PATIENCE, Running, Stage, skip, tree, until},
 };
 
 /// What is asked of either client against either server: as little data as shows that it flows.
@@ -68,9 +69,10 @@ const CASES: &[(&str, &[&str])] = &[
     ("`--connect-timeout 3000`", &["-n", "64M", "--connect-timeout", "3000"]),
     ("`--fq-rate 1G`", &["-n", "64M", "--fq-rate", "1G"]),
     ("`-T title --extra-data text`", &["-n", "64M", "-T", "title", "--extra-data", "text"]),
+    ("`-A 0,1`", &["-n", "64M", "-A", "0,1"]),
 ];
 /// The same over IPv6, where the machine has it.
-const IPV6: (&str, &[&str]) = ("`-6`", &["-n", "64M", "-6"]);
+const IPV6: &[(&str, &[&str])] = &[("`-6`", &["-n", "64M", "-6"]), ("`-6 -L 7`", &["-n", "64M", "-6", "-L", "7"])];
 
 /// Whether the real one is there, which is said when it is not.
 fn is_there() -> bool {
@@ -155,7 +157,7 @@ fn every_option_works_in_both_roles_against_the_real_iperf3_as_the_table_says() 
     let stage = Stage::new();
     let [(_real, real), (_own, own)] = servers(&stage, &[]);
     let has_ipv6 = TcpListener::bind("[::1]:0").is_ok();
-    let cases = CASES.iter().chain(has_ipv6.then_some(&IPV6));
+    let cases = CASES.iter().chain(if has_ipv6 { IPV6 } else { &[] });
     let mut lines: Vec<String> = cases.map(|case| line(&stage, *case, [&real, &own])).collect();
     lines.push(logins(&stage));
     let version = stage.spawn({
@@ -344,7 +346,8 @@ fn what_goes_wrong_is_said_in_iperf3s_words_and_ends() {
         (&["-P", "200"][..], "parameter error - number of parallel streams too large (maximum = 128)"),
         (&["-n", "1", "-k", "1"], "parameter error - only one test end condition (-t, -n, -k) may be specified"),
         (&["-R", "--bidir"], "parameter error - cannot be both reverse and bidirectional"),
-        (&["-D"], "parameter error - an option you are trying to set is not implemented yet"),
+        (&["-F", "x"], "parameter error - an option you are trying to set is not implemented yet"),
+        (&["-D"], "parameter error - some option you are trying to set is server only"),
         (&["-1"], "parameter error - some option you are trying to set is server only"),
         (&["--nonsense"], "unrecognized option '--nonsense'"),
     ] {
@@ -352,6 +355,34 @@ fn what_goes_wrong_is_said_in_iperf3s_words_and_ends() {
         assert!(ending.stderr.starts_with(&format!("iperf3: {said}\n")), "{words:?}: {}", ending.stderr);
     }
     stage.fathom(["as", "iperf3", "-c", "192.0.2.1"]).code(3);
+}
+
+/// A process of which nobody is the parent; it is killed with this value.
+struct Orphan(Pidfd);
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        // It may have ended, which is as well.
+        let _ = self.0.kill();
+    }
+}
+
+#[test]
+fn a_daemon_serves_behind_its_starter_until_it_is_told_to_end() {
+    let stage = Stage::new();
+    let port = free_port().to_string();
+    let daemon = ["as", "iperf3", "-s", "-D", "-p", &port, "-I", "pid", "--logfile", "log"];
+    stage.fathom(daemon).succeeded();
+    let pid = until(|| fs::read_to_string(stage.path("pid")).ok()?.trim().parse().ok());
+    let orphan = Orphan(Pidfd::open(pid).unwrap());
+    until(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port.parse().unwrap())).is_err().then_some(()));
+    ours(&stage, &port, &["-n", "1M"]).succeeded();
+    let busy = stage.fathom(daemon).code(1);
+    assert!(busy.stderr.contains("Address already in use"), "{}", busy.stderr);
+    orphan.0.send(Signal::Terminate).unwrap();
+    assert!(orphan.0.wait(PATIENCE).unwrap(), "it ends");
+    assert!(fs::read_to_string(stage.path("log")).unwrap().contains("Server listening on"));
+    assert!(!stage.path("pid").exists());
 }
 
 /// A server of one connection that does what it is told with it.

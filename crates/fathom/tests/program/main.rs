@@ -9,6 +9,7 @@ mod stage;
 mod traces;
 
 mod commands;
+mod delays;
 mod endings;
 mod evaluation;
 mod faces;

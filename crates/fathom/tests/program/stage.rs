@@ -145,13 +145,26 @@ impl LabUp<'_> {
     }
 
     pub(crate) fn start(&self, host: &str, words: &[&str]) -> Running {
-        let program = self.stage.program.to_str().unwrap();
-        self.stage.start([&["lab", "exec", self.name, host, "--", program], words].concat())
+        self.exec(host, &[&[self.program()], words].concat())
+    }
+
+    /// Starts any program on one of its hosts.
+    pub(crate) fn exec(&self, host: &str, words: &[&str]) -> Running {
+        self.stage.start([&["lab", "exec", self.name, host, "--"], words].concat())
+    }
+
+    fn program(&self) -> &str {
+        self.stage.program.to_str().unwrap()
     }
 
     /// A `fathom serve` on host b that is ready, and its key.
     pub(crate) fn serve(&self, words: &[&str]) -> (Running, String) {
-        let server = self.start("b", &[&["serve"], words].concat());
+        self.serve_under(&[], words)
+    }
+
+    /// The same, started by another program.
+    pub(crate) fn serve_under(&self, starter: &[&str], words: &[&str]) -> (Running, String) {
+        let server = self.exec("b", &[starter, &[self.program(), "serve"], words].concat());
         let lines = server.says("http ");
         let key = lines.lines().find_map(|line| line.strip_prefix("key")).unwrap().trim().to_owned();
         (server, key)

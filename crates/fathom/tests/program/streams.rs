@@ -1,8 +1,10 @@
 //! Streams of TCP as a user asks for them.
 
+use std::net::TcpListener;
+
 use fathom_model::{Side, TestRun};
 
-use crate::stage::Stage;
+use crate::stage::{Stage, skip};
 
 const SPANS: [&str; 6] = ["--warmup", "100ms", "--duration", "300ms", "--rounds", "2"];
 
@@ -53,4 +55,29 @@ fn what_a_host_does_not_have_is_answered_with_what_it_has() {
     stage.fathom(four).refused(2, &["flow-label", "a target with an IPv6 address"]);
     stage.fathom(["tcp", "127.0.0.1", "--flows", "many"]).refused(2, &["a whole number from 1 to 4096, or queues"]);
     stage.fathom(["tcp", "127.0.0.1", "--send", "splice"]).refused(2, &["copy, sendfile, zerocopy"]);
+}
+
+#[test]
+fn the_address_that_is_asked_for_is_the_one_that_is_measured() {
+    let stage = Stage::new();
+    let mut targets = vec![("127.0.0.1", "127.0.0.1"), ("127.0.0.7", "127.0.0.7"), ("localhost", "127.0.0.1")];
+    if TcpListener::bind("[::1]:0").is_ok() {
+        targets.extend([("::1", "::1"), ("[::1]", "::1")]);
+    } else {
+        skip("this machine has no IPv6");
+    }
+    for (target, address) in targets {
+        for words in [&["tcp", target, "--test", "rr"][..], &["udp", target, "--rate", "1M"]] {
+            let run = stage.fathom([words, &["--json"], &SPANS[..]].concat()).succeeded().run();
+            let host = &run.hosts["here"];
+            assert_eq!((host.address.as_deref(), host.interface.as_deref()), (Some(address), Some("lo")), "{target}");
+            assert!(run.tests[0].summaries[0].value.is_some_and(|value| value > 0.0), "{target}");
+        }
+    }
+    if TcpListener::bind("[::1]:0").is_ok() {
+        // The kernel takes a flow label of a connection over IPv6 only.
+        stage.fathom([&["tcp", "::1", "--flow-label", "7"][..], &SPANS].concat()).succeeded();
+        let plan = stage.fathom(["tcp", "::1", "--plan"]).succeeded().stdout;
+        assert!(plan.contains(r#"at = "::1""#), "{plan}");
+    }
 }

@@ -18,7 +18,7 @@ use std::{
 };
 
 use fathom_engine::{Observer, StopFlag, TestKind};
-use fathom_model::{Role, units::Nanos};
+use fathom_model::{PeerClock, Role, units::Nanos};
 use fathom_sys::clock;
 
 use crate::{
@@ -52,10 +52,16 @@ enum Event {
     Ended(Ticket),
 }
 
+/// When to start, and against whose clock.
+struct Start {
+    at: Nanos,
+    peer_clock: Option<PeerClock>,
+}
+
 /// One role from its preparation to its outcome.
 struct Playing {
     /// Tells the start; dropped when there will be none.
-    start: Option<Sender<Nanos>>,
+    start: Option<Sender<Start>>,
     stop: StopFlag,
 }
 
@@ -107,9 +113,13 @@ pub fn serve(
 /// What can be read of the host without any privilege.
 fn facts() -> Facts {
     let line = |path| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    let boot_id = line("/proc/sys/kernel/random/boot_id");
+    // A time namespace shifts the monotonic clock of those in it; a kernel without them has one clock.
+    let namespace = fs::read_link("/proc/self/ns/time").unwrap_or_default();
     Facts {
         hostname: line("/proc/sys/kernel/hostname"),
-        boot_id: line("/proc/sys/kernel/random/boot_id"),
+        clock: boot_id.as_ref().map(|boot_id| format!("{boot_id} {}", namespace.display())),
+        boot_id,
         cores: thread::available_parallelism().ok().map(std::num::NonZero::get),
     }
 }
@@ -136,10 +146,10 @@ impl Agent {
             ToAgent::Clock { t0 } => self.say(&FromAgent::Clock { t0, t1: at, t2: clock::now() }),
             ToAgent::Environment { interfaces } => self.look_around(interfaces),
             ToAgent::Prepare { ticket, role, watch } => self.prepare(ticket, *role, watch),
-            ToAgent::Start { ticket, at } => {
+            ToAgent::Start { ticket, at, peer_clock } => {
                 if let Some(start) = self.roles.get_mut(&ticket).and_then(|role| role.start.take()) {
                     // The role's thread may have failed meanwhile, and has told so.
-                    let _ = start.send(at);
+                    let _ = start.send(Start { at, peer_clock });
                 }
             }
             ToAgent::Finish { ticket } => {

@@ -7,9 +7,9 @@ use std::{
 };
 
 use fathom_engine::{Live, Session, StopFlag, find};
-use fathom_model::{Role, units::Nanos};
+use fathom_model::Role;
 
-use super::{Equipment, say, watch::Watch};
+use super::{Equipment, Start, say, watch::Watch};
 use crate::{
     Class, Failure,
     connection::Outbox,
@@ -23,7 +23,7 @@ pub(super) struct Part {
     pub(super) role: Role,
     pub(super) watch: Option<Vec<String>>,
     /// Tells the start, or is closed when there will be none.
-    pub(super) started: Receiver<Nanos>,
+    pub(super) started: Receiver<Start>,
     pub(super) stop: StopFlag,
 }
 
@@ -51,12 +51,12 @@ impl Part {
         let test = kind.prepare(&role).map_err(wanting)?;
         say(outbox, &FromAgent::Ready { ticket, endpoints: test.endpoints() });
 
-        let Ok(start) = started.recv() else {
+        let Ok(Start { at: start, peer_clock }) = started.recv() else {
             return Err(Failure::new(Class::Incomplete, "aborted before the start"));
         };
         let live_outbox = outbox.clone();
         let live = move |live: Live| say(&live_outbox, &FromAgent::Interval { ticket, progress: live.into() });
-        let session = Session { start, phases: role.phases, stop, live: Some(Box::new(live)) };
+        let session = Session { start, phases: role.phases, stop, live: Some(Box::new(live)), peer_clock };
         let watch = observer.map(|observer| Watch::begin(observer, start));
         let record = test.run(&session);
         let (host, losses) = watch.map_or((None, Vec::new()), Watch::end);

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ops::Range};
 
 use fathom_engine::Live;
-use fathom_model::{Endpoints, Role, Side, Trial, units::Nanos};
+use fathom_model::{Endpoints, PeerClock, Role, Side, Trial, units::Nanos};
 use fathom_sys::clock;
 
 use super::{Fleet, HostId, Turn};
@@ -207,9 +207,19 @@ impl<'a, 'b> Course<'a, 'b> {
         let start = clock::now() + lead;
         for n in 0..self.parts.len() {
             let at = self.fleet.hosts[self.parts[n].id].clock.theirs(start);
-            self.tell(n, |ticket| ToAgent::Start { ticket, at })?;
+            let peer_clock = self.peer_clock(n);
+            self.tell(n, |ticket| ToAgent::Start { ticket, at, peer_clock })?;
         }
         Ok(start)
+    }
+
+    /// The clock of the host at the other end of a part, if that is one host.
+    fn peer_clock(&self, n: usize) -> Option<PeerClock> {
+        let is_responder = |n: usize| n < self.n_responders;
+        let mut peers = (0..self.parts.len()).filter(|other| is_responder(*other) != is_responder(n));
+        let peer = self.parts[peers.next()?].id;
+        let is_one = peers.all(|other| self.parts[other].id == peer);
+        is_one.then(|| self.fleet.peer_clock(self.parts[n].id, peer))
     }
 
     fn tell(&self, n: usize, message: impl FnOnce(Ticket) -> ToAgent) -> Result<(), Error> {

@@ -8,7 +8,7 @@ mod frame;
 pub mod offset;
 
 use fathom_engine::Live;
-use fathom_model::{Endpoints, Environment, HostRecord, Record, Role, units::Nanos};
+use fathom_model::{Endpoints, Environment, HostRecord, PeerClock, Record, Role, units::Nanos};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub use frame::{Decoder, Frame, FrameError, HEADER_LEN, encode};
@@ -48,6 +48,8 @@ pub struct Facts {
     pub hostname: Option<String>,
     /// Tells whether two hosts are one machine, as in `/proc/sys/kernel/random/boot_id`.
     pub boot_id: Option<String>,
+    /// Names its monotonic clock: hosts that tell the same name read the same clock.
+    pub clock: Option<String>,
     /// The number of cores that the agent may use.
     pub cores: Option<usize>,
 }
@@ -83,6 +85,9 @@ pub enum ToAgent {
         ticket: Ticket,
         /// On the agent's own monotonic clock.
         at: Nanos,
+        /// The clock of the host at the other end, if there is one such host.
+        #[serde(default)]
+        peer_clock: Option<PeerClock>,
     },
     /// Tells a responder that its initiator has finished.
     Finish {
@@ -295,7 +300,7 @@ mod tests {
         let messages = [
             ToAgent::Hello(Greeting { tool: "fathom 0.1.0".to_owned(), facts: Facts::default() }),
             ToAgent::Clock { t0: Nanos(7) },
-            ToAgent::Start { ticket: Ticket(3), at: Nanos::MAX },
+            ToAgent::Start { ticket: Ticket(3), at: Nanos::MAX, peer_clock: Some(PeerClock::default()) },
             ToAgent::Heartbeat,
             ToAgent::Bye,
         ];

@@ -251,7 +251,7 @@ fn an_agent_that_hears_nothing_for_three_seconds_stops_everything_and_ends() {
     let begin = clock::now();
     let ticket = Ticket(1);
     say(&mut near, &ToAgent::Prepare { ticket, role: Box::new(role(Side::Responder, LONG)), watch: None });
-    say(&mut near, &ToAgent::Start { ticket, at: begin });
+    say(&mut near, &ToAgent::Start { ticket, at: begin, peer_clock: None });
     let loss = agent.join().unwrap().unwrap_err();
     let took = clock::now() - begin;
     assert!(matches!(loss, Loss::Silent), "{loss:?}");

@@ -1,9 +1,10 @@
-//! One-way delays, where one clock shows the time of sending and of receiving.
+//! One-way delays, from the time of sending on one host's clock and of receiving on another's.
 //!
 //! The kernel stamps what it receives on `CLOCK_REALTIME`, senders on `CLOCK_MONOTONIC`. On one machine both clocks run alike and
-//! differ by a constant that only a step of the former changes; a change is noticed and voids the delays.
+//! differ by a constant that only a step of the former changes; a change is noticed and voids the delays. How the monotonic clocks
+//! of two hosts differ is not found out here: who gave the start has compared them.
 
-use fathom_model::units::Nanos;
+use fathom_model::{PeerClock, units::Nanos};
 
 /// What a step of the clock is at least: more than reading two clocks one after another may take without being interrupted.
 const STEP: u64 = 50_000;
@@ -40,6 +41,23 @@ impl ClockOffset {
     }
 }
 
+/// The clocks that a one-way delay is read from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clocks {
+    /// The receiver's two.
+    pub(crate) here: ClockOffset,
+    /// The sender's.
+    pub(crate) peer: PeerClock,
+}
+
+impl Clocks {
+    /// How long something was under way; zero where the error of the comparison would make it negative.
+    #[must_use]
+    pub(crate) fn delay(self, (sent, received): (Nanos, Nanos)) -> Nanos {
+        self.here.to_monotonic(received) - self.peer.ours(sent)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
@@ -62,5 +80,13 @@ mod tests {
         assert!(offset.to_monotonic(Nanos(7_000_000_500)).0.abs_diff(500) <= 20);
         assert!(offset.is_still(ClockOffset(offset.0 + Nanos(40_000))));
         assert!(!offset.is_still(ClockOffset(offset.0 + Nanos::from_millis(1))));
+    }
+
+    #[test]
+    fn a_delay_between_two_clocks_is_read_on_the_receivers() {
+        let peer = PeerClock { ahead_ns: 2_000, error_ns: Some(Nanos(100)), compared_ns: Nanos::ZERO };
+        let clocks = Clocks { here: ClockOffset(Nanos(1_000_000)), peer };
+        assert_eq!(clocks.delay((Nanos(52_000), Nanos(1_050_300))), Nanos(300));
+        assert_eq!(clocks.delay((Nanos(52_000), Nanos(1_049_990))), Nanos::ZERO, "within the error");
     }
 }

@@ -12,12 +12,12 @@ mod wire;
 
 use fathom_model::units::Nanos;
 
-pub(crate) use delay::ClockOffset;
+pub(crate) use delay::{ClockOffset, Clocks};
 pub(crate) use receive::{Arrived, Receipts, Receiver, room};
 pub(crate) use send::{Joined, Load, Sender, Sendings, Step};
 pub(crate) use sequence::Counts;
 use sequence::Sequence;
-pub(crate) use wire::{LENGTH, MARK, Machine, Message, Own, Token};
+pub(crate) use wire::{LENGTH, Message, Own, Token};
 
 /// Which part of a stream a datagram belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

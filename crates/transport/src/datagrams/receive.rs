@@ -9,7 +9,7 @@ use fathom_sys::{
 };
 
 use super::{
-    ClockOffset, Codec, Counts, Header, Joined, Part, Sequence,
+    Clocks, Codec, Counts, Header, Joined, Part, Sequence,
     jitter::Jitter,
     sequence::{Account, Arrival},
 };
@@ -43,7 +43,7 @@ pub(crate) struct Receipts {
     pub(crate) jitter: Option<Nanos>,
     /// How much longer or shorter neighbours were under way, of the measured part.
     pub(crate) ipdv: Histogram,
-    /// One-way delays of the measured part, which mean something when one clock shows both ends.
+    /// One-way delays of the measured part, where both ends' clocks are known.
     pub(crate) delay: Histogram,
     /// Datagrams that the socket dropped for want of room.
     pub(crate) dropped: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Receiver<'s, C> {
     batch: ReceiveBatch,
     sequence: Sequence,
     jitter: Jitter,
-    clock: Option<ClockOffset>,
+    clocks: Option<Clocks>,
     ipdv: Histogram,
     delay: Histogram,
     n_messages: u64,
@@ -107,16 +107,16 @@ pub(crate) fn room(socket: &Socket, shape: Shape, joined: Joined) -> fathom_sys:
 impl<'s, C: Codec> Receiver<'s, C> {
     /// A flow of which nothing has come yet; its batch is from [`room`].
     ///
-    /// With a clock, times of sending are taken to be on this host's monotonic clock, and delays follow.
+    /// With both ends' clocks, delays follow from the times of sending and receiving.
     #[must_use]
-    pub(crate) fn new((socket, codec): (&'s Socket, C), batch: ReceiveBatch, clock: Option<ClockOffset>) -> Self {
+    pub(crate) fn new((socket, codec): (&'s Socket, C), batch: ReceiveBatch, clocks: Option<Clocks>) -> Self {
         Self {
             socket,
             codec,
             batch,
             sequence: Sequence::default(),
             jitter: Jitter::default(),
-            clock,
+            clocks,
             ipdv: Histogram::new(),
             delay: Histogram::new(),
             n_messages: 0,
@@ -158,7 +158,7 @@ impl<'s, C: Codec> Receiver<'s, C> {
                     if let Some(received) = received {
                         let times = Times { received, is_measured: part == Part::Measured };
                         // Of the first copies only: what a duplicate did on its way says nothing of the stream.
-                        times.count(header, (&mut self.jitter, self.clock), (&mut self.ipdv, &mut self.delay));
+                        times.count(header, (&mut self.jitter, self.clocks), (&mut self.ipdv, &mut self.delay));
                     }
                 }
                 arrived.is_end |= header.part == Part::End;
@@ -167,12 +167,6 @@ impl<'s, C: Codec> Receiver<'s, C> {
         self.n_messages += u64::try_from(n).unwrap_or(0);
         arrived.counts = self.sequence.counts() - before;
         Ok(Some(arrived))
-    }
-
-    /// What the codec knows by now.
-    #[must_use]
-    pub(crate) fn codec(&self) -> &C {
-        &self.codec
     }
 
     /// Where the first message of the last step came from.
@@ -220,7 +214,7 @@ impl Times {
     fn count(
         self,
         header: Header,
-        (jitter, clock): (&mut Jitter, Option<ClockOffset>),
+        (jitter, clocks): (&mut Jitter, Option<Clocks>),
         (ipdv, delay): (&mut Histogram, &mut Histogram),
     ) {
         if header.part == Part::End {
@@ -233,8 +227,8 @@ impl Times {
         if let Some(difference) = difference {
             ipdv.record(difference.0);
         }
-        if let Some(offset) = clock {
-            delay.record((offset.to_monotonic(self.received) - header.sent).0);
+        if let Some(clocks) = clocks {
+            delay.record(clocks.delay((header.sent, self.received)).0);
         }
     }
 }

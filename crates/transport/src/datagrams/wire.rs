@@ -56,44 +56,19 @@ pub(crate) struct Own {
     token: Token,
     /// How many came so far, where they carry no number and are taken to be in order.
     n_bare: Option<u64>,
-    /// The machine that the sender said it runs on.
-    machine: Option<Machine>,
 }
-
-/// Which machine an end runs on, by a number that two have in common only when their clocks are the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Machine(pub(crate) u64);
-
-/// The length of a mark of the end: a header and the machine.
-pub(crate) const MARK: usize = LENGTH + 8;
 
 impl Own {
     /// For datagrams that each carry a number.
     #[must_use]
     pub(crate) fn numbered(token: Token) -> Self {
-        Self { token, n_bare: None, machine: None }
+        Self { token, n_bare: None }
     }
 
     /// For datagrams that are too short for one.
     #[must_use]
     pub(crate) fn bare(token: Token) -> Self {
-        Self { token, n_bare: Some(0), machine: None }
-    }
-}
-
-impl Own {
-    /// Where the sender runs, once a mark of the end has said so.
-    #[must_use]
-    pub(crate) fn machine(&self) -> Option<Machine> {
-        self.machine
-    }
-
-    /// What a mark of the end says behind its header.
-    #[must_use]
-    pub(crate) fn mark(machine: Option<Machine>) -> [u8; MARK] {
-        let mut mark = [0; MARK];
-        mark[LENGTH..].copy_from_slice(&machine.map_or(0, |machine| machine.0).to_be_bytes());
-        mark
+        Self { token, n_bare: Some(0) }
     }
 }
 
@@ -120,10 +95,6 @@ impl Codec for Own {
         let is_ours = n_token > 0 && self.token.0.starts_with(&datagram[..n_token]);
         is_ours.then_some(())?;
         let numbered = numbered(datagram);
-        if numbered.is_some_and(|header| header.part == Part::End) {
-            self.machine = datagram[LENGTH..].first_chunk().map(|bytes| Machine(u64::from_be_bytes(*bytes)));
-            self.machine = self.machine.filter(|machine| machine.0 != 0);
-        }
         let Some(n_bare) = &mut self.n_bare else { return numbered };
         *n_bare += 1;
         // A mark of the end is long enough for a number, but is the next of those that are not.
@@ -180,22 +151,6 @@ mod tests {
         let mut mark = [0; LENGTH];
         own.write(Header { number: 9, sent: Nanos(5), part: Part::End }, &mut mark);
         assert_eq!(own.read(&mark), Some(Header { number: 3, sent: Nanos(5), part: Part::End }));
-    }
-
-    #[test]
-    fn a_mark_of_the_end_says_where_the_sender_runs() {
-        let mut own = Own::numbered(Token::new(42, 3));
-        let mut mark = Own::mark(Some(Machine(77)));
-        own.write(Header { number: 5, sent: Nanos(1), part: Part::End }, &mut mark);
-        assert_eq!(own.machine(), None);
-        own.read(&mark).unwrap();
-        assert_eq!(own.machine(), Some(Machine(77)));
-        own.read(&mark[..LENGTH]).unwrap();
-        assert_eq!(own.machine(), None, "a shorter mark says nothing");
-        let mut mark = Own::mark(None);
-        own.write(Header { number: 6, sent: Nanos(1), part: Part::End }, &mut mark);
-        own.read(&mark).unwrap();
-        assert_eq!(own.machine(), None, "nor does one of a sender that does not know");
     }
 
     #[test]

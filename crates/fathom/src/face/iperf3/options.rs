@@ -18,7 +18,6 @@ pub(super) struct Options {
     pub(super) interval: Option<Nanos>,
     pub(super) pidfile: Option<PathBuf>,
     pub(super) core: Option<usize>,
-    pub(super) peer_core: Option<usize>,
     pub(super) bind: Option<String>,
     pub(super) device: Option<String>,
     pub(super) logfile: Option<PathBuf>,
@@ -74,6 +73,7 @@ pub(super) enum Mark {
     /// The rate was given, so that UDP's own does not stand in.
     Rate,
     Time,
+    Daemon,
 }
 
 impl Marks {
@@ -218,7 +218,7 @@ fn interval(options: &mut Options, text: &str) -> Result<(), Fault> {
 fn affinity(options: &mut Options, text: &str) -> Result<(), Fault> {
     let mut cores = text.splitn(2, ',').map(|core| usize::try_from(atoi(core)).ok());
     options.core = cores.next().flatten();
-    options.peer_core = cores.next().flatten();
+    options.parameters.server_core = cores.next().flatten().and_then(|core| u32::try_from(core).ok());
     Ok(())
 }
 
@@ -308,7 +308,7 @@ static OPTIONS: &[OptionRow] = &[
         millis(text, 86_400_000, fault).map(|timeout| options.send_timeout = timeout)
     }),
     row('d', "debug", (ALONE, Both), mark!(Debug)),
-    row('D', "daemon", (ALONE, Server), |_, _| Err(NOT_OFFERED)),
+    row('D', "daemon", (ALONE, Server), mark!(Daemon)),
     row('1', "one-off", (ALONE, Server), mark!(OneOff)),
     row(private(6), "one-at-a-time", (ALONE, Server), mark!(OneAtATime)),
     row(private(7), "server-bitrate-limit", (WITH, Server), limit),
@@ -452,7 +452,7 @@ const ABOUT: &[(&str, &str, &str)] = &[
     ("interval", "SECS", "seconds between rows, 0 for none (1)"),
     ("pidfile", "FILE", "write the process id here"),
     ("file", "NAME", "not offered: data comes from memory"),
-    ("affinity", "N", "run on this core"),
+    ("affinity", "N[,M]", "run on this core; behind the comma the server's, of a client"),
     ("bind", "HOST[%DEV]", "use this address"),
     ("bind-dev", "DEV", "use this interface (SO_BINDTODEVICE)"),
     ("verbose", "", "more lines"),
@@ -463,7 +463,7 @@ const ABOUT: &[(&str, &str, &str)] = &[
     ("rcv-timeout", "MS", "how long a receiver may hear nothing (120000)"),
     ("snd-timeout", "MS", "how long sent data may stay unacknowledged"),
     ("debug", "", "taken and without effect"),
-    ("daemon", "", "not offered: a service manager or `&` does it"),
+    ("daemon", "", "serve in the background, with the messages in --logfile"),
     ("one-off", "", "serve one test, then end"),
     ("one-at-a-time", "", "serve one client at a time, as iperf3 does; otherwise 16"),
     ("server-bitrate-limit", "N[KMG][/SECS]", "bound of a test's rate, averaged over 5 s"),
@@ -500,7 +500,7 @@ const ABOUT: &[(&str, &str, &str)] = &[
     ("version6", "", "IPv6 only"),
     ("tos", "N", "type of service, 0 to 255"),
     ("dscp", "N", "code point, 0 to 63 or by its name"),
-    ("flowlabel", "N", "not offered"),
+    ("flowlabel", "N", "IPv6 flow label of the client's streams"),
     ("zerocopy", "", "sendfile instead of write"),
     ("skip-rx-copy", "", "receivers discard in the kernel (MSG_TRUNC)"),
     ("omit", "SECS", "seconds at the beginning that do not count"),
@@ -617,8 +617,8 @@ impl Options {
         if self.receive_timeout.is_some() && self.role != Some(Role::Server) && parameters.way == Way::Forward {
             return Err("client receive timeout is valid only in receiving mode");
         }
-        if self.peer_core.is_some() || parameters.flow_label > 0 {
-            return Err(NOT_OFFERED);
+        if parameters.server_core.is_some() && self.role == Some(Role::Server) {
+            return Err("some option you are trying to set is client only");
         }
         Ok(())
     }

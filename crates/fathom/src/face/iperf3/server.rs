@@ -2,6 +2,8 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::unix::process::CommandExt as _,
+    process::{Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -11,6 +13,7 @@ use std::{
 use anyhow::Context as _;
 use fathom_engine::StopFlag;
 use fathom_model::units::Nanos;
+use fathom_sys::process::{Bond, Place, Start};
 use fathom_transport::iperf3::{
     Beginning, Doorkeeper, Error, Interval, Outcome, Padding, SKEW_SECS, Server, ServerOptions, ServerOutput, Stream,
     Watch,
@@ -26,6 +29,8 @@ use super::{
 };
 use crate::exit::Exit;
 
+/// Set for the server that a daemon's starter has started, which is not to start another one.
+const DETACHED: &str = "FATHOM_IPERF3_DETACHED";
 const RULE: &str = "-----------------------------------------------------------";
 
 /// A test under a server's banner: behind it comes the next banner.
@@ -105,6 +110,11 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Exit> {
         Ok(server) => server,
         Err(error) => return super::refuse(options, &error.to_string(), error.hint()),
     };
+    if options.marks.has(Mark::Daemon) && std::env::var_os(DETACHED).is_none() {
+        // What is wrong with the options or the port was told by now, while somebody listens.
+        drop(server);
+        return detach();
+    }
     prepare(options)?;
     let output =
         Output::new(options.logfile.as_deref(), options.timestamps.as_deref()).context("unable to open log file")?;
@@ -133,6 +143,21 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Exit> {
             Ok(FAILED)
         }
     }
+}
+
+/// Starts this program once more, in a session of its own, and lets it serve alone.
+fn detach() -> anyhow::Result<Exit> {
+    let mut command = Command::new(std::env::current_exe().context("cannot find this program's own file")?);
+    let mut words = std::env::args_os();
+    if let Some(name) = words.next() {
+        // A link that selects the face goes on selecting it.
+        command.arg0(name);
+    }
+    command.args(words).env(DETACHED, "1");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let start = Start { command, place: Place::Here, bond: Bond::Detached };
+    start.spawn().context("unable to become a daemon")?;
+    Ok(Exit::Pass)
 }
 
 /// Listens where it was said, otherwise on all addresses of both families.

@@ -3,7 +3,7 @@
 //! One thread and one pair of sockets per flow; batches in every call. The receiver counts each number once, so that
 //! sent = received + lost holds exactly after the drain, and asks its socket how many of the lost ones it dropped itself.
 
-use std::{hash::Hasher, net::SocketAddr};
+use std::net::SocketAddr;
 
 use fathom_engine::{Error, Test, TestKind};
 use fathom_model::{
@@ -16,11 +16,7 @@ use fathom_sys::socket::{self, Socket};
 
 use self::{receiving::Receiving, sending::Sending, settings::Shape};
 use super::LATENCY;
-use crate::{
-    datagrams::{Machine, Token},
-    link::PATIENCE,
-    options::SocketOptions,
-};
+use crate::{datagrams::Token, link::PATIENCE, options::SocketOptions};
 
 mod receiving;
 mod sending;
@@ -59,6 +55,8 @@ const LOSS_BURST: &str = "loss_burst_datagrams";
 const REORDERING_EXTENT: &str = "reordering_extent_datagrams";
 const IPDV: &str = "ipdv_ns";
 const ONE_WAY_DELAY: &str = "one_way_delay_ns";
+/// The most that one-way delays can be wrong, because two clocks were compared; zero where both ends read one clock.
+const ONE_WAY_DELAY_ERROR: &str = "one_way_delay_error_ns";
 
 const RFC_IPDV: &str = "RFC 5481 section 4.1";
 const RFC_DELAY: &str = "RFC 7679 section 3";
@@ -72,7 +70,7 @@ const fn span(named: Named, source: &'static str, from: Derivation) -> Metric {
     Metric::of(named, LATENCY, source, from)
 }
 
-const fn metrics(sender: Side, receiver: Side) -> [Metric; 13] {
+const fn metrics(sender: Side, receiver: Side) -> [Metric; 14] {
     use Derivation as By;
     let sent = (sender, count::SENT);
     let received = (receiver, count::RECEIVED);
@@ -99,6 +97,7 @@ const fn metrics(sender: Side, receiver: Side) -> [Metric; 13] {
             RFC_DELAY,
             By::quantile(receiver, ONE_WAY_DELAY, 0.99),
         ),
+        span(Named("one_way_delay_error_ns", "one-way delay ±"), SOURCE, By::total(receiver, ONE_WAY_DELAY_ERROR)),
     ]
 }
 
@@ -152,14 +151,18 @@ impl Stream {
         if told.len() != n_flows {
             return Err(Error::Endpoint { kind: self.kind, what: ADDRESSES });
         }
-        let connect = |to: SocketAddr| {
-            let any = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
-            let socket = self.open(SocketAddr::new(self.role.address.unwrap_or(any), 0))?;
+        let options = SocketOptions::of(&self.role.settings);
+        let connect = |(idx, to): (usize, SocketAddr)| {
             let cannot = |cause| Error::System { what: format!("connect a UDP socket to {to}"), cause };
-            socket.connect(&to.into()).map_err(socket::named("connect")).map_err(cannot)?;
+            let socket = socket::datagram_unbound(to).map_err(cannot)?;
+            options.bind(&socket, (self.role.address, idx), to)?;
+            self.notes = options.apply(&socket)?;
+            socket::set_timeout(&socket, PATIENCE).map_err(cannot)?;
+            let towards = options.towards(&socket, to)?;
+            socket.connect(&towards.into()).map_err(socket::named("connect")).map_err(cannot)?;
             Ok(socket)
         };
-        told.into_iter().map(connect).collect()
+        told.into_iter().enumerate().map(connect).collect()
     }
 
     fn token(&self, flow: usize) -> Token {
@@ -176,17 +179,6 @@ fn addresses<'a>(sockets: impl Iterator<Item = &'a Socket>) -> fathom_model::End
     let address = |socket| socket::local_address(socket).ok().map(|address| address.to_string());
     let addresses: Vec<_> = sockets.filter_map(address).collect();
     [(ADDRESSES.to_owned(), addresses.join(","))].into()
-}
-
-/// The machine this runs on: one start of one kernel, with its own view of the clocks.
-fn machine() -> Option<Machine> {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    // A time namespace shifts the monotonic clock of those in it.
-    let clocks = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
-    let mut hasher = std::hash::DefaultHasher::new();
-    hasher.write(boot.trim().as_bytes());
-    hasher.write(clocks.as_os_str().as_encoded_bytes());
-    Some(Machine(hasher.finish()))
 }
 
 impl TestKind for UdpStream {

@@ -1,7 +1,7 @@
 //! The side that receives.
 
 use fathom_engine::{Crew, Error, Phase, Session, Stop, Test, Worker};
-use fathom_model::{Endpoints, Histogram, Record, Side, names::count, units::Nanos};
+use fathom_model::{Endpoints, Histogram, PeerClock, Record, Side, names::count, units::Nanos};
 use fathom_sys::{
     clock,
     datagram::{self, ReceiveBatch},
@@ -9,12 +9,12 @@ use fathom_sys::{
 };
 
 use super::{
-    END_MARK_GAP, IPDV, LATE, LOSS_BURST, MESSAGES_RECEIVED, ONE_WAY_DELAY, REORDERING_EXTENT, STRANGERS, Stream,
-    addresses, machine,
+    END_MARK_GAP, IPDV, LATE, LOSS_BURST, MESSAGES_RECEIVED, ONE_WAY_DELAY, ONE_WAY_DELAY_ERROR, REORDERING_EXTENT,
+    STRANGERS, Stream, addresses,
 };
 use crate::{
     causes::Causes,
-    datagrams::{Arrived, ClockOffset, Joined, Machine, Message, Own, Part, Receipts, Receiver, Token, room},
+    datagrams::{Arrived, ClockOffset, Clocks, Joined, LENGTH, Message, Own, Part, Receipts, Receiver, Token, room},
     link::PATIENCE,
 };
 
@@ -29,6 +29,8 @@ const DRAIN_MAX: Nanos = Nanos::from_millis(500);
 const NAP: Nanos = Nanos::from_micros(50);
 /// What is nearly nothing.
 const FEW: u64 = 8;
+/// The quantile of the one-way delay that is a metric.
+const TOLD: f64 = 0.99;
 /// How often a receiver says where it is, until something comes.
 const HERE_EVERY: Nanos = Nanos::from_millis(10);
 
@@ -42,8 +44,7 @@ impl Receiving {
     pub(super) fn prepare(mut stream: Stream) -> Result<Self, Error> {
         let sockets = stream.open_all()?;
         let shape = &stream.shape;
-        let room_for =
-            datagram::Shape { count: shape.n_messages, size: shape.sizes.longest().max(crate::datagrams::MARK) };
+        let room_for = datagram::Shape { count: shape.n_messages, size: shape.sizes.longest().max(LENGTH) };
         let equip = |socket: Socket| {
             if shape.per_flow.is_some() {
                 let cannot = |cause| Error::System { what: "ask for receive times".to_owned(), cause };
@@ -71,36 +72,39 @@ impl Test for Receiving {
         let role = &stream.role;
         let codec = if stream.shape.is_bare() { Own::bare } else { Own::numbered };
         let is_joined = stream.shape.joined.1 != Joined::Never;
-        let begin = clocks();
+        let begin = own_clocks();
+        let clocks = session.peer_clock.map(|peer| Clocks { here: begin, peer });
         let crew = Crew { states: self.flows, counters: COUNTERS, cores: &role.cores, until: role.side.into() };
         let conducted = crew.conduct(session, &mut (), |worker, (socket, batch)| {
             let token = stream.token(worker.idx);
-            let receiver = Receiver::new((&socket, codec(token)), batch, Some(begin));
+            let receiver = Receiver::new((&socket, codec(token)), batch, clocks);
             let receiver = if is_joined { receiver.joined() } else { receiver };
             let causes = Causes::default();
             let flow = Flow { worker, session, side: role.side, token, socket: &socket, naps: !is_joined, causes };
             Ok(flow.receive(receiver))
         })?;
         let mut record = conducted.record(role.side);
-        let mut sum = Sum::new(begin.is_still(clocks()));
-        for (outcome, causes) in conducted.workers {
+        let mut sum = Sum::default();
+        for (receipts, causes) in conducted.workers {
             causes.add_to(&mut record);
-            if let Some((receipts, sender)) = outcome {
-                sum.add(&receipts, sender);
+            if let Some(receipts) = receipts {
+                sum.add(&receipts);
             }
         }
-        sum.write(&mut stream, &mut record);
+        let peer = session.peer_clock.filter(|_| begin.is_still(own_clocks()));
+        sum.write(&mut stream, &mut record, peer);
         record.notes.append(&mut stream.notes);
         Ok(record)
     }
 }
 
 /// The clocks of this host now.
-fn clocks() -> ClockOffset {
+fn own_clocks() -> ClockOffset {
     ClockOffset::between(clock::now, clock::wall)
 }
 
 /// What all flows together left.
+#[derive(Default)]
 struct Sum {
     dropped: u64,
     n_messages: u64,
@@ -109,24 +113,10 @@ struct Sum {
     extents: Histogram,
     ipdv: Histogram,
     delay: Histogram,
-    is_clock_shared: bool,
 }
 
 impl Sum {
-    fn new(is_clock_still: bool) -> Self {
-        Self {
-            dropped: 0,
-            n_messages: 0,
-            jitter: None,
-            bursts: Histogram::new(),
-            extents: Histogram::new(),
-            ipdv: Histogram::new(),
-            delay: Histogram::new(),
-            is_clock_shared: is_clock_still,
-        }
-    }
-
-    fn add(&mut self, receipts: &Receipts, sender: Option<Machine>) {
+    fn add(&mut self, receipts: &Receipts) {
         self.dropped += receipts.dropped;
         self.n_messages += receipts.n_messages;
         self.jitter = self.jitter.max(receipts.jitter);
@@ -134,10 +124,9 @@ impl Sum {
         self.extents.merge(&receipts.account.extents);
         self.ipdv.merge(&receipts.ipdv);
         self.delay.merge(&receipts.delay);
-        self.is_clock_shared &= sender.is_some() && sender == machine();
     }
 
-    fn write(self, stream: &mut Stream, record: &mut Record) {
+    fn write(self, stream: &mut Stream, record: &mut Record, peer: Option<PeerClock>) {
         record.totals.insert(count::SOCKET_DROPPED.to_owned(), self.dropped);
         if stream.shape.is_bare() {
             // What cannot be known is not zero.
@@ -165,12 +154,26 @@ impl Sum {
             record.totals.insert(count::JITTER_NS.to_owned(), jitter.0);
         }
         record.distributions.insert(IPDV.to_owned(), self.ipdv);
-        if self.is_clock_shared {
-            record.distributions.insert(ONE_WAY_DELAY.to_owned(), self.delay);
-        } else {
-            let text = "one-way delays are withheld: the two ends do not share a clock, or it was set during the trial";
-            stream.note("one-way-delay-withheld", text);
+        match told(&self.delay, peer) {
+            Ok(error) => {
+                record.totals.insert(ONE_WAY_DELAY_ERROR.to_owned(), error.0);
+                record.distributions.insert(ONE_WAY_DELAY.to_owned(), self.delay);
+            }
+            Err(why) => stream.note("one-way-delay-withheld", format!("one-way delays are withheld: {why}")),
         }
+    }
+}
+
+/// How wrong one-way delays can be, or why they say nothing.
+fn told(delay: &Histogram, peer: Option<PeerClock>) -> Result<Nanos, String> {
+    let peer = peer.ok_or("the clock of the other end is not known, or that of this end was set during the trial")?;
+    let error = peer.error_until(clock::now());
+    let longest = delay.quantile(TOLD).map(Nanos);
+    match longest.filter(|delay| *delay < error) {
+        Some(delay) => Err(format!(
+            "the clocks of the two hosts are known to ± {error}, and one in a hundred took {delay} or more"
+        )),
+        None => Ok(error),
     }
 }
 
@@ -188,7 +191,7 @@ struct Flow<'a> {
 
 impl Flow<'_> {
     /// Receives until nothing more comes after the end.
-    fn receive(mut self, mut receiver: Receiver<'_, Own>) -> (Option<(Receipts, Option<Machine>)>, Causes) {
+    fn receive(mut self, mut receiver: Receiver<'_, Own>) -> (Option<Receipts>, Causes) {
         let (mut has_found, mut has_ended, mut over_since) = (false, false, None);
         if self.side == Side::Initiator {
             self.say(Message::Here);
@@ -233,9 +236,8 @@ impl Flow<'_> {
         if self.side == Side::Initiator && !has_ended && self.session.stop.told() != Stop::Abort {
             self.causes.note("no mark of the end came");
         }
-        let machine = receiver.codec().machine();
         let receipts = receiver.finish().map_err(|error| self.causes.count(&error)).ok();
-        (receipts.map(|receipts| (receipts, machine)), self.causes)
+        (receipts, self.causes)
     }
 
     /// Makes the most of the first datagram: it says where the sender is, and that the sender knows where we are.

@@ -7,10 +7,10 @@ use fathom_sys::{
     socket::{self, Socket, Wait},
 };
 
-use super::{END_MARK_GAP, END_MARKS, Stream, addresses, machine};
+use super::{END_MARK_GAP, END_MARKS, Stream, addresses};
 use crate::{
     causes::Causes,
-    datagrams::{LENGTH, Load, Machine, Message, Own, Part, Sender, Sendings, Step, Token},
+    datagrams::{LENGTH, Load, Message, Own, Part, Sender, Sendings, Step, Token},
     options,
     traffic::{Schedule, Share},
 };
@@ -54,14 +54,13 @@ impl Test for Sending {
         let mut stream = self.stream;
         let role = &stream.role;
         let of = options::flows_and_workers(role).0;
-        let machine = machine();
         let crew = Crew { states: self.flows, counters: COUNTERS, cores: &role.cores, until: role.side.into() };
         let conducted = crew.conduct(session, &mut (), |worker, (socket, load)| {
             let token = stream.token(worker.idx);
             let share = Share { idx: worker.idx, of };
             let schedule =
                 stream.shape.per_flow.and_then(|rate| Schedule::new(stream.shape.traffic, rate, (role.seed, share)));
-            let flow = Flow { worker, session, token, side: role.side, machine, causes: Causes::default() };
+            let flow = Flow { worker, session, token, side: role.side, causes: Causes::default() };
             Ok(flow.send(&socket, (load, schedule)))
         })?;
         let mut record = conducted.record(role.side);
@@ -114,7 +113,6 @@ struct Flow<'a> {
     session: &'a Session,
     token: Token,
     side: Side,
-    machine: Option<Machine>,
     causes: Causes,
 }
 
@@ -198,7 +196,7 @@ impl Flow<'_> {
             self.causes.count(&error);
             return;
         }
-        let mut mark = Own::mark(self.machine);
+        let mut mark = [0; LENGTH];
         for _ in 0..END_MARKS {
             match sender.mark_end(&mut mark) {
                 Ok(step) => self.count_step(step),

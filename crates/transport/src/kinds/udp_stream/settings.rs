@@ -10,7 +10,7 @@ use fathom_sys::datagram::PAYLOAD_MAX;
 
 use crate::{
     datagrams::{Joined, LENGTH},
-    options::{self, BUFFER, DSCP, FLOWS, PORT},
+    options::{self, BUFFER, DEVICE, DSCP, FLOW_LABEL, FLOWS, PORT, SOURCE},
     traffic::{Schedule, Share, Sizes, Traffic, TrafficError},
 };
 
@@ -61,7 +61,7 @@ const OFFLOAD: OptionDoc = OptionDoc {
 
 /// All options, in the order of the help.
 pub(super) const OPTIONS: &[OptionDoc] =
-    &[FLOWS, SIZE, MIX, RATE, PPS_RATE, TRAFFIC, BATCH, OFFLOAD, BUFFER, DSCP, PORT];
+    &[FLOWS, SIZE, MIX, RATE, PPS_RATE, TRAFFIC, BATCH, OFFLOAD, BUFFER, DSCP, FLOW_LABEL, SOURCE, DEVICE, PORT];
 
 /// What is sent, as it was asked for.
 #[derive(Debug, Clone)]

@@ -13,6 +13,7 @@ use fathom_model::{
 use fathom_sys::{
     clock,
     socket::{self, Buffer, Domain, Protocol, SockAddr, Socket, Type, Wait},
+    tuning,
 };
 use rsa::rand_core::{OsRng, RngCore as _};
 
@@ -158,9 +159,20 @@ impl Client {
         Ok(socket)
     }
 
+    /// Where a stream connects to, with the flow label that was asked for.
+    fn labelled(&self, socket: &Socket) -> Result<SocketAddr, Error> {
+        let label = self.asked.parameters.flow_label;
+        if label == 0 {
+            return Ok(self.server);
+        }
+        tuning::set_flow_label(socket, self.server, label)
+            .map_err(|error| Error::SocketOption { what: "unable to set IPv6 flow label", cause: error.source })
+    }
+
     fn connect_stream(&self, place: usize) -> Result<Socket, Error> {
         let socket = self.stream_socket(place)?;
-        socket::connect(&socket, self.server, PATIENCE).map_err(|error| Error::Stream { cause: error.source })?;
+        let server = self.labelled(&socket)?;
+        socket::connect(&socket, server, PATIENCE).map_err(|error| Error::Stream { cause: error.source })?;
         if let Some(timeout) = self.asked.send_timeout {
             let set = socket.set_tcp_user_timeout(Some(timeout.as_duration()));
             set.map_err(|cause| Error::SocketOption { what: "unable to set TCP USER_TIMEOUT", cause })?;
@@ -181,7 +193,7 @@ impl Client {
     fn greet(&self, place: usize) -> Result<Socket, Error> {
         let stream = |cause| Error::Stream { cause };
         let socket = self.stream_socket(place)?;
-        socket.connect(&SockAddr::from(self.server)).map_err(stream)?;
+        socket.connect(&SockAddr::from(self.labelled(&socket)?)).map_err(stream)?;
         data::greet(&socket, self.control.stop()).map_err(stream)?;
         Ok(socket)
     }

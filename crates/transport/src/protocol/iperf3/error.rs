@@ -165,6 +165,7 @@ pub(crate) mod code {
     pub(crate) const PARAMETERS: i32 = 114;
     pub(crate) const RESULTS: i32 = 117;
     pub(crate) const PROTOCOL: i32 = 131;
+    pub(crate) const AFFINITY: i32 = 132;
     pub(crate) const CONGESTION: i32 = 134;
     pub(crate) const AUTHORIZATION: i32 = 142;
     pub(crate) const IDLE: i32 = 144;

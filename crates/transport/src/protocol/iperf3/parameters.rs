@@ -110,8 +110,10 @@ pub struct Parameters {
     pub window: Bytes,
     /// The traffic class.
     pub tos: u8,
-    /// The IPv6 flow label.
+    /// The IPv6 flow label of what the client sends; zero for the kernel's choice.
     pub flow_label: u32,
+    /// The core that the server's side of the test is to run on.
+    pub server_core: Option<u32>,
     /// The congestion control of both sides.
     pub congestion: Option<String>,
     /// What stands before each line of the client.
@@ -235,6 +237,10 @@ impl Parameters {
             window: Bytes(ranged(object, "window", (0, WINDOW_MAX, code::BUFFER))?),
             tos: u8::try_from(ranged(object, "TOS", (0, 255, code::TOS))?).expect("its range was checked"),
             flow_label: narrow(ranged(object, "flowlabel", (0, 0xf_ffff, code::PARAMETERS))?),
+            server_core: object
+                .get("server_affinity")
+                .and_then(Value::as_u64)
+                .and_then(|core| u32::try_from(core).ok()),
             congestion: text(object, "congestion"),
             title: text(object, "title"),
             extra_data: text(object, "extra_data"),
@@ -284,6 +290,7 @@ impl Parameters {
             put(key, if *is_true { json!(true) } else { json!(1) });
         }
         numbers.iter().filter(|(_, number)| *number > 0).for_each(|(key, number)| drop(put(key, json!(number))));
+        self.server_core.iter().for_each(|core| drop(put("server_affinity", json!(core))));
         texts.iter().filter_map(|(key, text)| Some((*key, text.as_ref()?))).for_each(|(key, text)| {
             put(key, json!(text));
         });
@@ -334,6 +341,7 @@ mod tests {
             window: Bytes(1 << 20),
             tos: 0xb8,
             flow_label: 9,
+            server_core: Some(0),
             congestion: text("cubic"),
             title: text("t"),
             extra_data: text("e"),

@@ -78,14 +78,12 @@ fn attend(
     control.tell(State::ParamExchange)?;
     let asked = Parameters::read(&control.read_json("parameters", wire::PARAMETERS_MAX)?)?;
     let parameters = permitted(house, control, &asked)?;
+    pin(house, parameters.server_core)?;
     let n = usize::try_from(parameters.n_streams()).expect("at most 256");
     let _share = Threads::take(&house.n_streams, n)?;
     let open = open_streams(house, control, (guest, streams), &parameters)?;
     control.write(&[State::TestStart.byte(), State::TestRunning.byte()])?;
     watch.began(&beginning(control, guest, asked, &open)?, &open.iter().map(|open| open.stream).collect::<Vec<_>>());
-    if let Some(core) = house.options.core {
-        affinity::pin_thread(core)?;
-    }
     let time = Nanos::from_secs(u64::from(parameters.time_secs) + u64::from(parameters.omit_secs));
     let longest = match house.options.longest_secs {
         _ if parameters.time_secs > 0 => time + GRACE,
@@ -119,6 +117,14 @@ fn attend(
         Err(Error::Closed) => Ok(()),
         outcome => outcome,
     }
+}
+
+/// Keeps a test on the core that its client asks for, otherwise on that of the server.
+fn pin(house: &House, asked: Option<u32>) -> Result<(), Error> {
+    if let Some(core) = asked.and_then(|core| usize::try_from(core).ok()) {
+        return affinity::pin_thread(core).map_err(|_| Error::Denied { code: code::AFFINITY });
+    }
+    Ok(house.options.core.map_or(Ok(()), affinity::pin_thread)?)
 }
 
 /// What this server makes of the parameters: refused, or with its own bound on what it sends.

@@ -183,7 +183,7 @@ fn stamp(control: &[u8]) -> Option<Nanos> {
     time(*message.value.first_chunk()?)
 }
 
-/// A socket that sees a copy of every IPv4 frame that a device receives and XDP lets pass.
+/// A socket that sees a copy of every frame that a device receives and XDP lets pass.
 #[derive(Debug)]
 pub struct Receiver {
     fd: OwnedFd,
@@ -204,21 +204,18 @@ impl Receiver {
     /// # Errors
     /// Without `CAP_NET_RAW`, or when there is no such device.
     pub fn open(ifindex: u32, buffer: Bytes) -> Result<Self> {
-        let receiver = Self { fd: open(ifindex, IPV4)? };
+        let receiver = Self { fd: open(ifindex, ANY)? };
+        set_option(&receiver.fd, (libc::SOL_PACKET, IGNORE_OUTGOING, "PACKET_IGNORE_OUTGOING"), 1)?;
         receiver.make_room(buffer)?;
         Ok(receiver)
     }
 
-    /// Opens a socket that sees frames of every type, and stamps them with the time of their arrival (`SO_TIMESTAMPNS`).
+    /// As [`Receiver::open`], and each frame is stamped with the time of its arrival (`SO_TIMESTAMPNS`).
     ///
     /// # Errors
     /// As of [`Receiver::open`].
     pub fn open_stamped(ifindex: u32, buffer: Bytes) -> Result<Self> {
-        let receiver = Self { fd: open(ifindex, EVERY_TYPE)? };
-        receiver.make_room(buffer)?;
-        // Of every type the socket would see what this host sends, too; Linux 4.20.
-        let incoming_only = (libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, "PACKET_IGNORE_OUTGOING");
-        set_option(&receiver.fd, incoming_only, 1)?;
+        let receiver = Self::open(ifindex, buffer)?;
         set_option(&receiver.fd, (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, "SO_TIMESTAMPNS"), 1)?;
         Ok(receiver)
     }
@@ -297,12 +294,10 @@ impl AsFd for Receiver {
     }
 }
 
-/// The type of frames that carry IPv4 (`ETH_P_IP`).
-const IPV4: u16 = 0x0800;
-/// Frames of all types (`ETH_P_ALL`).
-const EVERY_TYPE: u16 = 0x0003;
-/// `include/uapi/linux/if_packet.h`; the C library's headers lack it.
-const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+/// Frames of every type (`ETH_P_ALL`).
+const ANY: u16 = 3;
+/// `PACKET_IGNORE_OUTGOING`: what this host sends itself is not shown (Linux 4.20).
+const IGNORE_OUTGOING: libc::c_int = 23;
 const EMPTY_VECTOR: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
 /// A header for each vector.

@@ -1,8 +1,9 @@
 # make run    build, and evaluate a lab on this machine
 # make test   everything that must hold
 # make lint   formatting, clippy, layering, licences
+# make test-pktgen  the kernel's pktgen, on Debian's kernel in a machine of software
 # make bench  ours against the peers, side by side
-.PHONY: run test lint bench schema man
+.PHONY: run test test-pktgen lint bench schema man
 
 CARGO ?= cargo
 
@@ -12,6 +13,9 @@ run:
 test:
 	$(CARGO) xtask tidy
 	$(CARGO) test --workspace
+
+test-pktgen:
+	$(CARGO) xtask test-pktgen
 
 lint:
 	$(CARGO) fmt --all --check

@@ -1,13 +1,15 @@
-//! Checks and chores of the workspace: `cargo xtask tidy` and `cargo xtask schema`.
+//! Checks and chores of the workspace: `cargo xtask tidy`, `cargo xtask schema`, `cargo xtask test-pktgen`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for developers talks to its terminal")]
 
+mod machine;
 mod schema;
 mod tidy;
 
 use std::{path::Path, process::ExitCode};
 
 type Chore = fn(&Path) -> anyhow::Result<Vec<String>>;
-const CHORES: &[(&str, Chore)] = &[("tidy", tidy::check), ("schema", schema::write)];
+const CHORES: &[(&str, Chore)] =
+    &[("tidy", tidy::check), ("schema", schema::write), ("test-pktgen", machine::test_pktgen)];
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

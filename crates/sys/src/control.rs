@@ -8,7 +8,7 @@ use fathom_model::units::Nanos;
 pub(crate) const CONTROL_SIZE: usize = 128;
 
 /// Control messages as the kernel writes them, at the alignment of `struct cmsghdr`.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 #[repr(C, align(8))]
 pub(crate) struct Control(pub(crate) [u8; CONTROL_SIZE]);
 

@@ -11,7 +11,10 @@ use std::{
 use fathom_model::units::{Bytes, Frames, Nanos};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    control::{CONTROL_SIZE, Control, control_messages, time},
+};
 
 /// The most frames that one system call sends or receives.
 ///
@@ -140,6 +143,8 @@ impl AsFd for Sender {
 pub struct Inbox {
     bytes: Vec<u8>,
     lengths: [usize; MAX_BATCH],
+    stamps: [Option<Nanos>; MAX_BATCH],
+    controls: Vec<Control>,
     count: usize,
 }
 
@@ -148,7 +153,13 @@ const SNAP: usize = 128;
 
 impl Default for Inbox {
     fn default() -> Self {
-        Self { bytes: vec![0; MAX_BATCH * SNAP], lengths: [0; MAX_BATCH], count: 0 }
+        Self {
+            bytes: vec![0; MAX_BATCH * SNAP],
+            lengths: [0; MAX_BATCH],
+            stamps: [None; MAX_BATCH],
+            controls: vec![Control([0; CONTROL_SIZE]); MAX_BATCH],
+            count: 0,
+        }
     }
 }
 
@@ -158,6 +169,18 @@ impl Inbox {
         let received = self.bytes.chunks_exact(SNAP).zip(self.lengths).take(self.count);
         received.map(|(bytes, length)| (&bytes[..length.min(SNAP)], Bytes(length as u64)))
     }
+
+    /// When each of [`Inbox::frames`] arrived, on `CLOCK_REALTIME`; nothing unless the receiver asked for it.
+    pub fn stamps(&self) -> impl Iterator<Item = Option<Nanos>> {
+        self.stamps.into_iter().take(self.count)
+    }
+}
+
+/// When a frame arrived, among what the kernel tells beside it.
+fn stamp(control: &[u8]) -> Option<Nanos> {
+    let is_stamp = (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS);
+    let message = control_messages(control).find(|message| (message.level, message.kind) == is_stamp)?;
+    time(*message.value.first_chunk()?)
 }
 
 /// A socket that sees a copy of every frame that a device receives and XDP lets pass.
@@ -181,12 +204,27 @@ impl Receiver {
     /// # Errors
     /// Without `CAP_NET_RAW`, or when there is no such device.
     pub fn open(ifindex: u32, buffer: Bytes) -> Result<Self> {
-        let fd = open(ifindex, ANY)?;
-        set_option(&fd, (libc::SOL_PACKET, IGNORE_OUTGOING, "PACKET_IGNORE_OUTGOING"), 1)?;
-        let forced = set_option(&fd, (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, "SO_RCVBUFFORCE"), option_value(buffer));
+        let receiver = Self { fd: open(ifindex, ANY)? };
+        set_option(&receiver.fd, (libc::SOL_PACKET, IGNORE_OUTGOING, "PACKET_IGNORE_OUTGOING"), 1)?;
+        receiver.make_room(buffer)?;
+        Ok(receiver)
+    }
+
+    /// As [`Receiver::open`], and each frame is stamped with the time of its arrival (`SO_TIMESTAMPNS`).
+    ///
+    /// # Errors
+    /// As of [`Receiver::open`].
+    pub fn open_stamped(ifindex: u32, buffer: Bytes) -> Result<Self> {
+        let receiver = Self::open(ifindex, buffer)?;
+        set_option(&receiver.fd, (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, "SO_TIMESTAMPNS"), 1)?;
+        Ok(receiver)
+    }
+
+    fn make_room(&self, buffer: Bytes) -> Result<()> {
+        let (level, value) = (libc::SOL_SOCKET, option_value(buffer));
+        let forced = set_option(&self.fd, (level, libc::SO_RCVBUFFORCE, "SO_RCVBUFFORCE"), value);
         // Without CAP_NET_ADMIN net.core.rmem_max is the limit, and `seen` says what did not fit.
-        forced.or_else(|_| set_option(&fd, (libc::SOL_SOCKET, libc::SO_RCVBUF, "SO_RCVBUF"), option_value(buffer)))?;
-        Ok(Self { fd })
+        forced.or_else(|_| set_option(&self.fd, (level, libc::SO_RCVBUF, "SO_RCVBUF"), value))
     }
 
     /// Takes what has arrived, at most [`MAX_BATCH`] frames, without waiting; returns how many.
@@ -200,18 +238,25 @@ impl Receiver {
             *vector = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: SNAP };
         }
         let mut messages = messages(&mut vectors);
+        for (message, control) in messages.iter_mut().zip(&mut inbox.controls) {
+            message.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
+            message.msg_hdr.msg_controllen = CONTROL_SIZE;
+        }
         // With MSG_TRUNC the length of a message is that of the frame, not that of what fitted.
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
         let (pointer, size) = (messages.as_mut_ptr(), batch_size(MAX_BATCH));
-        // SAFETY: `messages` holds that many headers, whose vectors point to distinct parts of the inbox, borrowed for this call.
+        // SAFETY: `messages` holds that many headers, whose vectors and control buffers are distinct parts of the inbox, borrowed
+        // for this call.
         let received = unsafe { libc::recvmmsg(self.fd.as_raw_fd(), pointer, size, flags, std::ptr::null_mut()) };
         let Ok(received) = usize::try_from(received) else {
             let error = io::Error::last_os_error();
             let nothing = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR));
             return if nothing { Ok(0) } else { Err(Error::new("recvmmsg(AF_PACKET)", error)) };
         };
-        for (length, message) in inbox.lengths.iter_mut().zip(&messages[..received]) {
-            *length = usize::try_from(message.msg_len).unwrap_or(usize::MAX);
+        for (at, message) in messages[..received].iter().enumerate() {
+            inbox.lengths[at] = usize::try_from(message.msg_len).unwrap_or(usize::MAX);
+            let told = message.msg_hdr.msg_controllen.min(CONTROL_SIZE);
+            inbox.stamps[at] = stamp(&inbox.controls[at].0[..told]);
         }
         inbox.count = received;
         Ok(received)
@@ -377,6 +422,26 @@ mod tests {
         }
         assert!(found);
         assert!(receiver.take_seen().unwrap().frames >= Frames(1));
+    }
+
+    #[test]
+    fn a_receiver_that_asks_is_told_when_a_frame_of_any_type_arrived() {
+        let Some(receiver) = or_skip(Receiver::open_stamped(LOOPBACK, Bytes(1 << 20))) else { return };
+        let sender = Sender::open(LOOPBACK, Queueing::Discipline).unwrap();
+        let ours = frame(0x88b6);
+        let mut inbox = Inbox::default();
+        let deadline = crate::clock::now() + Nanos::from_secs(5);
+        let mut found = None;
+        // The first socket of a system that asks has stamps a moment later only.
+        while found.is_none() && crate::clock::now() < deadline {
+            let before = crate::clock::wall();
+            assert_eq!(sender.send([&ours[..]].into_iter()).unwrap(), Offer::Accepted(1));
+            receiver.wait(Nanos::from_millis(100)).unwrap();
+            receiver.receive(&mut inbox).unwrap();
+            let stamped = inbox.frames().zip(inbox.stamps()).find(|((bytes, _), _)| bytes == &ours);
+            found = stamped.and_then(|(_, at)| at).filter(|at| *at >= before);
+        }
+        assert!(found.is_some_and(|at| at <= crate::clock::wall()), "{found:?}");
     }
 
     #[test]

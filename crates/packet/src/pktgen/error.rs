@@ -1,0 +1,82 @@
+//! Why pktgen cannot do what it was asked.
+
+use std::{io, path::PathBuf};
+
+use super::block::BlockError;
+
+/// What stopped pktgen, for the person who must act.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel has no pktgen, or has not loaded it.
+    #[error("there is no kernel pktgen at {}", .0.display())]
+    Absent(PathBuf),
+    /// There is no thread for this processor.
+    #[error("pktgen has no thread {thread}: it has one for each of {n_threads} processors, from 0")]
+    NoThread {
+        /// The number that was asked for.
+        thread: usize,
+        /// How many there are.
+        n_threads: usize,
+    },
+    /// Somebody else uses it, and everything starts and stops together.
+    #[error("pktgen's thread {thread} has devices that are not ours: {devices}")]
+    Occupied {
+        /// The thread.
+        thread: usize,
+        /// Its devices.
+        devices: String,
+    },
+    /// A command was refused: by its return value or, as often, by a text only.
+    #[error("pktgen refused `{command}` for {file}: {said}")]
+    Refused {
+        /// The file it was written to: a device, `kpktgend_0`, `pgctrl`.
+        file: String,
+        /// What was written.
+        command: String,
+        /// What the kernel answered.
+        said: String,
+        /// What to do instead.
+        fix: String,
+    },
+    /// Its text is not what this program knows.
+    #[error("cannot understand what pktgen says of {file}")]
+    Block {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        #[source]
+        cause: BlockError,
+    },
+    /// The file system refused.
+    #[error("cannot {what}")]
+    File {
+        /// What was attempted, on what.
+        what: String,
+        /// What the kernel answered.
+        #[source]
+        cause: io::Error,
+    },
+    /// It did not stop when it was told to.
+    #[error("pktgen has not stopped {0} after it was told to")]
+    Runaway(fathom_model::units::Nanos),
+}
+
+impl Error {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Absent(_) => "sudo modprobe pktgen (CONFIG_NET_PKTGEN)".to_owned(),
+            Self::NoThread { n_threads, .. } => format!("threads 0 to {}", n_threads.saturating_sub(1)),
+            Self::Occupied { .. } => {
+                "wait until they are done; if nobody needs them: echo reset > /proc/net/pktgen/pgctrl".to_owned()
+            }
+            Self::Refused { fix, .. } => fix.clone(),
+            Self::File { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => {
+                "needs CAP_NET_ADMIN as root".to_owned()
+            }
+            Self::Runaway(_) => "echo stop > /proc/net/pktgen/pgctrl".to_owned(),
+            Self::Block { .. } | Self::File { .. } => return None,
+        })
+    }
+}

@@ -1,0 +1,176 @@
+//! Devices that were given to pktgen, and taken from it again whatever happens.
+//!
+//! pktgen has no way to give back one device, only all of a thread; so a thread that has devices of somebody else is not used.
+
+use std::{
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::Duration,
+};
+
+use fathom_model::units::Nanos;
+use fathom_sys::clock;
+
+use super::{
+    block::Status,
+    error::Error,
+    root::{CONTROL, Root, thread_file},
+    setting::{Change, Setting},
+};
+
+/// pktgen of one namespace with devices of ours; dropping it gives them back.
+#[derive(Debug)]
+pub struct Generator {
+    root: Root,
+    devices: Vec<Device>,
+}
+
+#[derive(Debug)]
+struct Device {
+    name: String,
+    thread: usize,
+    settings: Vec<Setting>,
+}
+
+/// How often a run is looked after: pktgen itself looks ten times a second whether it is over.
+const LOOK_UP: Duration = Duration::from_millis(10);
+/// A stop takes effect at the next packet, and pktgen sees it within a tenth of a second; machines under load take longer.
+const STOPS_WITHIN: Nanos = Nanos::from_secs(5);
+/// Threads of pktgen give devices back within an eighth of a second.
+const GIVES_BACK_WITHIN: Nanos = Nanos::from_secs(5);
+
+const FIX_ADD: &str = "name an Ethernet device of this network namespace that is up, with another @TAG for each thread";
+const FIX_RUN: &str = "stop what runs first: echo stop > /proc/net/pktgen/pgctrl";
+const FIX_GIVE_BACK: &str = "echo reset > /proc/net/pktgen/pgctrl";
+
+impl Generator {
+    /// Takes hold of pktgen, which must be free: what is started, starts all devices of the namespace.
+    ///
+    /// # Errors
+    /// When there is no pktgen, or it has devices already.
+    pub fn claim(root: Root) -> Result<Self, Error> {
+        root.version()?;
+        for thread in root.threads()? {
+            let devices: Vec<&str> = thread.devices().collect();
+            if !devices.is_empty() {
+                return Err(Error::Occupied { thread: thread.number, devices: devices.join(" ") });
+            }
+        }
+        Ok(Self { root, devices: Vec::new() })
+    }
+
+    /// Gives a device to the thread of a processor; `name` may have a tag, as in `eth1@0`.
+    ///
+    /// # Errors
+    /// When there is no such thread or device, or the device is down.
+    pub fn add(&mut self, thread: usize, name: &str) -> Result<(), Error> {
+        let n_threads = self.root.threads()?.len();
+        if thread >= n_threads {
+            return Err(Error::NoThread { thread, n_threads });
+        }
+        // Noted before it is asked for, so that it is given back even if the answer is not understood.
+        self.devices.push(Device { name: name.to_owned(), thread, settings: Vec::new() });
+        self.root.command((&thread_file(thread), &format!("add_device {name}")), FIX_ADD)
+    }
+
+    /// The devices that were added, with their threads.
+    pub fn devices(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.devices.iter().map(|device| (device.name.as_str(), device.thread))
+    }
+
+    /// Asks for a parameter of a device.
+    ///
+    /// # Errors
+    /// When pktgen refuses it.
+    pub fn set(&mut self, device: &str, setting: &Setting) -> Result<(), Error> {
+        self.root.set(device, setting)?;
+        if let Some(ours) = self.devices.iter_mut().find(|ours| ours.name == device) {
+            ours.settings.push(setting.clone());
+        }
+        Ok(())
+    }
+
+    /// What pktgen took, and keeps as something else; queues are corrected at the start only, so ask again after a run.
+    ///
+    /// # Errors
+    /// When a device is gone.
+    pub fn changes(&self) -> Result<Vec<Change>, Error> {
+        let of_device = |device: &Device| self.root.changes(&device.name, &device.settings);
+        Ok(self.devices.iter().map(of_device).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+    }
+
+    /// What pktgen says of a device.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    pub fn status(&self, device: &str) -> Result<Status, Error> {
+        self.root.status(device)
+    }
+
+    /// Runs until every count is reached, or until it is told that the time is over.
+    ///
+    /// `is_over` is asked a hundred times a second.
+    ///
+    /// # Errors
+    /// When it cannot be started, or does not stop.
+    pub fn run(&self, mut is_over: impl FnMut() -> bool) -> Result<(), Error> {
+        let (root, (done, ended)) = (self.root.clone(), mpsc::sync_channel(1));
+        // The write returns when all have finished. The thread is in the namespace of the one that makes it.
+        let start = move || {
+            // Nobody listens any more when the run was given up.
+            let _ = done.send(root.command((CONTROL, "start"), FIX_RUN));
+        };
+        let spawned = thread::Builder::new().name("pktgen".to_owned()).spawn(start);
+        spawned.map_err(|cause| Error::File { what: "start a thread for pktgen".to_owned(), cause })?;
+        let mut told_at = None;
+        loop {
+            match ended.recv_timeout(LOOK_UP) {
+                Ok(outcome) => return outcome,
+                Err(RecvTimeoutError::Disconnected) => return Err(Error::Runaway(Nanos::ZERO)),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            match told_at {
+                None if is_over() => {
+                    told_at = Some(clock::now());
+                    self.root.command((CONTROL, "stop"), FIX_RUN)?;
+                }
+                Some(at) if clock::now() - at > STOPS_WITHIN => return Err(Error::Runaway(STOPS_WITHIN)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Gives all devices back.
+    ///
+    /// # Errors
+    /// When pktgen keeps one.
+    pub fn release(mut self) -> Result<(), Error> {
+        self.give_back()
+    }
+
+    fn give_back(&mut self) -> Result<(), Error> {
+        let devices = std::mem::take(&mut self.devices);
+        let mut threads: Vec<usize> = devices.iter().map(|device| device.thread).collect();
+        threads.sort_unstable();
+        threads.dedup();
+        let removed =
+            threads.iter().map(|thread| self.root.command((&thread_file(*thread), "rem_device_all"), FIX_GIVE_BACK));
+        let outcome = removed.collect::<Vec<_>>().into_iter().collect();
+        // The thread itself takes them off its list, a little later.
+        let deadline = clock::now() + GIVES_BACK_WITHIN;
+        while devices.iter().any(|device| self.root.has(&device.name)) {
+            if clock::now() > deadline {
+                return Err(Error::Runaway(GIVES_BACK_WITHIN));
+            }
+            clock::sleep_until(clock::now() + Nanos::from_millis(5));
+        }
+        outcome
+    }
+}
+
+impl Drop for Generator {
+    fn drop(&mut self) {
+        // Whoever wants to know what remains calls `release`.
+        let _ = self.give_back();
+    }
+}

@@ -1,0 +1,458 @@
+//! The kernel's pktgen itself: what it takes, refuses and changes, and what a receiver sees of it.
+//!
+//! Most kernels have none loaded; `make test-pktgen` boots one that has, in a machine of software, and runs this there.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
+#![expect(clippy::print_stderr, reason = "a skipped test says so")]
+
+use std::{
+    net::Ipv4Addr,
+    os::fd::AsFd,
+    path::Path,
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use fathom_model::units::{Bytes, Frames, Nanos};
+use fathom_packet::{
+    pktgen::{Arrivals, Error, Generator, Outcome, Root, Setting, Status, Value, XmitMode},
+    wire::MacAddress,
+};
+use fathom_sys::{
+    clock,
+    namespace::NetNs,
+    netlink::{Netlink, Veth, VethEnd},
+    packet_socket::{Inbox, Receiver},
+};
+
+const NEAR: &str = "near0";
+const FAR: &str = "far0";
+/// The port of the first flow; the others follow.
+const PORT: u16 = 49_152;
+
+/// Whether there is a pktgen to test; where it must be there its absence is a failure.
+fn is_there() -> bool {
+    let is_there = Path::new("/proc/net/pktgen").exists();
+    if !is_there {
+        assert!(std::env::var_os("FATHOM_TEST_PKTGEN").is_none(), "this machine was booted to have pktgen");
+        eprintln!("SKIPPED: this kernel has no pktgen loaded; make test-pktgen boots one that has");
+    }
+    is_there
+}
+
+/// Two hosts joined by a wire; gone with the test, however it ends.
+struct Wire {
+    near: NetNs,
+    far: NetNs,
+    to: MacAddress,
+}
+
+impl Wire {
+    fn up() -> Option<Self> {
+        if !is_there() {
+            return None;
+        }
+        let (near, far) = (NetNs::new().unwrap(), NetNs::new().unwrap());
+        let ends = (VethEnd { name: NEAR, mac: None }, VethEnd { name: FAR, mac: None });
+        let namespace = Some(far.as_fd());
+        let veth = Veth { near: ends.0, far: ends.1, far_namespace: namespace, mtu_bytes: 1500, n_queues: 2 };
+        near.enter_with(|| Netlink::open().unwrap().add_veth(&veth).unwrap()).unwrap();
+        let set_up = |name: &'static str, address: &'static str| {
+            move || {
+                let mut netlink = Netlink::open().unwrap();
+                let link = netlink.link(name).unwrap();
+                netlink.add_address(link.index, address.parse().unwrap(), 24).unwrap();
+                netlink.set_up(link.index).unwrap();
+                MacAddress(link.mac.unwrap())
+            }
+        };
+        near.enter_with(set_up(NEAR, "198.18.0.1")).unwrap();
+        let to = far.enter_with(set_up(FAR, "198.18.0.2")).unwrap();
+        Some(Self { near, far, to })
+    }
+
+    /// Does something with pktgen of the sending host.
+    fn with<T: Send>(&self, work: impl FnOnce(Generator) -> T + Send) -> T {
+        self.near.enter_with(|| work(Generator::claim(Root::default()).unwrap())).unwrap()
+    }
+
+    /// What every device is asked first.
+    fn basics(&self, flow: u16) -> Vec<Setting> {
+        let address = Value::Address(Ipv4Addr::new(198, 18, 0, 2).into());
+        let port = u64::from(PORT + flow);
+        vec![
+            Setting::new("dst_min", address),
+            Setting::new("dst_mac", self.to),
+            Setting::new("udp_src_min", port),
+            Setting::new("udp_src_max", port),
+            Setting::new("pkt_size", 60_u64),
+            Setting::new("count", 1_000_u64),
+        ]
+    }
+
+    /// Sends with these settings beside the usual ones, and counts what arrives.
+    fn run(&self, lines: &[&str]) -> Trial {
+        self.run_on(&[(0, "near0@0")], lines)
+    }
+
+    fn run_on(&self, devices: &[(usize, &str)], lines: &[&str]) -> Trial {
+        let receiver = self.far.enter_with(|| {
+            let index = Netlink::open().unwrap().link(FAR).unwrap().index;
+            Receiver::open_stamped(index, Bytes(32 << 20)).unwrap()
+        });
+        let (receiver, is_over) = (receiver.unwrap(), AtomicBool::new(false));
+        let n_flows = u16::try_from(devices.len()).unwrap();
+        thread::scope(|scope| {
+            let counted = scope.spawn(|| count(&receiver, n_flows, &is_over));
+            // The counter ends with the sender, even where that ends in a panic.
+            let sending = Over(&is_over);
+            let statuses = self.with(|mut generator| {
+                for ((thread, device), flow) in devices.iter().zip(0..) {
+                    generator.add(*thread, device).unwrap();
+                    let asked = lines.iter().map(|line| line.parse().unwrap());
+                    for setting in self.basics(flow).into_iter().chain(asked) {
+                        generator.set(device, &setting).unwrap();
+                    }
+                }
+                assert_eq!(generator.changes().unwrap(), []);
+                let deadline = clock::now() + Nanos::from_secs(10);
+                generator.run(|| clock::now() > deadline).unwrap();
+                assert_eq!(generator.changes().unwrap(), []);
+                let statuses = devices.iter().map(|(_, device)| status(device)).collect();
+                generator.release().unwrap();
+                statuses
+            });
+            drop(sending);
+            Trial { statuses, arrivals: counted.join().unwrap() }
+        })
+    }
+}
+
+/// What pktgen says of a device, which this program would have printed just so.
+fn status(device: &str) -> Status {
+    let text = std::fs::read_to_string(format!("/proc/thread-self/net/pktgen/{device}")).unwrap();
+    let status: Status = text.parse().unwrap();
+    // One answer ends in an empty line more than the others.
+    assert_eq!(status.to_string().trim_end(), text.trim_end());
+    status
+}
+
+/// Counts until the sender is done and nothing has come for a while.
+fn count(receiver: &Receiver, n_flows: u16, is_over: &AtomicBool) -> Arrivals {
+    let (mut inbox, mut arrivals) = (Inbox::default(), Arrivals::of(PORT, n_flows));
+    loop {
+        let was_over = is_over.load(Ordering::Acquire);
+        let has_more = receiver.wait(Nanos::from_millis(300)).unwrap();
+        while receiver.receive(&mut inbox).unwrap() > 0 {
+            for ((frame, length), at) in inbox.frames().zip(inbox.stamps()) {
+                arrivals.arrive(frame, length, at);
+            }
+        }
+        if was_over && !has_more {
+            assert_eq!(receiver.take_seen().unwrap().dropped, Frames(0), "the receiver has room");
+            return arrivals;
+        }
+    }
+}
+
+/// Asks for what a line says.
+fn set(generator: &mut Generator, device: &str, line: &str) -> Result<(), Error> {
+    generator.set(device, &line.parse().unwrap())
+}
+
+/// Tells the counter that nothing is sent any more.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+struct Trial {
+    statuses: Vec<Status>,
+    arrivals: Arrivals,
+}
+
+impl Trial {
+    fn sent(&self) -> u64 {
+        self.statuses.iter().map(|status| status.current.sent).sum()
+    }
+}
+
+/// Runs a command of iproute2 on the sending host.
+fn tc(wire: &Wire, line: &str) {
+    let words: Vec<&str> = line.split(' ').collect();
+    let output = wire.near.enter_with(|| Command::new("tc").args(words).output().unwrap()).unwrap();
+    assert!(output.status.success(), "tc {line}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn every_packet_of_a_count_arrives_once_in_order_and_with_a_latency() {
+    let Some(wire) = Wire::up() else { return };
+    let trial = wire.run(&[]);
+    let Outcome::Finished(finished) = trial.statuses[0].outcome else { panic!("{:?}", trial.statuses[0]) };
+    assert_eq!((trial.sent(), finished.sent, finished.errors, finished.size_bytes), (1_000, 1_000, 0, 60));
+    assert_eq!(finished.bps, finished.pps * 60 * 8);
+    let arrivals = trial.arrivals;
+    assert_eq!((arrivals.frames, arrivals.bytes), (Frames(1_000), Bytes(60_000)));
+    assert_eq!((arrivals.reordered(), arrivals.duplicates(), arrivals.untimely), (Frames(0), Frames(0), Frames(0)));
+    // The first socket that asks for stamps has them a moment later, which is before the first of a thousand packets.
+    assert_eq!(arrivals.latency_ns.count(), 1_000);
+    assert!(arrivals.latency_ns.max().unwrap() < 60_000_000_000);
+}
+
+#[test]
+fn mixed_sizes_arrive_as_often_as_they_were_counted() {
+    let Some(wire) = Wire::up() else { return };
+    let trial = wire.run(&["imix_weights 64,7 570,4 1500,1"]);
+    let counts = &trial.statuses[0].current.imix_size_counts;
+    assert_eq!(counts.iter().map(|count| count.size).collect::<Vec<_>>(), [64, 570, 1500]);
+    assert_eq!(counts.iter().map(|count| count.weight).sum::<u64>(), 1_000);
+    let bytes: u64 = counts.iter().map(|count| count.size * count.weight).sum();
+    assert_eq!((trial.arrivals.frames, trial.arrivals.bytes), (Frames(1_000), Bytes(bytes)));
+}
+
+#[test]
+fn what_pktgen_refuses_is_an_error_whether_it_says_so_by_number_or_by_text() {
+    let Some(wire) = Wire::up() else { return };
+    let refusals = [
+        // By number, with the OK of the command before still standing there.
+        ("clone_skb 10", "operation not supported here (ENOTSUPP)"),
+        ("burst 8", "operation not supported here (ENOTSUPP)"),
+        // By taking a part of the line.
+        ("ratep 0", "it took 1 of 8 bytes"),
+        ("rate 0", "it took 1 of 7 bytes"),
+        // By text alone.
+        ("vlan_p 3", "ERROR: vlan_p must be 0-7"),
+        ("svlan_cfi 1", "ERROR: svlan_cfi must be 0-1"),
+        ("node 99999", "ERROR: node not possible"),
+    ];
+    wire.with(|mut generator| {
+        generator.add(0, NEAR).unwrap();
+        set(&mut generator, NEAR, "count 1000").unwrap();
+        for (line, expected) in refusals {
+            let error = set(&mut generator, NEAR, line).unwrap_err();
+            let Error::Refused { command, said, fix, .. } = &error else { panic!("{error}") };
+            assert_eq!((command.as_str(), said.starts_with(expected)), (line, true), "{said}");
+            assert!(!fix.is_empty());
+        }
+        // What says nothing is not judged by the refusal that stands there.
+        set(&mut generator, NEAR, "imix_weights 64,1").unwrap();
+        let error = set(&mut generator, NEAR, "clone_skb 1").unwrap_err();
+        assert!(error.to_string().starts_with("pktgen refused `clone_skb 1` for near0"), "{error}");
+        assert_eq!(generator.set(NEAR, &Setting::new("count", 5_u64)).map_err(|error| error.to_string()), Ok(()));
+    });
+}
+
+#[test]
+fn flags_that_this_kernel_does_not_know_are_refused_by_text() {
+    let Some(wire) = Wire::up() else { return };
+    wire.with(|mut generator| {
+        generator.add(0, NEAR).unwrap();
+        // IPv6 is switched on by addresses only.
+        let error = set(&mut generator, NEAR, "flag IPV6").unwrap_err();
+        assert_eq!(error.to_string(), "pktgen refused `flag IPV6` for near0: Flag -:IPV6:- unknown");
+        for flag in ["IPSRC_RND", "UDPCSUM", "NO_TIMESTAMP", "QUEUE_MAP_CPU", "NODE_ALLOC", "VID_RND"] {
+            set(&mut generator, NEAR, &format!("flag {flag}")).unwrap();
+        }
+        assert_eq!(generator.changes().unwrap(), []);
+    });
+}
+
+#[test]
+fn what_pktgen_silently_changes_is_found_by_reading_back() {
+    let Some(wire) = Wire::up() else { return };
+    let changes = |lines: &[&str]| {
+        wire.with(|mut generator| {
+            generator.add(0, NEAR).unwrap();
+            for line in lines {
+                set(&mut generator, NEAR, line).unwrap();
+            }
+            let changes = generator.changes().unwrap();
+            changes.iter().map(|change| (change.asked.to_string(), change.kept.clone())).collect::<Vec<_>>()
+        })
+    };
+    let one = |asked: &str, kept: &str| vec![(asked.to_owned(), kept.to_owned())];
+    assert_eq!(changes(&["pkt_size 10"]), one("pkt_size 10", "42, and sends 58 bytes"));
+    assert_eq!(changes(&["pkt_size 57"]), one("pkt_size 57", "57, and sends 58 bytes"));
+    assert_eq!(changes(&["vlan_id 5", "pkt_size 60"]), one("pkt_size 60", "60, and sends 62 bytes"));
+    assert_eq!(changes(&["imix_weights 10,1 570,2"]), one("imix_weights 10,1 570,2", "42,1 570,2"));
+    assert_eq!(changes(&["vlan_id 5", "mpls 0001000a"]), one("vlan_id 5", "absent"));
+    assert_eq!(changes(&["svlan_id 5"]), one("svlan_id 5", "absent"));
+    assert_eq!(changes(&["count 123456789012"]), one("count 123456789012", "1234567890"));
+    assert_eq!(changes(&["udp_dst_min 65545"]), one("udp_dst_min 65545", "9"));
+    assert_eq!(changes(&["flows 70000"]), one("flows 70000", "65536"));
+    assert_eq!(changes(&["ratep 1000000"]), []);
+    assert_eq!(changes(&["ratep 3000000"]), one("ratep 3000000", "3003003.003 packets/s (every 333 ns)"));
+    assert_eq!(changes(&["pkt_size 60", "rate 480M"]), []);
+    assert_eq!(changes(&["pkt_size 60", "rate 300M"]), []);
+    assert_eq!(
+        changes(&["burst 0", "tos 28", "traffic_class b8", "skb_priority 5", "flows 4", "flowlen 8"]),
+        one("burst 0", "1")
+    );
+}
+
+#[test]
+fn every_parameter_is_kept_as_it_was_asked() {
+    let Some(wire) = Wire::up() else { return };
+    let lines = [
+        "count 7",
+        "min_pkt_size 70",
+        "max_pkt_size 1000",
+        "frags 2",
+        "delay 5000",
+        "clone_skb 0",
+        "burst 1",
+        "debug 0",
+        "dst_min 10.0.0.1",
+        "dst_max 10.0.0.9",
+        "src_min 10.1.0.1",
+        "src_max 10.1.0.9",
+        "dst_mac 02:00:00:00:00:01",
+        "src_mac 02:00:00:00:00:02",
+        "src_mac_count 3",
+        "dst_mac_count 4",
+        "udp_src_min 5",
+        "udp_src_max 6",
+        "udp_dst_min 7",
+        "udp_dst_max 8",
+        "flows 4",
+        "flowlen 8",
+        "queue_map_min 0",
+        "queue_map_max 1",
+        "skb_priority 5",
+        "tos 28",
+        "traffic_class b8",
+        "vlan_id 5",
+        "vlan_p 3",
+        "vlan_cfi 1",
+        "svlan_id 7",
+        "svlan_p 2",
+        "svlan_cfi 0",
+        "spi 1",
+        "flag FLOW_SEQ",
+        "flag UDPSRC_RND",
+        "flag !UDPSRC_RND",
+        "xmit_mode queue_xmit",
+        "node 0",
+        "clear_counters",
+    ];
+    let six = ["dst6 fd00::1", "dst6_min fd00::2", "dst6_max fd00::9", "src6 fd00::7", "mpls 0001000a,0002000a"];
+    for lines in [&lines[..], &six] {
+        wire.with(|mut generator| {
+            generator.add(0, NEAR).unwrap();
+            for line in lines {
+                set(&mut generator, NEAR, line).unwrap_or_else(|error| panic!("{line}: {error}"));
+            }
+            assert_eq!(generator.changes().unwrap(), []);
+            status(NEAR);
+        });
+    }
+}
+
+#[test]
+fn a_queueing_discipline_loses_only_what_passes_it_and_only_the_receiver_knows() {
+    let Some(wire) = Wire::up() else { return };
+    tc(&wire, "qdisc add dev near0 root netem loss 10%");
+    let past = wire.run(&[]);
+    assert_eq!((past.sent(), past.arrivals.distinct()), (1_000, Frames(1_000)));
+    let through = wire.run(&["xmit_mode queue_xmit", "count 5000"]);
+    let (sent, arrived) = (through.sent(), through.arrivals.distinct().0);
+    assert_eq!((sent, through.statuses[0].current.errors), (5_000, 0), "pktgen takes its packets for sent");
+    // Ten standard deviations of a binomial distribution around nine tenths.
+    assert!((4_290..4_710).contains(&arrived), "{arrived} of {sent}");
+    assert_eq!(through.arrivals.duplicates(), Frames(0));
+}
+
+#[test]
+fn packets_that_are_duplicated_and_overtaken_are_counted() {
+    let Some(wire) = Wire::up() else { return };
+    tc(&wire, "qdisc add dev near0 root netem duplicate 20%");
+    let twice = wire.run(&["xmit_mode queue_xmit"]);
+    assert_eq!((twice.sent(), twice.arrivals.distinct()), (1_000, Frames(1_000)));
+    assert!((75..325).contains(&twice.arrivals.duplicates().0), "{}", twice.arrivals.duplicates());
+    tc(&wire, "qdisc replace dev near0 root netem delay 20ms reorder 20% limit 10000");
+    // One packet in five is not delayed and overtakes those that are.
+    let swapped = wire.run(&["xmit_mode queue_xmit", "delay 1000000", "count 200"]);
+    assert_eq!((swapped.arrivals.frames, swapped.arrivals.duplicates()), (Frames(200), Frames(0)));
+    assert!(swapped.arrivals.reordered() > Frames(20), "{}", swapped.arrivals.reordered());
+    assert!(swapped.arrivals.latency_ns.max().unwrap() >= 20_000_000, "the delay is in the latency");
+}
+
+#[test]
+fn two_threads_send_through_two_queues_and_each_keeps_its_order() {
+    let Some(wire) = Wire::up() else { return };
+    let devices = [(0, "near0@0"), (1, "near0@1")];
+    let trial = wire.run_on(&devices, &["flag QUEUE_MAP_CPU", "queue_map_max 1", "count 2000"]);
+    assert_eq!((trial.sent(), trial.arrivals.frames), (4_000, Frames(4_000)));
+    assert_eq!((trial.arrivals.reordered(), trial.arrivals.duplicates()), (Frames(0), Frames(0)));
+    assert_eq!(trial.statuses[1].current.queue_map, 1);
+    assert_eq!(trial.statuses[1].params.ifname, "near0@1");
+}
+
+#[test]
+fn tags_labels_and_version_6_are_decoded() {
+    let Some(wire) = Wire::up() else { return };
+    let forms: [&[&str]; 4] = [
+        &["vlan_id 5", "pkt_size 62"],
+        &["vlan_id 5", "svlan_id 7", "pkt_size 66"],
+        &["mpls 0001000a,0002000a", "pkt_size 66"],
+        &["dst6 fd00::2", "src6 fd00::1", "pkt_size 100"],
+    ];
+    for form in forms {
+        let trial = wire.run(form);
+        assert_eq!((trial.sent(), trial.arrivals.distinct()), (1_000, Frames(1_000)), "{form:?}");
+    }
+}
+
+#[test]
+fn packets_that_nobody_takes_are_errors_of_the_stack() {
+    let Some(wire) = Wire::up() else { return };
+    wire.with(|mut generator| {
+        generator.add(0, NEAR).unwrap();
+        for setting in wire.basics(0) {
+            generator.set(NEAR, &setting).unwrap();
+        }
+        // A destination that is not this host: the stack drops each as of another host.
+        generator.set(NEAR, &Setting::new("xmit_mode", XmitMode::NetifReceive)).unwrap();
+        set(&mut generator, NEAR, "burst 8").unwrap();
+        generator.run(|| false).unwrap();
+        let current = status(NEAR).current;
+        assert_eq!((current.sent, current.errors), (1_000, 1_000));
+    });
+}
+
+#[test]
+fn a_run_without_end_is_stopped_and_everything_is_given_back() {
+    let Some(wire) = Wire::up() else { return };
+    wire.with(|mut generator| {
+        generator.add(0, "near0@a").unwrap();
+        generator.set("near0@a", &Setting::new("count", 0_u64)).unwrap();
+        generator.set("near0@a", &Setting::new("delay", Nanos::from_millis(1))).unwrap();
+        let error = Generator::claim(Root::default()).unwrap_err();
+        assert_eq!(error.to_string(), "pktgen's thread 0 has devices that are not ours: near0@a");
+        let over = clock::now() + Nanos::from_millis(300);
+        generator.run(|| clock::now() > over).unwrap();
+        let sent = generator.status("near0@a").unwrap().current.sent;
+        assert!(sent > 0);
+        drop(generator);
+        assert!(Root::default().threads().unwrap().iter().all(|thread| thread.devices().count() == 0));
+        assert!(Root::default().status("near0@a").is_err());
+    });
+}
+
+#[test]
+fn threads_and_devices_that_are_not_there_are_named() {
+    let Some(wire) = Wire::up() else { return };
+    wire.with(|mut generator| {
+        let error = generator.add(99, NEAR).unwrap_err().to_string();
+        assert!(error.starts_with("pktgen has no thread 99: it has one for each of "), "{error}");
+        let error = generator.add(0, "nosuch0").unwrap_err().to_string();
+        assert!(error.starts_with("pktgen refused `add_device nosuch0` for kpktgend_0: No such device"), "{error}");
+        generator.add(0, NEAR).unwrap();
+        let error = generator.add(0, NEAR).unwrap_err().to_string();
+        assert!(error.contains("Device or resource busy"), "{error}");
+    });
+}

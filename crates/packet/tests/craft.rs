@@ -335,7 +335,11 @@ fn what_cannot_be_sent_is_named_with_a_way_out() {
     };
     for (options, what, hint) in [
         (vec![("frame", "ip6"), ("size", "64")], "frames of 64 bytes are too small", "--size 84"),
-        (vec![("size", "1519")], "these frames need an MTU of 1501, and that of the device is 1500", "mtu 1501"),
+        (
+            vec![("size", "1519")],
+            "frames of 1519 bytes need an MTU of 1501, and that of the device is 1500",
+            "mtu 1501",
+        ),
         (vec![("size", "63")], "a frame has 64 to 16000 bytes", ""),
         (vec![("size", "100"), ("mix", "imix")], "both `size` and `mix`", "leave out `mix`"),
         (vec![("frame", "ip"), ("ttl", "3")], "both `frame` and `ttl`", "leave out `ttl`"),

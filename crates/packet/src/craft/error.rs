@@ -18,8 +18,10 @@ pub enum CraftError {
         least: usize,
     },
     /// A frame is longer than the device takes.
-    #[error("these frames need an MTU of {needed}, and that of the device is {mtu}")]
+    #[error("frames of {size} bytes need an MTU of {needed}, and that of the device is {mtu}")]
     TooLong {
+        /// How long they are, with the checksum on the wire.
+        size: usize,
         /// What they need.
         needed: usize,
         /// What there is.

@@ -20,5 +20,8 @@ pub use error::CraftError;
 pub use judge::{Refusal, judge};
 pub use line::{Fault, Line, LineError, Span};
 pub use mix::{GenomeError, Mix};
-pub use settings::{CAPTURE, FLOWS, FRAME, MIX, OPTIONS, SEED, SIZE, Setup, from_settings};
+pub use settings::{
+    ADDRESSES, CAPTURE, FLOWS, FRAME, MIX, MPLS, OPTIONS, Outline, PAYLOAD, PORTS, PROTOCOL, SEED, SIZE, Setup, TOS,
+    TTL, VLAN, from_settings, outline, title,
+};
 pub use stack::{End, Ends};

@@ -1,6 +1,9 @@
 //! What is sent as options say it: a line, a capture, or a word for each header.
 
-use std::fs::File;
+use std::{
+    fs::File,
+    net::{Ipv4Addr, Ipv6Addr},
+};
 
 use fathom_model::{OptionDoc, Settings, ValueKind};
 
@@ -9,9 +12,9 @@ use super::{
     capture::{read_capture, tag},
     line::Line,
     mix::Mix,
-    stack::Stack,
+    stack::{End, Stack},
 };
-use crate::wire::{Ethernet, FrameSize};
+use crate::wire::{Ethernet, FrameSize, MacAddress};
 
 /// What frames are made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +35,12 @@ const fn text(name: &'static str, help: &'static str) -> OptionDoc {
 pub const FRAME: OptionDoc =
     text("frame", "what is sent, in one line: `vlan 100 / ip ttl 3 / udp 1024-65535? > 9 / \"text\"`");
 /// The capture.
-pub const CAPTURE: OptionDoc = text("capture", "send the frames of this pcap or pcapng file, in place of `frame`");
+pub const CAPTURE: OptionDoc = OptionDoc {
+    name: "capture",
+    value: ValueKind::File,
+    default: None,
+    help: "send the frames of this pcap or pcapng file, in place of `frame`",
+};
 /// The length of all frames.
 pub const SIZE: OptionDoc = OptionDoc {
     name: "size",
@@ -59,19 +67,29 @@ pub const SEED: OptionDoc = OptionDoc {
     default: None,
     help: "what random fields follow from, to send the same frames again",
 };
-const VLAN: OptionDoc = text("vlan", "number of the VLAN; two with a comma for QinQ, the outer first");
-const MPLS: OptionDoc = text("mpls", "labels of MPLS with commas between, the outer first");
-const PROTOCOL: OptionDoc = OptionDoc {
+/// A word of a line.
+pub const VLAN: OptionDoc = text("vlan", "number of the VLAN; two with a comma for QinQ, the outer first");
+/// A word of a line.
+pub const MPLS: OptionDoc = text("mpls", "labels of MPLS with commas between, the outer first");
+/// A word of a line.
+pub const PROTOCOL: OptionDoc = OptionDoc {
     name: "protocol",
     value: ValueKind::Choice(&["udp", "tcp", "icmp", "udp6", "tcp6", "icmp6", "arp"]),
     default: None,
     help: "what the packets are, over IPv4 or IPv6",
 };
-const ADDRESSES: OptionDoc = text("addresses", "`FROM > TO` of the packets, each of which may be a range");
-const PORTS: OptionDoc = text("ports", "`FROM > TO` of udp and tcp, each of which may be a range, as 1024-65535? > 9");
-const TTL: OptionDoc = text("ttl", "how many routers a packet may pass");
-const TOS: OptionDoc = text("tos", "the byte for the type of service, or class of traffic");
-const PAYLOAD: OptionDoc = text("payload", "what is behind the headers: `\"text\"`, `hex 0a0b`, `fill 0xff`, `random`");
+/// A word of a line.
+pub const ADDRESSES: OptionDoc = text("addresses", "`FROM > TO` of the packets, each of which may be a range");
+/// A word of a line.
+pub const PORTS: OptionDoc =
+    text("ports", "`FROM > TO` of udp and tcp, each of which may be a range, as 1024-65535? > 9");
+/// A word of a line.
+pub const TTL: OptionDoc = text("ttl", "how many routers a packet may pass");
+/// A word of a line.
+pub const TOS: OptionDoc = text("tos", "the byte for the type of service, or class of traffic");
+/// A word of a line.
+pub const PAYLOAD: OptionDoc =
+    text("payload", "what is behind the headers: `\"text\"`, `hex 0a0b`, `fill 0xff`, `random`");
 
 /// All that say what is sent, in the order of the help.
 pub const OPTIONS: &[OptionDoc] =
@@ -107,6 +125,57 @@ pub fn from_settings(settings: &Settings, setup: &Setup) -> Result<Blueprint, Cr
     Blueprint::draw(&line, sizes, n_flows, &Setup { seed, ..*setup })
 }
 
+/// What can be told of frames before their addresses are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outline {
+    /// Where their mark is.
+    pub mark_at: Option<usize>,
+    /// How many flows they belong to.
+    pub n_flows: u32,
+    /// Whether the hosts' addresses of IPv6 are needed.
+    pub needs_ipv6: bool,
+}
+
+/// What the other side has to know of the frames that options ask for.
+///
+/// # Errors
+/// As [`from_settings`], but that a capture is not looked at: it is on the host that sends it.
+pub fn outline(settings: &Settings, mtu_bytes: u32) -> Result<Outline, CraftError> {
+    if settings.text(CAPTURE.name).is_some() {
+        let n_flows = settings.count(FLOWS.name).and_then(|flows| u32::try_from(flows).ok()).unwrap_or(1);
+        return Ok(Outline { mark_at: None, n_flows, needs_ipv6: false });
+    }
+    let end = |ipv6| End { mac: MacAddress([0; 6]), ipv4: Some(Ipv4Addr::UNSPECIFIED), ipv6, port: 0 };
+    let setup = |ipv6| Setup { ends: Ends { source: end(ipv6), target: end(ipv6) }, mtu_bytes, seed: 0 };
+    let blueprint = from_settings(settings, &setup(Some(Ipv6Addr::UNSPECIFIED)))?;
+    let needs_ipv6 = from_settings(settings, &setup(None)).is_err();
+    Ok(Outline { mark_at: blueprint.mark_at(), n_flows: blueprint.n_flows, needs_ipv6 })
+}
+
+/// What is sent, in a few words.
+#[must_use]
+pub fn title(settings: &Settings) -> String {
+    /// Longer ones fill the line of a report.
+    const LINE_MAX: usize = 60;
+    if let Some(capture) = settings.text(CAPTURE.name) {
+        return capture.rsplit('/').next().unwrap_or_default().to_owned();
+    }
+    let line = settings.text(FRAME.name).or_else(|| {
+        let is_plain = WORDS.iter().all(|option| settings.text(option.name).is_none());
+        (!is_plain).then(|| composed(settings))
+    });
+    let size = settings.text(MIX.name).or_else(|| settings.size(SIZE.name).map(|size| format!("{} B", size.0)));
+    match (size, line) {
+        (None, None) => "64 B".to_owned(),
+        (Some(size), None) => size,
+        (size, Some(line)) => {
+            let end = line.char_indices().nth(LINE_MAX);
+            let line = end.map_or(line.clone(), |(end, _)| format!("{}…", &line[..end]));
+            size.map_or(line.clone(), |size| format!("{size}, {line}"))
+        }
+    }
+}
+
 impl Blueprint {
     /// Frames of a line in these sizes; without a number of flows as many as its longest range has values.
     ///
@@ -131,7 +200,7 @@ impl Blueprint {
 fn require_mtu(shape: &Shape, mtu_bytes: u32) -> Result<(), CraftError> {
     let needed = shape.bytes.len() - Ethernet::LENGTH - tag(&shape.bytes);
     let mtu = usize::try_from(mtu_bytes).unwrap_or(usize::MAX);
-    if needed <= mtu { Ok(()) } else { Err(CraftError::TooLong { needed, mtu }) }
+    if needed <= mtu { Ok(()) } else { Err(CraftError::TooLong { size: shape.bytes.len() + 4, needed, mtu }) }
 }
 
 fn captured(path: String, n_flows: u32, setup: &Setup) -> Result<Blueprint, CraftError> {

@@ -62,6 +62,9 @@ const MINUTE_NS: f64 = 60e9;
 /// A value of one trial, or why there is none.
 type Value = Result<f64, String>;
 
+/// Why there is no value: the same words for all, so that a report says them once.
+const NOT_RECORDED: &str = "not recorded";
+
 const fn side_name(side: Side) -> &'static str {
     match side {
         Side::Initiator => "initiator",
@@ -75,8 +78,7 @@ fn recorded(trial: &Trial, side: Side) -> Result<(&str, &Record), String> {
 
 fn total(trial: &Trial, side: Side, counter: &str) -> Result<u64, String> {
     let (_, record) = recorded(trial, side)?;
-    let missing = || format!("the {} did not count {counter}", side_name(side));
-    record.totals.get(counter).copied().ok_or_else(missing)
+    record.totals.get(counter).copied().ok_or_else(|| NOT_RECORDED.to_owned())
 }
 
 /// A quantile of times as how many of them fit into a minute: the longest times make the low end.
@@ -255,8 +257,7 @@ impl<'a> Trials<'a> {
         let trials: Vec<f64> =
             histograms.iter().filter_map(|histogram| histogram.quantile(q)).map(approximate).collect();
         let Some(summary) = quantile_summary(&merged, &trials, q) else {
-            let note =
-                if histograms.is_empty() { "no distribution was recorded" } else { "nothing was recorded in it" };
+            let note = if histograms.is_empty() { NOT_RECORDED } else { "nothing of the kind happened" };
             return Summary { note: Some(note.to_owned()), ..empty(metric) };
         };
         let needed = samples_needed(q);

@@ -27,6 +27,14 @@ pub trait TestKind: Sync {
     /// What it measures, the most important first: reports, plots and gates come from this.
     fn metrics(&self) -> &'static [Metric];
 
+    /// What cannot be of complete settings, beyond what each option alone may be: told before anything is touched.
+    ///
+    /// # Errors
+    /// Names the option.
+    fn check(&self, _settings: &fathom_model::Settings) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Makes everything ready: sockets open, buffers filled, endpoints known. Nothing is sent before the start.
     ///
     /// # Errors

@@ -342,8 +342,7 @@ pub(crate) fn notes(run: &Run, test: &TestRun, shown: impl Fn(&Summary) -> bool)
     let (few, others): (Vec<_>, Vec<_>) = of_metrics.partition(|(_, note)| note.starts_with(TOO_FEW));
     let few: Vec<String> = few.iter().map(|(title, note)| format!("{title} {}", &note[TOO_FEW.len()..])).collect();
     let few = (!few.is_empty()).then(|| format!("{TOO_FEW}for {}", few.join(", ")));
-    let others = others.into_iter().map(|(title, note)| format!("{title}: {note}"));
-    let mut notes: Vec<(String, usize)> = few.into_iter().chain(others).map(|note| (note, 0)).collect();
+    let mut notes: Vec<(String, usize)> = few.into_iter().chain(said(others)).map(|note| (note, 0)).collect();
     for trial in &test.trials {
         // What is told as a finding need not be said twice.
         let told =
@@ -356,6 +355,18 @@ pub(crate) fn notes(run: &Run, test: &TestRun, shown: impl Fn(&Summary) -> bool)
         }
     }
     notes
+}
+
+/// Notes of values, those that read the same together: `jitter, IPDV p99: not recorded`.
+fn said<'a>(notes: Vec<(&'a str, &'a str)>) -> impl Iterator<Item = String> + use<'a> {
+    let mut by_note: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (title, note) in notes {
+        match by_note.iter_mut().find(|(same, _)| *same == note) {
+            Some((_, titles)) => titles.push(title),
+            None => by_note.push((note, vec![title])),
+        }
+    }
+    by_note.into_iter().map(|(note, titles)| format!("{}: {note}", titles.join(", ")))
 }
 
 /// A test in words that stand alone: `tcp stream, 8 flows`, and `frames, 64 B` where the title names the layer.
@@ -531,5 +542,12 @@ mod tests {
         assert_eq!(join(&["0.51 ms", "1.9 ms"]), "0.51 · 1.9 ms");
         assert_eq!(join(&["510 µs", "1.9 ms"]), "510 µs · 1.9 ms");
         assert_eq!(join(&[]), "");
+    }
+
+    #[test]
+    fn values_that_are_missing_for_one_reason_are_told_together() {
+        let notes = vec![("jitter", "not recorded"), ("p99", "nobody asked"), ("IPDV p99", "not recorded")];
+        let told: Vec<String> = said(notes).collect();
+        assert_eq!(told, ["jitter, IPDV p99: not recorded", "p99: nobody asked"]);
     }
 }

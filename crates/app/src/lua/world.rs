@@ -43,9 +43,8 @@ pub(super) struct World {
 fn give_up(path: &str, patience: Nanos) -> impl Fn(Owner, Callback) + Send + use<> {
     let path = path.to_owned();
     move |owner, callback| {
-        let most = "which is the most (option script-patience)";
-        let what = format!("{callback} runs in {owner} for {patience} now, {most}");
-        fathom_engine::abandon(&format!("the script {path} does not come back: {what}"));
+        let bound = format!("{patience}, the most that `script-patience` allows");
+        fathom_engine::abandon(&format!("the script {path} hangs: {callback} in {owner} has not returned for {bound}"));
     }
 }
 

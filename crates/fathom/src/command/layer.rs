@@ -75,7 +75,8 @@ pub(super) const TCP: LayerCommand = LayerCommand {
         ("crr", "tcp_crr"),
         ("cc", "tcp_cc"),
         ("loaded", "tcp_loaded"),
-        ("rfc6349", rfc6349::KIND),
+        ("rfc6349", "tcp_rfc6349"),
+        ("rfc6349-down", "tcp_rfc6349_down"),
     ],
     protocols: &[("iperf3", "iperf3_tcp")],
     chosen_by: &[],
@@ -163,7 +164,7 @@ impl LayerCommand {
         }
         if rfc6349::is_walk(kind, &settings, matches) {
             let spans = (measuring::span(matches, "warmup", SPANS.0)?, measuring::span(matches, "duration", SPANS.1)?);
-            return Walk { matches, given: settings, ends, spans }.run();
+            return Walk { kind, matches, given: settings, ends, spans }.run();
         }
         let of_command = |screen: Screen| screen.line("in", format!("fathom {} --test {word}", self.name));
         let scanned = scan::tests(matches, &settings, (kind, wire_up::kind(kind)?.options())).map_err(of_command)?;

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use clap::{Arg, ArgAction, ArgMatches};
+use fathom_analyze::promise;
 use fathom_lab::StateFolder;
 use fathom_model::{
     Plan, TestPlan, Unit,
@@ -130,7 +131,7 @@ fn host_and_port(target: &str) -> (&str, Option<u16>) {
     }
 }
 
-/// Writes promises into the tests they are about.
+/// Writes promises into the tests that they are about.
 ///
 /// `10Gbit` is about the first metric of every test whose first metric has that unit and that asks for as much as
 /// possible; `TEST.METRIC=VALUE` and `METRIC=VALUE`
@@ -144,7 +145,7 @@ pub(crate) fn promise(tests: &mut [TestPlan], matches: &ArgMatches) -> anyhow::R
                 .line("tests", names.join(", "))
                 .line(
                     "use",
-                    "--expect 10Gbit, --expect tcp_stream.throughput_bps=10Gbit, --expect 'udp_stream.loss<=0.1%'",
+                    "--expect 10Gbit, --expect tcp_stream.throughput_bps=10Gbit, --expect 'udp_stream.lost<=0.1%'",
                 )
                 .into());
         }
@@ -154,19 +155,19 @@ pub(crate) fn promise(tests: &mut [TestPlan], matches: &ArgMatches) -> anyhow::R
 
 fn promise_one(test: &mut TestPlan, promise: &str) -> anyhow::Result<bool> {
     let metrics = wire_up::kind(&test.kind)?.metrics();
-    let split = promise.find(['=', '<', '>']);
-    let (subject, value) =
-        split.map_or(("", promise), |at| (promise[..at].trim(), promise[at..].trim_start_matches('=')));
-    let metric = match subject.rsplit_once('.') {
-        Some((name, metric)) if name == test.name => metrics.iter().find(|known| known.name == metric),
-        Some(_) => None,
+    // The name of a test may hold any sign, such as `load=up` of a scan, so it is looked for as it stands.
+    let of_test = promise.strip_prefix(test.name.as_str()).and_then(|rest| rest.strip_prefix('.'));
+    let rest = of_test.unwrap_or(promise);
+    let split = rest.find(['=', '<', '>', '≤', '≥']);
+    let (subject, value) = split.map_or(("", rest), |at| (rest[..at].trim(), rest[at..].trim_start_matches('=')));
+    let metric = match subject {
         // A test that asks for a rate of its own cannot show what the network carries.
-        None if subject.is_empty() && test.options.text("rate").is_some() => None,
-        None if subject.is_empty() => metrics.first().filter(|first| is_of(value, first.unit)),
-        None => metrics.iter().find(|known| known.name == subject),
+        "" if test.options.text("rate").is_some() && of_test.is_none() => None,
+        "" => metrics.first().filter(|first| is_of(value, first.unit)),
+        _ => promise::find(metrics, subject).ok(),
     };
     let Some(metric) = metric else { return Ok(false) };
-    fathom_analyze::promise::parse(value, metric)
+    promise::parse(value, metric)
         .map_err(|error| Screen::new(Exit::Usage, format!("--expect {promise}: {error}")).line("use", error.hint()))?;
     test.expect.insert(metric.name.to_string(), value.to_owned());
     Ok(true)
@@ -266,4 +267,50 @@ pub(crate) fn carry_out(mut plan: Plan, matches: &ArgMatches, keep: Keep) -> any
         eprintln!("report  {}", report.display());
     }
     Ok(executed.signal.map_or(exit, Exit::Signalled))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use fathom_model::Settings;
+
+    use super::*;
+
+    /// What a test of this name and kind takes from a promise.
+    fn kept(name: &str, kind: &str, text: &str) -> Vec<(String, String)> {
+        let mut test = TestPlan {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            from: "a".to_owned(),
+            to: None,
+            warmup: "0s".to_owned(),
+            duration: "1s".to_owned(),
+            options: Settings::default(),
+            search: None,
+            expect: BTreeMap::new(),
+        };
+        let is_kept = promise_one(&mut test, text).unwrap();
+        assert_eq!(is_kept, !test.expect.is_empty());
+        test.expect.into_iter().collect()
+    }
+
+    #[test]
+    fn a_promise_names_a_test_of_a_scan_and_only_that() {
+        let of = |name: &str| kept(name, "tcp_loaded", "load=up.latency_ns_p99<20ms");
+        assert_eq!(of("load=up"), [("latency_ns_p99".to_owned(), "<20ms".to_owned())]);
+        assert_eq!((of("load=down"), of("load=up flows=2"), of("up")), (vec![], vec![], vec![]));
+        let two = kept("load=up flows=2", "tcp_loaded", "load=up flows=2.latency_ns_p99=20ms");
+        assert_eq!(two, [("latency_ns_p99".to_owned(), "20ms".to_owned())]);
+    }
+
+    #[test]
+    fn a_promise_names_its_metric_by_name_or_title_or_not_at_all() {
+        let loss = vec![("loss_ratio".to_owned(), "<=0.1%".to_owned())];
+        assert_eq!(kept("udp_stream", "udp_stream", "udp_stream.lost<=0.1%"), loss);
+        assert_eq!(kept("udp_stream", "udp_stream", "loss_ratio<=0.1%"), loss);
+        assert_eq!(kept("tcp_stream", "tcp_stream", "10Gbit")[0].0, "throughput_bps");
+        assert_eq!(kept("tcp_stream", "tcp_stream", "10kpps"), vec![]);
+        assert_eq!(kept("tcp_stream", "tcp_stream", "lost<1%"), vec![]);
+    }
 }

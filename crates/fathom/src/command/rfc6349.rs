@@ -15,8 +15,8 @@ use crate::{
     wire_up,
 };
 
-/// The kind of the walk.
-pub(super) const KIND: &str = "tcp_rfc6349";
+/// The kinds of a walk, up and down, with those that fill the path the same way.
+const WAYS: [(&str, &str); 2] = [("tcp_rfc6349", "tcp_stream"), ("tcp_rfc6349_down", "tcp_stream_down")];
 /// What must be known of the path, as options of the kind.
 const BANDWIDTH: &str = "bandwidth";
 const BASELINE: &str = "baseline-rtt";
@@ -51,6 +51,8 @@ impl Path {
 
 /// What a walk is made from.
 pub(super) struct Walk<'a> {
+    /// The kind of its tests.
+    pub(super) kind: &'static str,
     /// The command line.
     pub(super) matches: &'a ArgMatches,
     /// What was given of the kind's options.
@@ -64,7 +66,7 @@ pub(super) struct Walk<'a> {
 /// Whether the command line asks for a walk, and not for one window.
 pub(super) fn is_walk(kind: &str, given: &Settings, matches: &ArgMatches) -> bool {
     let is_scan = matches.try_contains_id("scan").unwrap_or(false);
-    kind == KIND && given.text(WINDOW).is_none() && !is_scan
+    WAYS.iter().any(|(walk, _)| *walk == kind) && given.text(WINDOW).is_none() && !is_scan
 }
 
 impl Walk<'_> {
@@ -72,7 +74,7 @@ impl Walk<'_> {
     pub(super) fn run(self) -> anyhow::Result<Exit> {
         let matches = self.matches;
         // What is wrong with an option is told before anything is measured.
-        let options = wire_up::kind(KIND)?.options();
+        let options = wire_up::kind(self.kind)?.options();
         self.given.complete(options).map_err(|error| Screen::new(Exit::Usage, error.to_string()))?;
         let (bandwidth, baseline) = (self.given.bit_rate(BANDWIDTH), self.given.span(BASELINE));
         let path = match (bandwidth, baseline) {
@@ -93,6 +95,11 @@ impl Walk<'_> {
         measuring::carry_out(measuring::plan((title, ROUNDS), self.ends, tests, matches), matches, Keep::WhenAsked)
     }
 
+    /// The kind of streams that fill the path the way that the walk goes.
+    fn filling(&self) -> &'static str {
+        WAYS.iter().find(|(walk, _)| *walk == self.kind).expect("a walk is of one of these kinds").1
+    }
+
     /// Runs what tells the unknown part of the path; an exit when it was interrupted.
     fn look(&self) -> anyhow::Result<Result<Run, Exit>> {
         let mut tests = Vec::new();
@@ -100,7 +107,7 @@ impl Walk<'_> {
             tests.push(self.test("baseline RTT", "tcp_rr", SPANS)?);
         }
         if self.given.bit_rate(BANDWIDTH).is_none() {
-            let mut filling = self.test("bottleneck bandwidth", "tcp_stream", SPANS)?;
+            let mut filling = self.test("bottleneck bandwidth", self.filling(), SPANS)?;
             filling.options.set(FLOWS, FILLING);
             tests.push(filling);
         }
@@ -150,7 +157,7 @@ impl Walk<'_> {
                 .into());
         }
         let test = |(percent, bytes): (u64, u64)| {
-            let mut test = self.test(&format!("window-{percent}"), KIND, self.spans)?;
+            let mut test = self.test(&format!("window-{percent}"), self.kind, self.spans)?;
             test.options.set(FLOWS, flows.to_string());
             test.options.set(WINDOW, Bytes(bytes).exact());
             test.options.set(BANDWIDTH, path.bandwidth.exact());

@@ -8,7 +8,7 @@ use fathom_model::{
 
 use super::sought;
 use crate::{
-    exit::{Exit, Screen},
+    exit::{Exit, Screen, engine_screen},
     wire_up,
 };
 
@@ -92,6 +92,7 @@ fn complete_test(test: &mut TestPlan, hosts: &[String]) -> Result<(), Screen> {
         *place = span.exact();
     }
     sought::complete(test, kind)?;
+    kind.check(&sought::first(test, kind)).map_err(|error| engine_screen(&error))?;
     let metrics = sought::metrics(test, kind);
     for (name, text) in &test.expect {
         let metric = fathom_analyze::promise::find(&metrics, name);

@@ -74,6 +74,12 @@ pub(super) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<(), S
     Sought::of(test, kind).map(drop)
 }
 
+/// The options of the first trial of a complete test: a search sets its rate itself.
+pub(super) fn first(test: &TestPlan, kind: &dyn TestKind) -> Settings {
+    let sought = Sought::of(test, kind).ok();
+    sought.map_or_else(|| test.options.clone(), |sought| sought.at(&test.options, sought.aim.start))
+}
+
 /// What a complete test measures: of a search the limit too, so that it can be promised.
 pub(super) fn metrics(test: &TestPlan, kind: &dyn TestKind) -> Vec<Metric> {
     let limit = Sought::of(test, kind).ok().map(|sought| curve::limit_metric(sought.achieved.unit));

@@ -23,5 +23,6 @@ mod served;
 mod streams;
 mod truth;
 mod users;
+mod walk;
 mod wire;
 mod writing;

@@ -136,6 +136,35 @@ fn a_wrong_command_line_is_answered_with_what_is_right() {
 }
 
 #[test]
+fn a_value_that_cannot_be_is_told_once_and_before_anything_starts() {
+    let stage = Stage::new();
+    for (words, said) in [
+        (&["udp", "127.0.0.1", "--mix", "64"][..], &["option `mix` takes imix, or sizes", "not `64`"][..]),
+        (&["udp", "127.0.0.1", "--size", "0"], &["option `size` takes 1 to 65507 B"]),
+        (&["udp", "127.0.0.1", "--rate", "1M", "--pps", "5"], &["option `pps` takes a rate only without `rate`"]),
+        (&["udp", "127.0.0.1", "--traffic", "poisson"], &["option `traffic` takes a pattern only with"]),
+        (&["udp", "127.0.0.1", "--test", "rr", "--timeout", "1h"], &["option `timeout` takes 1 ms to 10 s"]),
+        (&["udp", "127.0.0.1", "--test", "rr", "--request", "70000"], &["option `request` takes"]),
+        (&["tcp", "127.0.0.1", "--test", "rr", "--request", "0"], &["option `request` takes"]),
+        (&["tcp", "127.0.0.1", "--test", "rr-open"], &["option `rate` takes the transactions per second"]),
+        (&["tcp", "127.0.0.1", "--test", "loaded", "--probe-rate", "1M"], &["option `probe-rate` takes 1 to 10k"]),
+        (&["tcp", "127.0.0.1", "--test", "crr", "--source", "lo"], &["option `source` takes addresses and networks"]),
+        (&["tcp", "127.0.0.1", "--keepalive", "500ms"], &["option `keepalive` takes whole seconds"]),
+        (&["tcp", "127.0.0.1", "--bytes", "3", "--flows", "4"], &["option `bytes` takes at least a byte per flow"]),
+        (&["tcp", "127.0.0.1", "--scan", "write=64KiB,1GiB"], &["option `write` takes 1 B to 16 MiB", "write=1GiB"]),
+        (&["tcp", "127.0.0.1", "--protocol", "iperf3", "--write", "2MiB"], &["option `write` takes 1 B to 1048576 B"]),
+    ] {
+        let ending = stage.fathom([words, &["--plan"]].concat());
+        assert_eq!(ending.stderr.matches("option `").count(), 1, "{}", ending.stderr);
+        assert!(!ending.stderr.contains("host `"), "no host has anything to do with it: {}", ending.stderr);
+        ending.refused(2, said);
+    }
+    // A search sets the rate that is missing.
+    let search = ["tcp", "127.0.0.1", "--test", "rr-open", "--find-limit", "p99<20ms", "--plan"];
+    stage.fathom(search).succeeded();
+}
+
+#[test]
 fn a_wrong_plan_is_answered_with_the_line_that_is_wrong() {
     let stage = Stage::new();
     let plan = r#"

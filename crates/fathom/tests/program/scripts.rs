@@ -160,7 +160,7 @@ fn a_script_that_does_not_come_back_is_named_with_its_function_and_its_thread() 
         let ending = stage.fathom([&command[..], &words].concat());
         drop(nginx);
         fs::remove_dir_all(stage.path("www")).unwrap();
-        let said = format!("the script x.lua does not come back: {function} runs in {owner} for 300 ms now");
+        let said = format!("the script x.lua hangs: {function} in {owner} has not returned for 300 ms, the most");
         let text = format!("{}{}", ending.stdout, ending.stderr).split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains(&said), "{text}");
         assert!(!text.contains("panicked") && !text.contains("defect"), "{text}");

@@ -87,7 +87,7 @@ pub(crate) fn prepare(kind: &'static str, role: &Role, errand: Errand) -> Result
     })?;
     let churn = Churn {
         role: role.clone(),
-        sizes: Sizes::of(role, Bounds::STREAM)?,
+        sizes: Sizes::of(&role.settings, role.seed, Bounds::STREAM)?,
         errand,
         close: match role.settings.text(CLOSE.name).as_deref() {
             Some("reset") => Close::Reset,

@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn requests_are_counted_however_they_are_cut_into_pieces() {
-        let sizes = Sizes::of(&role("1,5", "1"), Bounds::STREAM).unwrap();
+        let sizes = Sizes::of(&role("1,5", "1").settings, 7, Bounds::STREAM).unwrap();
         let stream = [0, 1, 9, 9, 9, 9, 0, 0, 1, 7, 7, 7, 7];
         for cut in 1..stream.len() {
             let (mut flow, mut due) = (Incoming::default(), Vec::new());

@@ -19,7 +19,7 @@ use fathom_engine::{
     Error, Model, Test, Way,
     pace::{Process, Profile},
 };
-use fathom_model::{OptionDoc, Role, ValueKind, units::PerSec};
+use fathom_model::{OptionDoc, Role, Settings, ValueKind, units::PerSec};
 use fathom_sys::limits;
 
 use crate::options::{self, SocketOptions, WORKERS, count, not_allowed};
@@ -84,12 +84,12 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// What a role of an open load asks for.
+    /// What settings of an open load ask for.
     ///
     /// # Errors
     /// No rate, or one that no machine keeps.
-    pub(crate) fn of(role: &Role) -> Result<Self, Error> {
-        let rate = role.settings.rate(RATE.name);
+    pub(crate) fn of(settings: &Settings, seed: u64) -> Result<Self, Error> {
+        let rate = settings.rate(RATE.name);
         let profile = Profile::steady(rate.unwrap_or_default()).ok_or_else(|| {
             let given = rate.map_or("nothing".to_owned(), |rate| rate.to_string());
             not_allowed(RATE.name, "the transactions per second that are to be started", &given)
@@ -97,8 +97,8 @@ impl Schedule {
         if profile.peak() > PerSec::new(RATE_MAX).unwrap_or_default() {
             return Err(not_allowed(RATE.name, "at most 10M transactions per second", &profile.peak()));
         }
-        let process = match role.settings.text(ARRIVALS.name).as_deref() {
-            Some("poisson") => Process::Poisson { seed: role.seed },
+        let process = match settings.text(ARRIVALS.name).as_deref() {
+            Some("poisson") => Process::Poisson { seed },
             _ => Process::Constant,
         };
         Ok(Self { profile, process })
@@ -170,12 +170,21 @@ pub(crate) struct Terms {
     pub(crate) options: SocketOptions,
 }
 
+/// Whether the sizes and the options of sockets can be.
+///
+/// # Errors
+/// Names the option.
+pub(crate) fn check(settings: &Settings) -> Result<(), Error> {
+    Sizes::of(settings, 0, Bounds::STREAM)?;
+    SocketOptions::of(settings).check()
+}
+
 /// Makes a side ready; without a schedule the load is closed.
 ///
 /// # Errors
 /// Says what of the role cannot be done.
 pub(crate) fn prepare(kind: &'static str, role: &Role, schedule: Option<Schedule>) -> Result<Box<dyn Test>, Error> {
-    let sizes = Sizes::of(role, Bounds::STREAM)?;
+    let sizes = Sizes::of(&role.settings, role.seed, Bounds::STREAM)?;
     let spread = Spread::of(role)?;
     let burst = count(&role.settings, &BURST).unwrap_or(1);
     let has_one_each = spread.n_flows <= spread.n_workers && burst == 1 && schedule.is_none();

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use fathom_engine::Error;
-use fathom_model::{OptionDoc, Role, Settings, Side, ValueKind, units::Bytes};
+use fathom_model::{OptionDoc, Settings, Side, ValueKind, units::Bytes};
 
 use crate::{options::not_allowed, payload};
 
@@ -108,9 +108,9 @@ impl Sizes {
     ///
     /// # Errors
     /// A size out of bounds, or weights that make too long a cycle.
-    pub(crate) fn of(role: &Role, bounds: Bounds) -> Result<Self, Error> {
-        let requests = Mix::of(&role.settings, &REQUEST, bounds)?;
-        let responses = Mix::of(&role.settings, &RESPONSE, bounds)?;
+    pub(crate) fn of(settings: &Settings, seed: u64, bounds: Bounds) -> Result<Self, Error> {
+        let requests = Mix::of(settings, &REQUEST, bounds)?;
+        let responses = Mix::of(settings, &RESPONSE, bounds)?;
         let cycle = requests.total().saturating_mul(responses.total());
         if cycle > CYCLE_MAX {
             let expected = format!("weights whose sums multiply to at most {CYCLE_MAX}");
@@ -124,7 +124,7 @@ impl Sizes {
                 order.extend((0..request_weight * response_weight).map(|_| class));
             }
         }
-        fastrand::Rng::with_seed(role.seed).shuffle(&mut order);
+        fastrand::Rng::with_seed(seed).shuffle(&mut order);
         Ok(Self { requests: requests.sizes(), responses: responses.sizes(), order: order.into() })
     }
 
@@ -182,7 +182,7 @@ impl Sizes {
 pub(crate) mod tests {
     use std::collections::BTreeMap;
 
-    use fathom_model::{Phases, units::Nanos};
+    use fathom_model::{Phases, Role, units::Nanos};
 
     use super::*;
 
@@ -202,7 +202,7 @@ pub(crate) mod tests {
     }
 
     fn sizes(request: &str, response: &str) -> Result<Sizes, Error> {
-        Sizes::of(&role(request, response), Bounds::STREAM)
+        Sizes::of(&role(request, response).settings, 7, Bounds::STREAM)
     }
 
     #[test]

@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn a_turn_is_over_when_all_its_bytes_have_come_in_however_many_parts() {
         let [near, far] = pair();
-        let sizes = Sizes::of(&role("3,70000", "200000"), Bounds::STREAM).unwrap();
+        let sizes = Sizes::of(&role("3,70000", "200000").settings, 7, Bounds::STREAM).unwrap();
         let (mut asking, mut answering) = (Talk::asking(near, Class(1)), Talk::answering(far));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn an_answer_of_the_wrong_kind_or_size_is_noticed() {
-        let sizes = Sizes::of(&role("1", "4"), Bounds::STREAM).unwrap();
+        let sizes = Sizes::of(&role("1", "4").settings, 7, Bounds::STREAM).unwrap();
         for answer in [&[1, 2, 3, 4][..], &[0, 2, 3, 4, 5][..]] {
             let [near, far] = pair();
             let mut asking = Talk::asking(near, Class(0));
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn a_request_that_no_class_has_is_noticed() {
         let [near, far] = pair();
-        let sizes = Sizes::of(&role("4", "1"), Bounds::STREAM).unwrap();
+        let sizes = Sizes::of(&role("4", "1").settings, 7, Bounds::STREAM).unwrap();
         socket::send(&near, b"GET / HTTP/1.1\r\n", Wait::Block).unwrap();
         let mut answering = Talk::answering(far);
         assert_eq!(answering.step(&mut Messages::new(&sizes, Side::Responder, 1), Wait::Block).unwrap(), Step::Wrong);

@@ -4,12 +4,11 @@ use fathom_engine::TestKind;
 use fathom_model::metric::{Better, Measure, Unit};
 
 mod iperf3;
+mod rr;
 mod tcp_crr;
 mod tcp_loaded;
 mod tcp_rfc6349;
-mod tcp_rr;
 mod tcp_stream;
-mod udp_rr;
 mod udp_stream;
 
 pub use iperf3::destination;
@@ -20,15 +19,16 @@ pub const KINDS: &[&dyn TestKind] = &[
     &tcp_stream::DOWN,
     &tcp_stream::BOTH,
     &tcp_loaded::TcpLoaded,
-    &tcp_rfc6349::TcpRfc6349,
-    &tcp_rr::TcpRr,
-    &tcp_rr::TcpRrOpen,
+    &tcp_rfc6349::UP,
+    &tcp_rfc6349::DOWN,
+    &rr::TCP,
+    &rr::TCP_OPEN,
     &tcp_crr::TcpCrr,
     &tcp_crr::TcpCc,
     &udp_stream::UP,
     &udp_stream::DOWN,
-    &udp_rr::UdpRr,
-    &udp_rr::UdpRrOpen,
+    &rr::UDP,
+    &rr::UDP_OPEN,
     &iperf3::TCP,
     &iperf3::UDP,
 ];

@@ -10,10 +10,13 @@ use fathom_model::{
     },
 };
 
-use super::tcp_rr::Page;
+use super::rr::Page;
 use crate::{
     churn::{self, CLOSE, Errand},
-    exchange::sizes::{REQUEST, RESPONSE},
+    exchange::{
+        self,
+        sizes::{REQUEST, RESPONSE},
+    },
     link::PORTS,
     options::{CONGESTION, DEVICE, DSCP, FLOW_LABEL, FLOWS, NODELAY, PORT, SOURCE, WORKERS},
 };
@@ -91,6 +94,10 @@ impl TestKind for TcpCrr {
         METRICS
     }
 
+    fn check(&self, settings: &Settings) -> Result<(), Error> {
+        exchange::check(settings)
+    }
+
     fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
         churn::prepare(self.name(), role, Errand::Exchange)
     }
@@ -123,6 +130,10 @@ impl TestKind for TcpCc {
 
     fn metrics(&self) -> &'static [Metric] {
         CC_METRICS
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), Error> {
+        exchange::check(settings)
     }
 
     fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {

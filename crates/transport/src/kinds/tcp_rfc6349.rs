@@ -11,16 +11,38 @@ use fathom_model::{
     units::{BitsPerSec, Bytes, Nanos, approximate, percent, rounded},
 };
 
-use super::{LATENCY, tcp_stream};
+use super::{
+    LATENCY,
+    tcp_stream::{self, TcpStream},
+};
 use crate::{
     flows::BYTES_TRANSMITTED,
     options::{self, BUFFER, CONGESTION, DEVICE, DSCP, FLOW_LABEL, FLOWS, MSS, PORT, SOURCE, STREAM_FLOWS},
 };
 
-/// One window of a walk through windows.
-pub(crate) struct TcpRfc6349;
+/// One window of a walk through windows, one way; the other way is another kind because its metrics come from other sides.
+pub(crate) struct TcpRfc6349 {
+    name: &'static str,
+    stream: &'static TcpStream,
+    sender: Side,
+    metrics: &'static [Metric],
+}
 
-const NAME: &str = "tcp_rfc6349";
+/// The initiator sends.
+pub(crate) const UP: TcpRfc6349 = TcpRfc6349 {
+    name: "tcp_rfc6349",
+    stream: &tcp_stream::UP,
+    sender: Side::Initiator,
+    metrics: &metrics(Side::Initiator, Side::Responder),
+};
+/// The responder sends.
+pub(crate) const DOWN: TcpRfc6349 = TcpRfc6349 {
+    name: "tcp_rfc6349_down",
+    stream: &tcp_stream::DOWN,
+    sender: Side::Responder,
+    metrics: &metrics(Side::Responder, Side::Initiator),
+};
+
 const SOURCE_OF_OURS: &str = "docs/methods/rfc6349.md";
 
 const BANDWIDTH: OptionDoc = OptionDoc {
@@ -53,55 +75,60 @@ mod totals {
     pub(super) const IDEAL_AT_WINDOW: &str = "ideal_at_window_bps";
 }
 
-const HERE: Side = Side::Initiator;
-const THERE: Side = Side::Responder;
+const BITS: Unit = Unit::BitsPerSec;
 const LESS: Measure = Measure(Unit::Ratio, Better::Lower);
 const MORE: Measure = Measure(Unit::Ratio, Better::Higher);
+const BYTES: Measure = Measure(Unit::Bytes, Better::Neither);
 
-const fn total(name: Named, measure: Measure, counter: &'static str) -> Metric {
-    Metric::of(name, measure, SOURCE_OF_OURS, Derivation::total(HERE, counter))
+const fn metrics(sender: Side, receiver: Side) -> [Metric; 9] {
+    use Derivation as By;
+    [
+        Metric::of(
+            Named("throughput_bps", "goodput"),
+            Measure(BITS, Better::Higher),
+            "RFC 6349 section 3.3",
+            By::rate(receiver, count::BYTES_RECEIVED),
+        ),
+        Metric::of(
+            Named("ideal_bps", "ideal at this window"),
+            Measure(BITS, Better::Neither),
+            SOURCE_OF_OURS,
+            By::total(sender, totals::IDEAL_AT_WINDOW),
+        ),
+        Metric::of(
+            Named("of_ideal_ratio", "of the ideal at this window"),
+            MORE,
+            SOURCE_OF_OURS,
+            By::quotient((sender, totals::TRANSFER_AT_WINDOW), (sender, totals::TRANSFER)),
+        ),
+        Metric::of(
+            Named("transfer_time_ratio", "transfer time ratio"),
+            LESS,
+            "RFC 6349 section 4.1",
+            By::quotient((sender, totals::TRANSFER), (sender, totals::TRANSFER_IDEAL)),
+        ),
+        Metric::of(
+            Named("efficiency_ratio", "TCP efficiency"),
+            MORE,
+            "RFC 6349 section 4.2",
+            By::missing((sender, BYTES_TRANSMITTED), (sender, tcp::BYTES_RETRANS)),
+        ),
+        Metric::of(
+            Named("buffer_delay_ratio", "buffer delay"),
+            LESS,
+            "RFC 6349 section 4.3",
+            By::quotient((sender, totals::BUFFER_DELAY), (sender, totals::RTT_BASELINE)),
+        ),
+        Metric::of(Named("rtt_ns_mean", "mean RTT"), LATENCY, SOURCE_OF_OURS, By::total(sender, totals::RTT_MEAN)),
+        Metric::of(
+            Named("window_bytes", "window advertised"),
+            BYTES,
+            SOURCE_OF_OURS,
+            By::total(sender, totals::WINDOW),
+        ),
+        Metric::of(Named("path_mtu_bytes", "path MTU"), BYTES, SOURCE_OF_OURS, By::total(sender, totals::PATH_MTU)),
+    ]
 }
-
-const METRICS: &[Metric] = &[
-    Metric::of(
-        Named("throughput_bps", "goodput"),
-        Measure(Unit::BitsPerSec, Better::Higher),
-        "RFC 6349 section 3.3",
-        Derivation::rate(THERE, count::BYTES_RECEIVED),
-    ),
-    total(
-        Named("ideal_bps", "ideal at this window"),
-        Measure(Unit::BitsPerSec, Better::Neither),
-        totals::IDEAL_AT_WINDOW,
-    ),
-    Metric::of(
-        Named("of_ideal_ratio", "of the ideal at this window"),
-        MORE,
-        SOURCE_OF_OURS,
-        Derivation::quotient((HERE, totals::TRANSFER_AT_WINDOW), (HERE, totals::TRANSFER)),
-    ),
-    Metric::of(
-        Named("transfer_time_ratio", "transfer time ratio"),
-        LESS,
-        "RFC 6349 section 4.1",
-        Derivation::quotient((HERE, totals::TRANSFER), (HERE, totals::TRANSFER_IDEAL)),
-    ),
-    Metric::of(
-        Named("efficiency_ratio", "TCP efficiency"),
-        MORE,
-        "RFC 6349 section 4.2",
-        Derivation::missing((HERE, BYTES_TRANSMITTED), (HERE, tcp::BYTES_RETRANS)),
-    ),
-    Metric::of(
-        Named("buffer_delay_ratio", "buffer delay"),
-        LESS,
-        "RFC 6349 section 4.3",
-        Derivation::quotient((HERE, totals::BUFFER_DELAY), (HERE, totals::RTT_BASELINE)),
-    ),
-    total(Named("rtt_ns_mean", "mean RTT"), LATENCY, totals::RTT_MEAN),
-    total(Named("window_bytes", "window advertised"), Measure(Unit::Bytes, Better::Neither), totals::WINDOW),
-    total(Named("path_mtu_bytes", "path MTU"), Measure(Unit::Bytes, Better::Neither), totals::PATH_MTU),
-];
 
 /// What a path is known to be.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -132,11 +159,14 @@ impl Path {
 
 impl TestKind for TcpRfc6349 {
     fn name(&self) -> &'static str {
-        NAME
+        self.name
     }
 
     fn about(&self) -> &'static str {
-        "a TCP stream with a given window, against what RFC 6349 says the path could carry"
+        match self.sender {
+            Side::Initiator => "a TCP stream with a given window, against what RFC 6349 says the path could carry",
+            Side::Responder => "the same from the responder, against what RFC 6349 says the path back could carry",
+        }
     }
 
     fn layer(&self) -> Layer {
@@ -149,13 +179,14 @@ impl TestKind for TcpRfc6349 {
 
     fn title(&self, settings: &Settings) -> String {
         let flows = settings.count(FLOWS.name).unwrap_or(1);
+        let way = if self.sender == Side::Responder { "down, " } else { "" };
         let window = settings.size(BUFFER.name).map(|size| Bytes(size.0.saturating_mul(flows)));
         match (window, Path::of(settings)) {
             (Some(window), Ok(path)) => {
-                format!("window {window}, {} of the BDP", percent(approximate(window.0) / path.bdp()))
+                format!("{way}window {window}, {} of the BDP", percent(approximate(window.0) / path.bdp()))
             }
-            (Some(window), Err(_)) => format!("window {window}"),
-            (None, _) => "window chosen by the kernel".to_owned(),
+            (Some(window), Err(_)) => format!("{way}window {window}"),
+            (None, _) => format!("{way}window chosen by the kernel"),
         }
     }
 
@@ -164,18 +195,24 @@ impl TestKind for TcpRfc6349 {
     }
 
     fn metrics(&self) -> &'static [Metric] {
-        METRICS
+        self.metrics
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), Error> {
+        Path::of(settings)?;
+        self.stream.check(settings)
     }
 
     fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
         let path = Path::of(&role.settings)?;
-        Ok(Box::new(Judged { stream: tcp_stream::UP.prepare(role)?, path }))
+        Ok(Box::new(Judged { stream: self.stream.prepare(role)?, path, sender: self.sender }))
     }
 }
 
 struct Judged {
     stream: Box<dyn Test>,
     path: Path,
+    sender: Side,
 }
 
 impl Test for Judged {
@@ -185,7 +222,7 @@ impl Test for Judged {
 
     fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
         let mut record = self.stream.run(session)?;
-        if record.side == HERE {
+        if record.side == self.sender {
             judge(&mut record, self.path);
         }
         Ok(record)
@@ -232,6 +269,13 @@ fn judge(record: &mut Record, path: Path) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use fathom_model::{
+        Histogram, Timeline,
+        record::{Flow, FlowSample},
+    };
+
     use super::*;
 
     #[test]
@@ -242,5 +286,92 @@ mod tests {
         assert!(of(half.clone()).contains("baseline-rtt"));
         let path = Path::of(&half.with("baseline-rtt", "40ms")).unwrap();
         assert!((path.bdp() - 500_000.0).abs() < 1.0);
+    }
+
+    /// What a sender recorded that took 12 s for bytes that fill 100 Mbit/s for 10 s, in packets of 1500 bytes.
+    fn record(window: u64) -> Record {
+        let values = [
+            (tcp::PMTU_BYTES, 1500),
+            (tcp::SND_MSS_BYTES, 1448),
+            (tcp::SND_WND_BYTES, window),
+            (tcp::BYTES_SENT, 121_000_000),
+            (tcp::BYTES_RETRANS, 605_000),
+        ];
+        let values = values.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
+        let sample = FlowSample { at_ns: Nanos::from_secs(12), values };
+        let mut rtt = Histogram::new();
+        rtt.record(50_000_000);
+        rtt.record(70_000_000);
+        Record {
+            side: Side::Initiator,
+            start_ns: Nanos::ZERO,
+            start_late_ns: Nanos::ZERO,
+            measured_ns: (Nanos::ZERO, Nanos::from_secs(12)),
+            steady: true,
+            complete: true,
+            cpu_ns: Nanos::ZERO,
+            facts: BTreeMap::new(),
+            users: None,
+            errors: BTreeMap::new(),
+            notes: Vec::new(),
+            timeline: Timeline { end_ns: vec![Nanos::from_secs(6), Nanos::from_secs(12)], counters: BTreeMap::new() },
+            totals: [(count::BYTES_SENT.to_owned(), 120_666_667)].into(),
+            distributions: [(tcp::RTT_NS.to_owned(), rtt)].into(),
+            flows: vec![Flow { id: "a-b".to_owned(), samples: vec![sample] }],
+        }
+    }
+
+    fn judged(window: u64) -> BTreeMap<String, u64> {
+        let path = Path { bandwidth: BitsPerSec::new(100e6).unwrap(), baseline: Nanos::from_millis(40) };
+        let mut record = record(window);
+        judge(&mut record, path);
+        record.totals
+    }
+
+    /// The quotient of two totals.
+    fn ratio(totals: &BTreeMap<String, u64>, part: &str, whole: &str) -> f64 {
+        approximate(totals[part]) / approximate(totals[whole])
+    }
+
+    #[track_caller]
+    fn assert_near(value: f64, expected: f64) {
+        assert!((value / expected - 1.0).abs() < 1e-3, "{value} where {expected} was computed by hand");
+    }
+
+    #[test]
+    fn the_metrics_of_a_window_that_fills_the_path_are_those_computed_by_hand() {
+        // 100 Mbit/s of packets carry 96.53 Mbit/s of payload (1448 of 1500), which takes 10 s; 500 kB are the whole product.
+        let totals = judged(500_000);
+        assert_near(approximate(totals[totals::IDEAL_AT_WINDOW]), 96_533_333.0);
+        assert_near(ratio(&totals, totals::TRANSFER, totals::TRANSFER_IDEAL), 1.2);
+        assert_near(ratio(&totals, totals::TRANSFER_AT_WINDOW, totals::TRANSFER), 10.0 / 12.0);
+        // 60 ms on average are half more than 40 ms.
+        assert_near(ratio(&totals, totals::BUFFER_DELAY, totals::RTT_BASELINE), 0.5);
+        assert_eq!(totals[totals::PATH_MTU], 1500);
+    }
+
+    #[test]
+    fn a_window_smaller_than_the_path_bounds_the_ideal_of_its_own_and_not_that_of_the_path() {
+        // 250 kB every 40 ms are 50 Mbit/s, at which the transfer takes 19.307 s.
+        let totals = judged(250_000);
+        assert_eq!(totals[totals::IDEAL_AT_WINDOW], 50_000_000);
+        assert_near(approximate(totals[totals::TRANSFER_AT_WINDOW]), 19.306_667e9);
+        assert_near(ratio(&totals, totals::TRANSFER, totals::TRANSFER_IDEAL), 1.2);
+    }
+
+    #[test]
+    fn a_round_trip_below_the_baseline_is_no_buffer_delay() {
+        let path = Path { bandwidth: BitsPerSec::new(100e6).unwrap(), baseline: Nanos::from_millis(80) };
+        let mut record = record(250_000);
+        judge(&mut record, path);
+        assert_eq!(record.totals[totals::BUFFER_DELAY], 0);
+    }
+
+    #[test]
+    fn without_what_the_kernel_says_of_the_connection_no_ideal_is_told() {
+        let path = Path { bandwidth: BitsPerSec::new(100e6).unwrap(), baseline: Nanos::from_millis(40) };
+        let mut record = Record { flows: Vec::new(), ..record(250_000) };
+        judge(&mut record, path);
+        assert_eq!(record.totals.keys().collect::<Vec<_>>(), [count::BYTES_SENT]);
     }
 }

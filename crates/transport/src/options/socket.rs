@@ -144,6 +144,18 @@ impl SocketOptions {
         }
     }
 
+    /// Whether each can be, whatever the host grants.
+    ///
+    /// # Errors
+    /// Names the option.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let is_possible = |idle: Nanos| idle.0.is_multiple_of(SECOND.0) && (SECOND..=SECOND * 32_767).contains(&idle);
+        if let Some(idle) = self.keepalive.filter(|idle| !is_possible(*idle)) {
+            return Err(not_allowed(KEEPALIVE.name, "whole seconds from 1 s to 32767 s", &idle));
+        }
+        self.sources.as_deref().map_or(Ok(()), |text| networks(text).map(drop))
+    }
+
     /// A TCP listener whose connections have these options.
     pub(crate) fn listen(&self, at: SocketAddr, backlog: usize) -> Result<(Socket, Vec<Note>), Error> {
         let backlog = u16::try_from(backlog).unwrap_or(u16::MAX);
@@ -205,14 +217,8 @@ impl SocketOptions {
     /// The networks of the target's family that were asked for, at least one.
     fn networks(&self, to: SocketAddr) -> Result<Option<Vec<IpNet>>, Error> {
         let Some(text) = &self.sources else { return Ok(None) };
-        let expected = "addresses and networks such as 10.0.0.2,10.0.1.0/24";
-        let network = |part: &str| {
-            let network = part.parse::<IpNet>().ok().or_else(|| part.parse::<IpAddr>().ok().map(IpNet::from));
-            network.ok_or_else(|| not_allowed(SOURCE.name, expected, &part))
-        };
-        let networks = text.split(',').map(|part| network(part.trim())).collect::<Result<Vec<_>, Error>>()?;
         let fits = |network: &IpNet| network.addr().is_ipv4() == to.is_ipv4();
-        let fitting: Vec<IpNet> = networks.into_iter().filter(fits).collect();
+        let fitting: Vec<IpNet> = networks(text)?.into_iter().filter(fits).collect();
         let family = if to.is_ipv4() {
             "an IPv4 address, as the target has one"
         } else {
@@ -269,10 +275,7 @@ impl SocketOptions {
     ///
     /// Returns what the kernel granted less of than was asked.
     pub(crate) fn apply(&self, socket: &Socket) -> Result<Vec<Note>, Error> {
-        let is_possible = |idle: Nanos| idle.0.is_multiple_of(SECOND.0) && (SECOND..=SECOND * 32_767).contains(&idle);
-        if let Some(idle) = self.keepalive.filter(|idle| !is_possible(*idle)) {
-            return Err(not_allowed(KEEPALIVE.name, "whole seconds from 1 s to 32767 s", &idle));
-        }
+        self.check()?;
         self.set(socket).map_err(|cause| match &self.congestion {
             Some(name) if cause.call.contains("TCP_CONGESTION") => no_congestion_control(name, &cause),
             _ => Error::system("set the socket options that were asked for", "CAP_NET_ADMIN", cause),
@@ -311,6 +314,15 @@ impl SocketOptions {
         };
         buffers.into_iter().filter_map(|buffer| set(buffer).transpose()).collect()
     }
+}
+
+/// What `source` says.
+fn networks(text: &str) -> Result<Vec<IpNet>, Error> {
+    let network = |part: &str| {
+        let network = part.parse::<IpNet>().ok().or_else(|| part.parse::<IpAddr>().ok().map(IpNet::from));
+        network.ok_or_else(|| not_allowed(SOURCE.name, "addresses and networks such as 10.0.0.2,10.0.1.0/24", &part))
+    };
+    text.split(',').map(|part| network(part.trim())).collect()
 }
 
 /// Says that busy polling had nothing to poll, where it was asked for.

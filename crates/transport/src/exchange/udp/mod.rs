@@ -7,7 +7,7 @@ mod answering;
 mod asking;
 
 use fathom_engine::{Error, Test};
-use fathom_model::{OptionDoc, Role, Side, ValueKind, names::count, units::Nanos};
+use fathom_model::{OptionDoc, Role, Settings, Side, ValueKind, names::count, units::Nanos};
 use fathom_sys::limits;
 
 use super::{
@@ -111,16 +111,29 @@ struct Terms {
     options: SocketOptions,
 }
 
+/// Whether the sizes, the time-out and the options of sockets can be.
+///
+/// # Errors
+/// Names the option.
+pub(crate) fn check(settings: &Settings) -> Result<(), Error> {
+    Sizes::of(settings, 0, BOUNDS)?;
+    timeout(settings)?;
+    SocketOptions::of(settings).check()
+}
+
+fn timeout(settings: &Settings) -> Result<Nanos, Error> {
+    let timeout = settings.span(TIMEOUT.name).unwrap_or(Nanos::from_millis(200));
+    let is_possible = (TIMEOUTS.0..=TIMEOUTS.1).contains(&timeout);
+    if is_possible { Ok(timeout) } else { Err(not_allowed(TIMEOUT.name, "1 ms to 10 s", &timeout)) }
+}
+
 /// Makes a side ready; without a schedule the load is closed.
 ///
 /// # Errors
 /// Says what of the role cannot be done.
 pub(crate) fn prepare(kind: &'static str, role: &Role, schedule: Option<Schedule>) -> Result<Box<dyn Test>, Error> {
     let (n_flows, n_workers) = options::flows_and_workers(role);
-    let timeout = role.settings.span(TIMEOUT.name).unwrap_or(Nanos::from_millis(200));
-    if !(TIMEOUTS.0..=TIMEOUTS.1).contains(&timeout) {
-        return Err(not_allowed(TIMEOUT.name, "1 ms to 10 s", &timeout));
-    }
+    let timeout = timeout(&role.settings)?;
     let spins = role.settings.flag(SPIN.name);
     if spins && (n_flows > n_workers || schedule.is_some()) {
         return Err(Error::Unsupported {
@@ -135,7 +148,7 @@ pub(crate) fn prepare(kind: &'static str, role: &Role, schedule: Option<Schedule
     })?;
     let terms = Terms {
         role: role.clone(),
-        sizes: Sizes::of(role, BOUNDS)?,
+        sizes: Sizes::of(&role.settings, role.seed, BOUNDS)?,
         token: u16::try_from(role.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48).expect("16 bits are left"),
         timeout,
         n_flows,

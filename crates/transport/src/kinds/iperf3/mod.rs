@@ -89,6 +89,11 @@ impl TestKind for Iperf3 {
         self.metrics
     }
 
+    fn check(&self, settings: &Settings) -> Result<(), Error> {
+        settings::destination(settings)?;
+        settings::parameters(self.carrier, settings).map(drop)
+    }
+
     fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
         if role.side == Side::Responder {
             return Ok(Box::new(Serving::bind(role)?));

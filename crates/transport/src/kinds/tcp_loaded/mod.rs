@@ -161,6 +161,11 @@ impl TestKind for TcpLoaded {
         metrics::METRICS
     }
 
+    fn check(&self, settings: &Settings) -> Result<(), Error> {
+        schedule(settings)?;
+        SocketOptions::of(settings).check()
+    }
+
     fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
         let schedule = schedule(&role.settings)?;
         let n_flows = options::stream_flows(role, NAME)?;

@@ -170,11 +170,16 @@ impl TestKind for TcpStream {
         self.metrics
     }
 
+    fn check(&self, settings: &Settings) -> Result<(), Error> {
+        Demand::of(settings, options::count(settings, &STREAM_FLOWS).unwrap_or(1))?;
+        SocketOptions::of(settings).check()
+    }
+
     fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
         let n_flows = options::stream_flows(role, self.name)?;
         let mut role = role.clone();
         role.settings.set(FLOWS.name, n_flows.to_string());
-        let demand = Demand::of(&role, n_flows)?;
+        let demand = Demand::of(&role.settings, n_flows)?;
         let mut socket_options = SocketOptions::of(&role.settings);
         socket_options.pacing = role.settings.bit_rate(PACING.name).and_then(|rate| share_of(rate, n_flows));
         let mut lanes = Vec::new();
@@ -255,8 +260,7 @@ struct Demand {
 }
 
 impl Demand {
-    fn of(role: &Role, n_flows: usize) -> Result<Self, Error> {
-        let settings = &role.settings;
+    fn of(settings: &Settings, n_flows: usize) -> Result<Self, Error> {
         let rate = settings.bit_rate(RATE.name).and_then(|rate| share_of(rate, n_flows));
         if rate.is_some_and(|rate| rate.get() < 8.0) {
             return Err(options::not_allowed(

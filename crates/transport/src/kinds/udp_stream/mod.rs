@@ -217,8 +217,13 @@ impl TestKind for UdpStream {
         self.metrics
     }
 
+    fn check(&self, settings: &Settings) -> Result<(), Error> {
+        Shape::of(settings, 0)?;
+        SocketOptions::of(settings).check()
+    }
+
     fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
-        let shape = Shape::of(role)?;
+        let shape = Shape::of(&role.settings, role.seed)?;
         let stream = Stream { kind: self.name, role: role.clone(), shape, notes: Vec::new() };
         let sends = (role.side == Side::Initiator) == (self.way == Way::Up);
         Ok(if sends { Box::new(Sending::prepare(stream)?) } else { Box::new(Receiving::prepare(stream)?) })

@@ -2,7 +2,7 @@
 
 use fathom_engine::Error;
 use fathom_model::{
-    OptionDoc, Role, Settings, Unit, ValueKind,
+    OptionDoc, Settings, Unit, ValueKind,
     settings::SettingError,
     units::{Bytes, PerSec, approximate, grouped},
 };
@@ -83,9 +83,8 @@ fn wrong(option: &OptionDoc, cause: TrafficError, given: &str) -> Error {
 }
 
 impl Shape {
-    pub(super) fn of(role: &Role) -> Result<Self, Error> {
-        let settings = &role.settings;
-        let sizes = sizes(settings, role.seed)?;
+    pub(super) fn of(settings: &Settings, seed: u64) -> Result<Self, Error> {
+        let sizes = sizes(settings, seed)?;
         let text = settings.text(TRAFFIC.name).unwrap_or_else(|| "constant".to_owned());
         let traffic: Traffic = text.parse().map_err(|cause| wrong(&TRAFFIC, cause, &text))?;
         let rate = match (settings.bit_rate(RATE.name), settings.rate(PPS_RATE.name)) {
@@ -98,11 +97,10 @@ impl Shape {
         if rate.is_none() && traffic != Traffic::Constant {
             return Err(options::not_allowed(TRAFFIC.name, "a pattern only with `rate` or `pps`", &text));
         }
-        let (n_flows, _) = options::flows_and_workers(role);
-        let n_flows = approximate(u64::try_from(n_flows).unwrap_or(1));
+        let n_flows = approximate(settings.count(FLOWS.name).unwrap_or(1));
         let per_flow = rate.and_then(|rate| PerSec::new(rate.get() / n_flows));
         let first = Share { idx: 0, of: 1 };
-        if per_flow.is_some_and(|rate| Schedule::new(traffic, rate, (role.seed, first)).is_none()) {
+        if per_flow.is_some_and(|rate| Schedule::new(traffic, rate, (seed, first)).is_none()) {
             return Err(options::not_allowed(PPS_RATE.name, "a rate above zero", &0));
         }
         let joined = match settings.text(OFFLOAD.name).as_deref() {

@@ -1,0 +1,327 @@
+//! How fast questions are answered over connections that stay open, and in single datagrams.
+//!
+//! In the closed model each flow asks the next question when it has the answer, so times are service times. In the open one questions
+//! come by a schedule, whether those before are answered or not, and response times count from when each was to be asked.
+
+use std::sync::LazyLock;
+
+use fathom_engine::{Error, Test, TestKind};
+use fathom_model::{
+    Better, Derivation, Layer, Metric, OptionDoc, Role, Settings, Side, Unit,
+    metric::{Measure, Named},
+    names::{
+        count,
+        distribution::{CONNECT_TIME, RESPONSE_TIME, SCHEDULE_LAG, SERVICE_TIME},
+    },
+};
+
+use super::LATENCY;
+use crate::{
+    exchange::{
+        self, ARRIVALS, BURST, FLOWS, NOT_STARTED, RATE, REACTOR, SPIN, Schedule, sizes,
+        udp::{self, LOST, TIMEOUT},
+    },
+    link::PORTS,
+    options::{
+        BUFFER, BUSY_POLL, CONGESTION, DEVICE, DSCP, FLOW_LABEL, FLOWS as DATAGRAM_FLOWS, KEEPALIVE, NODELAY, PORT,
+        SOURCE, WORKERS,
+    },
+};
+
+/// Request and response over one carrier, in turn or by a schedule.
+pub(crate) struct RequestResponse {
+    name: &'static str,
+    about: &'static str,
+    layer: Layer,
+    /// Whether questions come by a schedule.
+    is_open: bool,
+    options: &'static [OptionDoc],
+    metrics: &'static LazyLock<Vec<Metric>>,
+}
+
+/// Over open TCP connections, each flow waiting for its answers.
+pub(crate) static TCP: RequestResponse = RequestResponse {
+    name: "tcp_rr",
+    about: "transactions per second and their latency over open TCP connections",
+    layer: Layer::Tcp,
+    is_open: false,
+    options: &[
+        FLOWS,
+        WORKERS,
+        sizes::REQUEST,
+        sizes::RESPONSE,
+        BURST,
+        SPIN,
+        REACTOR,
+        CONGESTION,
+        BUFFER,
+        DSCP,
+        NODELAY,
+        KEEPALIVE,
+        BUSY_POLL,
+        PORT,
+        PORTS,
+        SOURCE,
+        DEVICE,
+        FLOW_LABEL,
+    ],
+    metrics: &TCP_METRICS,
+};
+/// The same by a schedule.
+pub(crate) static TCP_OPEN: RequestResponse = RequestResponse {
+    name: "tcp_rr_open",
+    about: "TCP transactions at a rate, whether answered in time or not; latency from the intended start",
+    layer: Layer::Tcp,
+    is_open: true,
+    options: &[
+        RATE,
+        ARRIVALS,
+        FLOWS,
+        WORKERS,
+        sizes::REQUEST,
+        sizes::RESPONSE,
+        REACTOR,
+        CONGESTION,
+        BUFFER,
+        DSCP,
+        NODELAY,
+        KEEPALIVE,
+        BUSY_POLL,
+        PORT,
+        PORTS,
+        SOURCE,
+        DEVICE,
+        FLOW_LABEL,
+    ],
+    metrics: &TCP_OPEN_METRICS,
+};
+/// In datagrams, each flow waiting for its answers.
+pub(crate) static UDP: RequestResponse = RequestResponse {
+    name: "udp_rr",
+    about: "transactions per second in single datagrams, their latency, and what was lost",
+    layer: Layer::Udp,
+    is_open: false,
+    options: &[
+        DATAGRAM_FLOWS,
+        WORKERS,
+        udp::REQUEST,
+        udp::RESPONSE,
+        TIMEOUT,
+        SPIN,
+        BUFFER,
+        DSCP,
+        BUSY_POLL,
+        PORT,
+        PORTS,
+        SOURCE,
+        DEVICE,
+        FLOW_LABEL,
+    ],
+    metrics: &UDP_METRICS,
+};
+/// The same by a schedule.
+pub(crate) static UDP_OPEN: RequestResponse = RequestResponse {
+    name: "udp_rr_open",
+    about: "transactions in single datagrams at a rate, answered in time or not; latency from the intended start",
+    layer: Layer::Udp,
+    is_open: true,
+    options: &[
+        RATE,
+        ARRIVALS,
+        DATAGRAM_FLOWS,
+        WORKERS,
+        udp::REQUEST,
+        udp::RESPONSE,
+        TIMEOUT,
+        BUFFER,
+        DSCP,
+        BUSY_POLL,
+        PORT,
+        PORTS,
+        SOURCE,
+        DEVICE,
+        FLOW_LABEL,
+    ],
+    metrics: &UDP_OPEN_METRICS,
+};
+
+const SIDE: Side = Side::Initiator;
+
+/// The page of a kind, on which its metrics are defined.
+#[derive(Clone, Copy)]
+pub(super) struct Page(pub(super) &'static str);
+
+impl Page {
+    pub(super) const fn metric(self, named: Named, measure: Measure, from: Derivation) -> Metric {
+        Metric::of(named, measure, self.0, from)
+    }
+
+    pub(super) const fn rate(self, named: Named, counter: &'static str) -> Metric {
+        self.metric(named, Measure(Unit::PerSec, Better::Higher), Derivation::rate(SIDE, counter))
+    }
+
+    pub(super) const fn offered(self) -> Metric {
+        let measure = Measure(Unit::PerSec, Better::Neither);
+        self.metric(Named("offered_per_sec", "offered"), measure, Derivation::rate(SIDE, count::INTENDED))
+    }
+
+    pub(super) const fn time(self, named: Named, (distribution, q): (&'static str, f64)) -> Metric {
+        self.metric(named, LATENCY, Derivation::quantile(SIDE, distribution, q))
+    }
+
+    pub(super) const fn share(self, named: Named, (part, whole): (&'static str, &'static str)) -> Metric {
+        let from = Derivation::share((SIDE, part), (SIDE, whole));
+        self.metric(named, Measure(Unit::Ratio, Better::Lower), from)
+    }
+
+    pub(super) const fn cost(self, named: Named, (side, counter): (Side, &'static str)) -> Metric {
+        self.metric(named, LATENCY, Derivation::cost(side, counter))
+    }
+
+    /// Transactions per second, and the quantiles of the time that they take.
+    fn transactions(self, distribution: &'static str) -> Vec<Metric> {
+        let time = |named, q| self.time(named, (distribution, q));
+        vec![
+            self.rate(Named("transactions_per_sec", "transactions"), count::TRANSACTIONS),
+            time(Named("latency_ns_p50", "p50"), 0.5),
+            time(Named("latency_ns_p90", "p90"), 0.9),
+            time(Named("latency_ns_p99", "p99"), 0.99),
+            time(Named("latency_ns_p999", "p99.9"), 0.999),
+            time(Named("latency_ns_max", "max"), 1.0),
+        ]
+    }
+
+    /// How far the schedule was kept.
+    fn schedule(self) -> Vec<Metric> {
+        let of_intended = |counter| (counter, count::INTENDED);
+        vec![
+            self.time(Named("service_ns_p50", "service p50"), (SERVICE_TIME, 0.5)),
+            self.time(Named("service_ns_p99", "service p99"), (SERVICE_TIME, 0.99)),
+            self.time(Named("lag_ns_p50", "lag p50"), (SCHEDULE_LAG, 0.5)),
+            self.time(Named("lag_ns_p99", "lag p99"), (SCHEDULE_LAG, 0.99)),
+            self.time(Named("lag_ns_max", "lag max"), (SCHEDULE_LAG, 1.0)),
+            self.share(Named("late_no_flow_ratio", "late, no flow free"), of_intended(count::LATE_NO_CONNECTION)),
+            self.share(Named("late_own_cpu_ratio", "late, own processor"), of_intended(count::LATE_OWN_CPU)),
+            self.share(Named("not_started_ratio", "never started"), of_intended(NOT_STARTED)),
+        ]
+    }
+
+    /// What was lost: of all that was asked, and on the way there alone.
+    fn losses(self) -> Vec<Metric> {
+        let on_the_way_there = Derivation::missing((SIDE, count::SENT), (Side::Responder, count::RECEIVED));
+        let ratio = Measure(Unit::Ratio, Better::Lower);
+        vec![
+            self.share(Named("loss_ratio", "lost"), (LOST, count::SENT)),
+            self.metric(Named("request_loss_ratio", "requests lost"), ratio, on_the_way_there),
+        ]
+    }
+
+    /// Processor time of either side's own threads.
+    fn costs(self) -> Vec<Metric> {
+        let (initiator, responder) = ("initiator's CPU per transaction", "responder's CPU per transaction");
+        vec![
+            self.cost(Named("cost_initiator_ns", initiator), (Side::Initiator, count::TRANSACTIONS)),
+            self.cost(Named("cost_responder_ns", responder), (Side::Responder, count::TRANSACTIONS)),
+        ]
+    }
+
+    fn host_costs(self) -> Vec<Metric> {
+        let (initiator, responder) = ("initiating host's CPU per transaction", "responding host's CPU per transaction");
+        vec![
+            self.host_cost(Named("host_cost_initiator_ns", initiator), Side::Initiator),
+            self.host_cost(Named("host_cost_responder_ns", responder), Side::Responder),
+        ]
+    }
+
+    fn connects(self) -> Vec<Metric> {
+        vec![
+            self.time(Named("connect_ns_p50", "connect p50"), (CONNECT_TIME, 0.5)),
+            self.time(Named("connect_ns_p99", "connect p99"), (CONNECT_TIME, 0.99)),
+        ]
+    }
+
+    const fn host_cost(self, named: Named, side: Side) -> Metric {
+        self.metric(named, LATENCY, Derivation::host_cost(side, count::TRANSACTIONS))
+    }
+}
+
+static TCP_METRICS: LazyLock<Vec<Metric>> = LazyLock::new(|| {
+    let page = Page("docs/methods/tcp_rr.md");
+    [page.transactions(SERVICE_TIME), page.costs(), page.host_costs(), page.connects()].concat()
+});
+static TCP_OPEN_METRICS: LazyLock<Vec<Metric>> = LazyLock::new(|| {
+    let page = Page("docs/methods/tcp_rr_open.md");
+    let asked = vec![page.offered()];
+    [page.transactions(RESPONSE_TIME), asked, page.schedule(), page.costs(), page.connects()].concat()
+});
+static UDP_METRICS: LazyLock<Vec<Metric>> = LazyLock::new(|| {
+    let page = Page("docs/methods/udp_rr.md");
+    [page.transactions(SERVICE_TIME), page.losses(), page.costs()].concat()
+});
+static UDP_OPEN_METRICS: LazyLock<Vec<Metric>> = LazyLock::new(|| {
+    let page = Page("docs/methods/udp_rr_open.md");
+    let asked = vec![page.offered()];
+    [page.transactions(RESPONSE_TIME), asked, page.losses(), page.schedule(), page.costs()].concat()
+});
+
+/// How many flows, for titles.
+fn flows(settings: &Settings) -> String {
+    match settings.count(FLOWS.name).unwrap_or(1) {
+        1 => "1 flow".to_owned(),
+        n => format!("{n} flows"),
+    }
+}
+
+/// At which rate, for titles.
+fn at_rate(settings: &Settings) -> String {
+    let arrivals = settings.text(ARRIVALS.name).filter(|word| word != "constant");
+    let arrivals = arrivals.map_or_else(String::new, |word| format!(", {word}"));
+    settings.rate(RATE.name).map_or("at a rate".to_owned(), |rate| format!("at {rate}")) + &arrivals
+}
+
+impl TestKind for RequestResponse {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn about(&self) -> &'static str {
+        self.about
+    }
+
+    fn layer(&self) -> Layer {
+        self.layer
+    }
+
+    fn is_two_sided(&self, _settings: &Settings) -> bool {
+        true
+    }
+
+    fn title(&self, settings: &Settings) -> String {
+        if self.is_open {
+            return format!("rr {}, {}", at_rate(settings), flows(settings));
+        }
+        let burst = settings.count(BURST.name).filter(|burst| *burst > 1);
+        format!("rr, {}{}", flows(settings), burst.map_or_else(String::new, |burst| format!(", bursts of {burst}")))
+    }
+
+    fn options(&self) -> &'static [OptionDoc] {
+        self.options
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        self.metrics
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), Error> {
+        if self.is_open {
+            Schedule::of(settings, 0)?;
+        }
+        if self.layer == Layer::Udp { udp::check(settings) } else { exchange::check(settings) }
+    }
+
+    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+        let schedule = self.is_open.then(|| Schedule::of(&role.settings, role.seed)).transpose()?;
+        let prepare = if self.layer == Layer::Udp { udp::prepare } else { exchange::prepare };
+        prepare(self.name, role, schedule)
+    }
+}

@@ -9,6 +9,7 @@ pub mod histogram;
 pub mod metric;
 pub mod names;
 pub mod plan;
+pub mod probe;
 pub mod record;
 pub mod restraint;
 pub mod role;

@@ -100,7 +100,7 @@ const BURST: u32 = 8;
 const DRAUGHT: u32 = 64;
 
 /// What stands between a course and the world.
-pub struct Conduct<'a, L: Line> {
+pub struct Conduct<'a, L: Line + ?Sized> {
     /// How probes are written and answers read.
     pub conversation: &'a Conversation,
     /// Where they go.
@@ -109,7 +109,7 @@ pub struct Conduct<'a, L: Line> {
     pub is_stopped: &'a dyn Fn() -> bool,
 }
 
-impl<L: Line> Conduct<'_, L> {
+impl<L: Line + ?Sized> Conduct<'_, L> {
     /// Goes through a course to its end; returns whether it was cut short.
     ///
     /// # Errors

@@ -89,7 +89,7 @@ pub(crate) fn conservation(test: &TestRun, hosts: &BTreeMap<String, Host>) -> Op
     let what = match test.layer {
         Layer::Udp => "datagrams",
         Layer::Frames => "frames",
-        Layer::App | Layer::Http | Layer::Tcp => return None,
+        Layer::App | Layer::Http | Layer::Tcp | Layer::Path => return None,
     };
     let trials = usable(&test.trials);
     let (from, to) = one_way(test, count::SENT, count::RECEIVED)?;

@@ -110,6 +110,7 @@ pub(crate) fn record(side: Side) -> Record {
         errors: BTreeMap::new(),
         facts: BTreeMap::new(),
         users: None,
+        probe: None,
         notes: Vec::new(),
     }
 }

@@ -12,7 +12,9 @@ use fathom_model::{
     run::{Host, TestRun},
     units::{Nanos, approximate, approximate_signed, grouped, ratio},
 };
-use fathom_statistics::{LEVEL, mean, mean_interval, quantile_summary, samples_needed, share_interval};
+use fathom_statistics::{
+    LEVEL, mean, mean_interval, proportion_interval, quantile_summary, samples_needed, share_interval,
+};
 
 use crate::{
     curve,
@@ -137,6 +139,10 @@ impl<'a> Trials<'a> {
             Derivation::Share { part, whole } => {
                 let parts = |trial: &Trial| Ok((total(trial, part.0, &part.1)?, total(trial, whole.0, &whole.1)?));
                 self.of_share(metric, parts, ratio)
+            }
+            Derivation::Proportion { part, whole } => {
+                let parts = |trial: &Trial| Ok((total(trial, part.0, &part.1)?, total(trial, whole.0, &whole.1)?));
+                self.of_proportion(metric, parts)
             }
             Derivation::Quotient { of, over } => self.of_means(metric, |trial| {
                 let (of, over) = (total(trial, of.0, &of.1)?, total(trial, over.0, &over.1)?);
@@ -290,6 +296,17 @@ impl<'a> Trials<'a> {
         let value = share(part, whole);
         let confidence = value.and_then(|value| share_interval(&trials, value, whole));
         Summary { value, confidence, trials, n_samples: Some(whole), note, ..empty(metric) }
+    }
+}
+
+impl<'a> Trials<'a> {
+    /// A share of units that are independent of each other: of one trial they make an interval already.
+    fn of_proportion(&self, metric: &Metric, parts: impl Fn(&'a Trial) -> Result<(u64, u64), String>) -> Summary {
+        let plain = self.of_share(metric, &parts, ratio);
+        let counted = self.trials.iter().filter_map(|trial| parts(trial).ok());
+        let (part, whole) =
+            counted.fold((0_u64, 0_u64), |sum, one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)));
+        Summary { confidence: proportion_interval((part, whole), plain.trials.len(), LEVEL), ..plain }
     }
 }
 

@@ -202,6 +202,7 @@ impl<W> Conducted<W> {
             flows: Vec::new(),
             facts: BTreeMap::new(),
             users: None,
+            probe: None,
             errors: BTreeMap::new(),
             notes,
         }

@@ -9,8 +9,14 @@ use std::{
 
 use anyhow::Context as _;
 use fathom_fleet::Network;
+use fathom_lab::{Lab, StateFolder};
+use fathom_model::plan::Reach;
+use fathom_sys::namespace::NetNs;
 
-use crate::exit::{Exit, Screen};
+use crate::{
+    execute::Surroundings,
+    exit::{Exit, Screen},
+};
 
 /// What the user has allowed beyond this machine, its labs, and agents that answered with the key.
 #[derive(Debug, Default)]
@@ -88,6 +94,32 @@ impl Allowed {
             )
             .line("allow", format!("{command} --allow {wanted}        (or a line in ~/.config/fathom/allow.toml)")))
     }
+}
+
+/// Refuses to probe a host that the user has not allowed; in a lab everything may be probed, for nothing leaves it.
+pub(crate) fn check_probe(host: &str, from: Option<&Reach>, surroundings: &Surroundings) -> Result<(), Screen> {
+    let is_in_lab = match from {
+        Some(Reach::Lab(_) | Reach::LabUp(..)) => true,
+        Some(Reach::This) => is_in_lab(),
+        _ => false,
+    };
+    if is_in_lab {
+        return Ok(());
+    }
+    for address in resolve(host)? {
+        surroundings.allowed.check(address, host, &surroundings.command)?;
+    }
+    Ok(())
+}
+
+/// Whether this process itself is on a host of a lab that is up.
+pub(crate) fn is_in_lab() -> bool {
+    let Ok(here) = NetNs::current() else { return false };
+    let Ok(state) = StateFolder::from_environment() else { return false };
+    let labs = fathom_lab::list(&state).unwrap_or_default();
+    let labs = labs.iter().filter_map(|(name, _)| Lab::find(&state, name).ok());
+    let is_here = |host: &fathom_lab::Host| host.namespaces().net.is_same(&here).unwrap_or(false);
+    labs.into_iter().any(|lab| lab.hosts().iter().any(is_here))
 }
 
 fn is_never_a_target(address: IpAddr) -> bool {

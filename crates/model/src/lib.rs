@@ -10,6 +10,7 @@ pub mod metric;
 pub mod mix;
 pub mod names;
 pub mod plan;
+pub mod probe;
 pub mod record;
 pub mod restraint;
 pub mod role;

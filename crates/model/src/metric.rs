@@ -23,6 +23,8 @@ pub enum Layer {
     Udp,
     /// Ethernet frames.
     Frames,
+    /// Single packets of IP and what comes back for them.
+    Path,
 }
 
 impl Layer {
@@ -35,6 +37,7 @@ impl Layer {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
             Self::Frames => "frames",
+            Self::Path => "path",
         }
     }
 }
@@ -148,6 +151,13 @@ pub enum Derivation {
     },
     /// One total as a share of another, which may be the other side's.
     Share {
+        /// The side and the counter of the part.
+        part: (Side, Cow<'static, str>),
+        /// The side and the counter of the whole.
+        whole: (Side, Cow<'static, str>),
+    },
+    /// One total as a share of another whose units fail or hold one by one, so that their number alone makes an interval.
+    Proportion {
         /// The side and the counter of the part.
         part: (Side, Cow<'static, str>),
         /// The side and the counter of the whole.
@@ -271,6 +281,12 @@ impl Derivation {
     #[must_use]
     pub const fn share(part: (Side, &'static str), whole: (Side, &'static str)) -> Self {
         Self::Share { part: (part.0, Cow::Borrowed(part.1)), whole: (whole.0, Cow::Borrowed(whole.1)) }
+    }
+
+    /// One total as a share of another, with the interval of a proportion.
+    #[must_use]
+    pub const fn proportion(part: (Side, &'static str), whole: (Side, &'static str)) -> Self {
+        Self::Proportion { part: (part.0, Cow::Borrowed(part.1)), whole: (whole.0, Cow::Borrowed(whole.1)) }
     }
 
     /// One total over another.

@@ -200,6 +200,8 @@ pub mod distribution {
     pub const DNS_TIME: &str = "dns_time_ns";
     /// From an open connection to a proxy's tunnel through it.
     pub const PROXY_TIME: &str = "proxy_time_ns";
+    /// From a probe to its answer.
+    pub const ROUND_TRIP: &str = "rtt_ns";
     /// From an open connection, or a tunnel through it, to the end of the TLS handshake.
     pub const TLS_TIME: &str = "tls_time_ns";
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{histogram::Histogram, role::Side, steps::UsersRecord, units::Nanos};
+use crate::{histogram::Histogram, probe::ProbeRecord, role::Side, steps::UsersRecord, units::Nanos};
 
 /// Counters over time: one column per counter, one row per interval.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -119,6 +119,9 @@ pub struct Record {
     /// What scripted users did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub users: Option<UsersRecord>,
+    /// What single packets found out about the path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe: Option<ProbeRecord>,
     /// Errors by cause, such as `connect: connection refused`, with how often each came.
     #[serde(default)]
     pub errors: BTreeMap<String, u64>,

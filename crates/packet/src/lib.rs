@@ -6,6 +6,7 @@ pub mod backend;
 pub mod craft;
 pub mod kinds;
 pub mod pktgen;
+pub mod probe;
 pub mod sequence;
 pub mod wire;
 pub mod xdp;

@@ -14,7 +14,7 @@ pub use drift::drift;
 pub use knee::{Loaded, knee};
 pub use line_rate::{ETHERNET_OVERHEAD, Headers, WIRE_OVERHEAD, best_goodput, frame_rate};
 pub use majority::Votes;
-pub use moments::{LEVEL, mean, mean_interval, share_interval, stdev, student_t};
+pub use moments::{LEVEL, mean, mean_interval, proportion_interval, share_interval, stdev, student_t};
 pub use quantile::{Quantile, quantile_interval, quantile_summary, samples_needed};
 pub use steadiness::Steadiness;
 

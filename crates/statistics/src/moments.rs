@@ -1,7 +1,7 @@
 //! Means and the intervals around them; it does not know what the values are.
 
 use fathom_model::{Confidence, units::approximate};
-use statrs::distribution::{ContinuousCDF, StudentsT};
+use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
 /// The probability with which the intervals of a result contain the true value.
 pub const LEVEL: f64 = 0.95;
@@ -81,6 +81,25 @@ pub fn share_interval(trials: &[f64], share: f64, n_samples: u64) -> Option<Conf
     Some(Confidence { low: low.min(share), high: high.max(share), ..around })
 }
 
+/// The interval of a proportion of independent units, by Wilson's score (1927): also for none and for all of them.
+///
+/// Nothing without a unit, or for a level outside 0 to 1.
+#[must_use]
+pub fn proportion_interval((part, whole): (u64, u64), n_trials: usize, level: f64) -> Option<Confidence> {
+    if whole == 0 || part > whole || !(0.0..1.0).contains(&level) {
+        return None;
+    }
+    let z = Normal::standard().inverse_cdf(f64::midpoint(1.0, level));
+    let (n, p) = (approximate(whole), approximate(part) / approximate(whole));
+    let spread = z * z / n;
+    let centre = (p + spread / 2.0) / (1.0 + spread);
+    let half = z / (1.0 + spread) * (p * (1.0 - p) / n + spread / (4.0 * n)).sqrt();
+    // Rounding must not leave a trace of what was never seen.
+    let low = if part == 0 { 0.0 } else { (centre - half).max(0.0) };
+    let high = if part == whole { 1.0 } else { (centre + half).min(1.0) };
+    Some(Confidence { low, high, level, n_trials })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,6 +125,22 @@ mod tests {
     fn one_trial_has_no_interval_and_none_has_no_mean() {
         assert_eq!(mean_interval(&[9.0], 0.95), None);
         assert_eq!((mean(&[]), stdev(&[1.0])), (None, None));
+    }
+
+    #[test]
+    fn the_interval_of_a_proportion_is_wilson_s() {
+        // Newcombe (1998), table I: 81 of 263, 15 of 148, 0 of 20, 1 of 29.
+        let cases =
+            [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)];
+        for (part, whole, low, high) in cases {
+            let interval = proportion_interval((part, whole), 1, LEVEL).unwrap();
+            assert!(
+                (interval.low - low).abs() < 6e-5 && (interval.high - high).abs() < 6e-5,
+                "{part}/{whole} {interval:?}"
+            );
+        }
+        assert_eq!(proportion_interval((10, 10), 1, LEVEL).map(|interval| interval.high), Some(1.0));
+        assert_eq!(proportion_interval((0, 0), 1, LEVEL), None);
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod namespace;
 pub mod netlink;
 pub mod packet_socket;
 pub mod process;
+pub mod raw_ip;
 pub mod reactor;
 pub mod signal;
 pub mod socket;

@@ -2,6 +2,7 @@
 //!
 //! A cause sees one test with its run and judges by thresholds of its own; it knows no other cause.
 
+mod black_hole;
 mod core_saturated;
 mod drops;
 mod errors;
@@ -15,6 +16,7 @@ mod limit;
 mod line;
 mod loaded;
 mod notes;
+mod outage;
 mod promise_broken;
 mod retransmissions;
 mod scan;
@@ -22,6 +24,7 @@ mod steal;
 mod step_errors;
 mod step_time;
 mod too_wide;
+mod unreachable;
 mod unsteady;
 mod users_late;
 
@@ -31,6 +34,7 @@ use fathom_model::{
     Environment, Evidence, Finding, HostRecord, Limit, LimitKind, Record, Restraint, Run, Severity, Side, Trial,
     names::{count, host as counter},
     plan::Reach,
+    probe::ProbeRecord,
     run::TestRun,
     units::{approximate, grouped, percent, ratio},
 };
@@ -38,7 +42,7 @@ use fathom_model::{
 use crate::{
     Context, conservation,
     limits::hosts_of,
-    window::{Window, record_of, samples_within, usable},
+    window::{Window, host_of, record_of, samples_within, usable},
 };
 
 /// Something that may hold a test back or make its value say nothing.
@@ -56,6 +60,9 @@ pub const CAUSES: &[&dyn Cause] = &[
     &limit::LimitFound,
     &scan::Scan,
     &loaded::Loaded,
+    &unreachable::Unreachable,
+    &black_hole::BlackHole,
+    &outage::Outage,
     &core_saturated::CoreSaturated,
     &generator_limited::GeneratorLimited,
     &generator_limited::OfferedTooLittle,
@@ -96,6 +103,19 @@ pub struct Evidenced<'a> {
     /// What was told beside the records.
     pub context: &'a Context,
     trials: Vec<&'a Trial>,
+}
+
+/// Whether the host that was probed answered.
+fn has_answers(record: &Record) -> bool {
+    record.totals.get(count::RECEIVED).is_some_and(|n| *n > 0)
+}
+
+impl<'a> Evidenced<'a> {
+    /// What probes found in each trial, by the host that sent them.
+    fn probes(&self) -> impl Iterator<Item = (&'a str, &'a Record, &'a ProbeRecord)> {
+        let records = self.test.trials.iter().flat_map(|trial| &trial.records);
+        records.filter_map(|(key, record)| Some((host_of(key), record, record.probe.as_ref()?)))
+    }
 }
 
 /// What a sender with a schedule really sent.

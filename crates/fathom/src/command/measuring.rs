@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches};
 use fathom_analyze::promise;
 use fathom_lab::StateFolder;
 use fathom_model::{
-    Plan, TestPlan, Unit,
+    Plan, Run, TestPlan, Unit,
     plan::{LabPlan, Reach, SCHEMA},
     units::Nanos,
 };
@@ -251,7 +251,16 @@ pub(crate) fn look(mut plan: Plan, matches: &ArgMatches) -> anyhow::Result<Execu
 }
 
 /// Prints the plan, or runs it and prints what it means.
-pub(crate) fn carry_out(mut plan: Plan, matches: &ArgMatches, keep: Keep) -> anyhow::Result<Exit> {
+pub(crate) fn carry_out(plan: Plan, matches: &ArgMatches, keep: Keep) -> anyhow::Result<Exit> {
+    carry_out_judged(plan, matches, (keep, |_, exit| exit))
+}
+
+/// The same, with a command's own opinion of which exit code a finished run deserves.
+pub(crate) fn carry_out_judged(
+    mut plan: Plan,
+    matches: &ArgMatches,
+    (keep, judge): (Keep, fn(&Run, Exit) -> Exit),
+) -> anyhow::Result<Exit> {
     execute::complete(&mut plan)?;
     if matches.get_flag("plan") {
         use std::io::Write as _;
@@ -259,7 +268,7 @@ pub(crate) fn carry_out(mut plan: Plan, matches: &ArgMatches, keep: Keep) -> any
         return Ok(Exit::Pass);
     }
     let executed = execute::execute(&plan, &surroundings(matches)?)?;
-    let exit = output::print(&executed.run, matches)?;
+    let exit = judge(&executed.run, output::print(&executed.run, matches)?);
     let folder = matches.get_one::<std::path::PathBuf>("output").cloned();
     let folder = folder.or_else(|| (keep == Keep::Always).then(|| std::path::Path::new("runs").join(&executed.run.id)));
     if let Some(folder) = folder {

@@ -11,6 +11,7 @@ mod generate;
 mod lab;
 mod layer;
 mod measuring;
+mod probe;
 mod report;
 mod rfc6349;
 mod run;
@@ -70,6 +71,12 @@ const COMMANDS: &[Command] = &[
         about: layer::PACKET.about,
         shape: |shape| layer::PACKET.shape(shape),
         run: |given| layer::PACKET.run(given),
+    },
+    Command {
+        name: "probe",
+        about: "Single packets to a host: round trips, loss, outages, path MTU, route, ports",
+        shape: probe::shape,
+        run: probe::run,
     },
     Command {
         name: "serve",

@@ -76,6 +76,9 @@ fn check_targets(plan: &Plan, surroundings: &Surroundings) -> Result<(), Screen>
                 surroundings.allowed.check(address, &host, &surroundings.command)?;
             }
         }
+        if let Some(host) = fathom_packet::kinds::probe::destination(&test.kind, &test.options) {
+            target::check_probe(&host, plan.hosts.get(&test.from), surroundings)?;
+        }
         let names = fathom_http::dial::destinations(&test.options).map_err(|error| {
             let screen = Screen::new(Exit::Usage, error.to_string());
             error.hint().into_iter().fold(screen, |screen, hint| screen.line("try", hint))

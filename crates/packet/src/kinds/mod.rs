@@ -1,8 +1,9 @@
 //! What layers 2 and 3 can run.
 
 pub mod frames;
+pub mod probe;
 
 use fathom_engine::TestKind;
 
 /// All kinds of test of this crate.
-pub const KINDS: &[&dyn TestKind] = &[&frames::Frames];
+pub const KINDS: &[&dyn TestKind] = &[&frames::Frames, &probe::SERIES, &probe::MTU, &probe::ROUTE, &probe::PORTS];

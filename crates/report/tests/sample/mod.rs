@@ -90,6 +90,7 @@ fn record(shape: &Shape, noise: &mut Noise, side: Side, speed: f64) -> Record {
         errors: BTreeMap::new(),
         facts: BTreeMap::new(),
         users: None,
+        probe: None,
         notes: Vec::new(),
     }
 }

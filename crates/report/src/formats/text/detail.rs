@@ -6,7 +6,7 @@ use fathom_model::{
 };
 
 use super::{
-    conserved,
+    conserved, probe,
     screen::{
         Screen,
         Tone::{self, Bad, Faint, Good, Plain, Strong, Warn},
@@ -37,6 +37,9 @@ pub(super) fn write(screen: &mut Screen, run: &Run, test: &TestRun) {
     curve(screen, test);
     if let Some(users) = &test.users {
         steps::write(screen, test, users);
+    }
+    if let Some(probe) = probe::found(test) {
+        probe::write(screen, probe);
     }
     percentiles(screen, test);
     if let Some(conservation) = &test.conservation {

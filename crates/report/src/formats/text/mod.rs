@@ -3,6 +3,7 @@
 //! A run of several tests is a table with a line per test; a run of one test is told in detail.
 
 mod detail;
+mod probe;
 mod screen;
 mod steps;
 mod table;
@@ -41,6 +42,7 @@ impl Format for Text {
             [test] => detail::write(&mut screen, run, test),
             _ => {
                 table::write(&mut screen, run);
+                run.tests.iter().for_each(|test| probe::write_named(&mut screen, test));
                 screen.gap();
                 for conservation in run.tests.iter().filter_map(|test| test.conservation.as_ref()) {
                     conserved(&mut screen, conservation);

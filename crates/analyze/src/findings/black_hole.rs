@@ -1,0 +1,41 @@
+//! Long packets vanish, and nobody says that they are too big.
+
+use fathom_model::{Evidence, Finding, NextStep, Severity, units::grouped};
+
+use super::{Cause, Evidenced};
+
+/// Looks for a length from which a search for the path MTU had no answer and no complaint.
+pub(crate) struct BlackHole;
+
+impl Cause for BlackHole {
+    fn id(&self) -> &'static str {
+        "path-mtu-black-hole"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        let found = seen.probes().find_map(|(host, _, probe)| {
+            let path_mtu = probe.path_mtu.as_ref()?;
+            Some((host, probe, path_mtu.mtu_bytes?, path_mtu.vanishing_from_bytes?))
+        });
+        let Some((host, probe, mtu, from)) = found else { return Vec::new() };
+        let what = format!("packets of {} B and more to {} vanish", grouped(from), probe.target);
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "black hole".to_owned(),
+            title: format!("a black hole: {what}, and no router says that they are too big (ICMP is missing)"),
+            severity: Severity::HoldsBack,
+            tests: vec![seen.test.name.clone()],
+            evidence: vec![Evidence {
+                host: host.to_owned(),
+                counter: "path_mtu_bytes".to_owned(),
+                value: format!("{} B answered, {} B neither answered nor refused", grouped(mtu), grouped(from)),
+            }],
+            explains: None,
+            next: Some(NextStep {
+                command: format!("ip route replace {} mtu lock {mtu}", probe.target),
+                on: Some(host.to_owned()),
+                expected: Some("avoid it, until ICMP type 3 code 4 (IPv6: type 2) is let through".to_owned()),
+            }),
+        }]
+    }
+}

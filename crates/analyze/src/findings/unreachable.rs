@@ -1,0 +1,43 @@
+//! Nothing that was sent to a host was answered by it.
+
+use fathom_model::{Evidence, Finding, NextStep, Severity, names::count, units::grouped};
+
+use super::{Cause, Evidenced, has_answers};
+
+/// Tells that a host did not answer any probe, and what others said about it.
+pub(crate) struct Unreachable;
+
+impl Cause for Unreachable {
+    fn id(&self) -> &'static str {
+        "unreachable"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        let mut probes = seen.probes().filter(|(_, record, _)| record.totals.contains_key(count::RECEIVED)).peekable();
+        let Some((host, record, probe)) = probes.peek().copied() else { return Vec::new() };
+        if probes.any(|(_, record, _)| has_answers(record)) {
+            return Vec::new();
+        }
+        let n_sent = record.totals.get(count::SENT).copied().unwrap_or(0);
+        let most = record.errors.iter().max_by_key(|(_, n)| **n).map(|(complaint, _)| complaint.as_str());
+        let why = most.unwrap_or("nothing came back at all");
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "unreachable".to_owned(),
+            title: format!("{} answered none of {} probes: {why}", probe.target, grouped(n_sent)),
+            severity: Severity::HoldsBack,
+            tests: vec![seen.test.name.clone()],
+            evidence: vec![Evidence {
+                host: host.to_owned(),
+                counter: count::RECEIVED.to_owned(),
+                value: format!("0 of {}", grouped(n_sent)),
+            }],
+            explains: None,
+            next: Some(NextStep {
+                command: format!("fathom probe {} --test route", probe.target),
+                on: None,
+                expected: Some("show how far packets come".to_owned()),
+            }),
+        }]
+    }
+}

@@ -1,0 +1,226 @@
+//! `fathom probe`: single packets to one host, and what comes back.
+
+use std::collections::BTreeMap;
+
+use clap::{Arg, ArgMatches, Command, parser::ValueSource};
+use fathom_engine::TestKind;
+use fathom_model::{Run, Settings, TestPlan, names::count::RECEIVED, units::Nanos};
+use jiff::{Zoned, civil};
+
+use super::measuring::{self, Ends, Keep};
+use crate::{
+    exit::{Exit, Screen},
+    options, wire_up,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  fathom probe 127.0.0.1
+  fathom probe 192.0.2.7 --test rtt --protocol tcp --port 443 --count 100 --allow 192.0.2.7
+  fathom probe 2001:db8::7 --test ports --ports 22,80,8000-8010 --allow 2001:db8::7
+  fathom probe 192.0.2.7 --interval 200ms --until 18:00 --allow 192.0.2.7
+  fathom probe 127.0.0.1 --flood --duration 5s
+  fathom probe 127.0.0.1 --expect 'rtt_ns_p99<1ms' --expect 'loss_ratio<=0'
+  fathom probe --lab router
+
+Exit codes: 0 the host answers · 1 it does not · 3 nothing was sent · 10 a promise is broken";
+
+/// The words of `--test`, and the kinds that they stand for.
+const TESTS: &[(&str, &[&str])] = &[
+    ("all", &["probe", "probe_mtu", "probe_route"]),
+    ("rtt", &["probe"]),
+    ("mtu", &["probe_mtu"]),
+    ("route", &["probe_route"]),
+    ("ports", &["probe_ports"]),
+];
+/// Options that say which test is meant without `--test`, with its word.
+const CHOSEN_BY: &[(&str, &str)] =
+    &[("ports", "ports"), ("count", "rtt"), ("interval", "rtt"), ("flood", "rtt"), ("until", "rtt"), ("size", "rtt")];
+/// The option of the kinds that names the host.
+const HOST: &str = "host";
+/// As many probes as tell at a glance whether a host answers.
+const COUNT: u64 = 10;
+/// How long a flood lasts unless it is said.
+const FLOOD: Nanos = Nanos::from_secs(2);
+/// What bounds a search, which comes to its end by itself.
+const SEARCH: Nanos = Nanos::from_secs(120);
+
+fn kinds() -> Vec<&'static dyn TestKind> {
+    ["probe", "probe_mtu", "probe_route", "probe_ports"].iter().filter_map(|name| wire_up::kind(name).ok()).collect()
+}
+
+pub(super) fn shape(command: Command) -> Command {
+    let host = Arg::new("target").value_name("HOST").help(
+        "an address or a name; with --key, a host that runs `fathom serve`; without it, the last host of a --lab",
+    );
+    let words: Vec<&str> = TESTS.iter().map(|(word, _)| *word).collect();
+    let test = Arg::new("test").long("test").value_name("TEST").default_value(words[0]).value_parser(words);
+    let until = Arg::new("until")
+        .long("until")
+        .value_name("TIME")
+        .help("probe until then: 18:00, 2027-01-31T18:00, or a span such as 2h; outages are told with start and length")
+        .help_heading("Test")
+        .conflicts_with("duration");
+    let options = options::arguments(&kinds()).into_iter().filter(|option| option.get_id() != HOST);
+    command
+        .arg(host)
+        .arg(test.help("what is asked: round trips and loss, path MTU, the route, ports; all is the first three"))
+        .args(options)
+        .arg(until)
+        .args(measuring::arguments())
+        .after_help(EXAMPLES)
+}
+
+pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
+    let word = word(matches);
+    let (_, kinds) = TESTS.iter().find(|(test, _)| *test == word).expect("clap knows the tests of the table");
+    let mut given = options::settings(matches, &self::kinds());
+    let ends = ends(matches, &mut given)?;
+    let mut used = Vec::new();
+    let tests = kinds.iter().map(|kind| test(kind, (&given, &mut used), &ends, matches));
+    let mut tests = tests.collect::<anyhow::Result<Vec<_>>>()?;
+    if let Some(unused) = given.0.keys().find(|name| !used.contains(*name)) {
+        let screen = Screen::new(Exit::Usage, format!("--{unused} says nothing to --test {word}"));
+        return Err(screen.line("see", "fathom probe --help        (which test takes which option)").into());
+    }
+    measuring::promise(&mut tests, matches)?;
+    let title = format!("Probes to {}", matches.get_one::<String>("target").map_or(ends.to(), String::as_str));
+    let plan = measuring::plan((title, 1), ends, tests, matches);
+    measuring::carry_out_judged(plan, matches, (Keep::WhenAsked, judge))
+}
+
+/// The word of the test that is meant.
+fn word(matches: &ArgMatches) -> &str {
+    let is_given = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
+    let chosen = CHOSEN_BY.iter().find(|(option, _)| is_given(option) && !is_given("test"));
+    chosen.map_or_else(|| matches.get_one::<String>("test").map_or("all", String::as_str), |(_, word)| word)
+}
+
+/// Where probes come from, and whom they are for.
+fn ends(matches: &ArgMatches, given: &mut Settings) -> anyhow::Result<Ends> {
+    let has_key = matches.contains_id("key");
+    match (matches.get_one::<String>("target"), matches.get_one::<String>("lab")) {
+        (Some(target), None) if has_key => Ok(measuring::ends_at(target, matches)?),
+        (Some(target), lab) => {
+            given.set(HOST, target.clone());
+            Ok(lab.map_or_else(measuring::ends_here, |lab| measuring::ends_in_lab(lab)))
+        }
+        (None, Some(lab)) => Ok(measuring::ends_in_lab(lab)),
+        (None, None) => Err(Screen::new(Exit::Usage, "fathom probe needs a HOST")
+            .line("use", "an address or a name")
+            .line("try", "fathom probe --lab router")
+            .into()),
+    }
+}
+
+/// One test with as much of what was given as its kind knows.
+fn test(
+    name: &str,
+    (given, used): (&Settings, &mut Vec<String>),
+    ends: &Ends,
+    matches: &ArgMatches,
+) -> anyhow::Result<TestPlan> {
+    let kind = wire_up::kind(name)?;
+    let mut options = Settings::default();
+    for option in kind.options() {
+        if let Some(text) = given.text(option.name) {
+            options.set(option.name, text);
+            used.push(option.name.to_owned());
+        }
+    }
+    let duration = match (until(matches)?, matches.contains_id("duration")) {
+        (Some(left), _) => left,
+        (None, true) => measuring::span(matches, "duration", SEARCH)?,
+        (None, false) if name == "probe" => series(kind, &mut options)?,
+        (None, false) => SEARCH,
+    };
+    Ok(TestPlan {
+        name: name.to_owned(),
+        kind: name.to_owned(),
+        from: ends.from().to_owned(),
+        to: kind.is_two_sided(&options).then(|| ends.to().to_owned()),
+        warmup: Nanos::ZERO.exact(),
+        duration: duration.exact(),
+        options,
+        search: None,
+        expect: BTreeMap::new(),
+    })
+}
+
+/// How long a series of so many probes takes.
+fn series(kind: &dyn TestKind, options: &mut Settings) -> anyhow::Result<Nanos> {
+    if options.flag("flood") && options.text("count").is_none() {
+        return Ok(FLOOD);
+    }
+    if options.text("count").is_none() {
+        options.set("count", COUNT.to_string());
+    }
+    let complete = options.complete(kind.options()).map_err(|error| Screen::new(Exit::Usage, error.to_string()))?;
+    let count = complete.count("count").unwrap_or(COUNT);
+    let interval = complete.span("interval").unwrap_or(Nanos::from_millis(100));
+    // What a busy machine or a slow flood adds must not cut it short.
+    Ok(Nanos(interval.0.saturating_mul(count)) + FLOOD)
+}
+
+/// How long it is until the time that `--until` names.
+fn until(matches: &ArgMatches) -> anyhow::Result<Option<Nanos>> {
+    let Some(text) = matches.get_one::<String>("until") else { return Ok(None) };
+    if let Ok(span) = text.parse::<Nanos>() {
+        return Ok(Some(span));
+    }
+    let now = Zoned::now();
+    let wrong = || {
+        Screen::new(Exit::Usage, format!("--until {text} is no time that is to come"))
+            .line("use", "--until 18:00, --until 2027-01-31T18:00, or a span: --until 2h")
+    };
+    let left = time_left(text, &now).ok_or_else(wrong)?;
+    Ok(Some(left))
+}
+
+/// From now until a time of day, today or tomorrow, or until a date with a time.
+fn time_left(text: &str, now: &Zoned) -> Option<Nanos> {
+    let then = if let Ok(at) = text.parse::<jiff::Timestamp>() {
+        at
+    } else if let Ok(time) = text.parse::<civil::Time>() {
+        let at = |date: civil::Date| date.to_datetime(time).to_zoned(now.time_zone().clone()).ok();
+        let today = at(now.date()).filter(|then| *then > *now);
+        today.or_else(|| at(now.date().tomorrow().ok()?))?.timestamp()
+    } else {
+        text.parse::<civil::DateTime>().ok()?.to_zoned(now.time_zone().clone()).ok()?.timestamp()
+    };
+    let left = then.as_nanosecond() - now.timestamp().as_nanosecond();
+    u64::try_from(left).ok().filter(|left| *left > 0).map(Nanos)
+}
+
+/// A host that answered nothing is not reachable, whatever else was promised.
+fn judge(run: &Run, exit: Exit) -> Exit {
+    let records = run.tests.iter().flat_map(|test| &test.trials).flat_map(|trial| trial.records.values());
+    let mut probes = records.filter_map(|record| Some((record, record.probe.as_ref()?))).peekable();
+    if probes.peek().is_none() || matches!(exit, Exit::Incomplete | Exit::Failed) {
+        return exit;
+    }
+    let has_answered = probes.any(|(record, probe)| {
+        record.totals.get(RECEIVED).is_some_and(|n| *n > 0)
+            || probe.path_mtu.as_ref().is_some_and(|found| found.mtu_bytes.is_some())
+            || probe.hops.iter().any(|hop| hop.target)
+            || probe.ports.iter().any(|port| port.rtt_ns.is_some())
+    });
+    if has_answered { exit } else { Exit::Failed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_of_day_is_the_next_one_and_a_date_in_the_past_is_none() {
+        let now: Zoned = "2026-11-22T17:30:00+01:00[Europe/Berlin]".parse().unwrap();
+        let minutes = |text| time_left(text, &now).map(|left| left.0 / 60_000_000_000);
+        assert_eq!(minutes("18:00"), Some(30));
+        assert_eq!(minutes("17:00:00"), Some(23 * 60 + 30));
+        assert_eq!(minutes("2026-11-23T00:00"), Some(390));
+        assert_eq!(minutes("2026-11-22T17:00:00Z"), Some(30));
+        assert_eq!(minutes("2026-11-22T12:00"), None);
+        assert_eq!(minutes("teatime"), None);
+    }
+}

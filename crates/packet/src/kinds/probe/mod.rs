@@ -1,0 +1,126 @@
+//! Tests made of single packets: a series of them, a route, a path MTU, a scan of ports.
+//!
+//! Only the initiator sends; a responder, where the plan has one, tells its address and nothing more, for it is the host's own
+//! kernel that answers.
+
+mod metrics;
+mod options;
+mod outcome;
+mod probing;
+
+use fathom_engine::{Error, Test, TestKind};
+use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side};
+
+use outcome::{MtuSearch, PortsAsked, RouteSearch, SeriesSent};
+use probing::{Answering, Course, Probing};
+
+/// The key under which a responder tells where it is, and role options that name a destination.
+const ADDRESS: &str = "address";
+
+/// What distinguishes the kinds of probes.
+struct Shape {
+    name: &'static str,
+    about: &'static str,
+    options: &'static [OptionDoc],
+    metrics: &'static [Metric],
+    title: fn(&Settings) -> String,
+    course: fn(&Role) -> Result<Box<dyn Course>, Error>,
+}
+
+/// A kind of test made of probes.
+pub struct Probe(&'static Shape);
+
+/// Round trips and loss of probes at an interval.
+pub static SERIES: Probe = Probe(&Shape {
+    name: "probe",
+    about: "round trips, loss and outages of single packets, by the kernel's own time stamps",
+    options: options::SERIES,
+    metrics: metrics::SERIES,
+    title: |settings| {
+        let count = settings.count("count").map(|count| format!(", {count} probes")).unwrap_or_default();
+        let pace = match settings.span("interval") {
+            _ if settings.flag("flood") => ", flat out".to_owned(),
+            Some(interval) => format!(" every {interval}"),
+            None => String::new(),
+        };
+        format!("{}{count}{pace}", options::words(settings))
+    },
+    course: |role| Ok(Box::new(SeriesSent::new(role)?)),
+});
+
+/// The longest packet that comes through.
+pub static MTU: Probe = Probe(&Shape {
+    name: "probe_mtu",
+    about: "path MTU, and black holes in which longer packets vanish without a word",
+    options: options::MTU,
+    metrics: metrics::MTU,
+    title: |settings| format!("path MTU by {}", options::words(settings)),
+    course: |role| Ok(Box::new(MtuSearch::new(role)?)),
+});
+
+/// The routers on the way.
+pub static ROUTE: Probe = Probe(&Shape {
+    name: "probe_route",
+    about: "the hops to a host, each with its loss and round trips, along one flow",
+    options: options::ROUTE,
+    metrics: metrics::ROUTE,
+    title: |settings| format!("route by {}", options::words(settings)),
+    course: |role| Ok(Box::new(RouteSearch::new(role)?)),
+});
+
+/// Which ports answer.
+pub static PORTS: Probe = Probe(&Shape {
+    name: "probe_ports",
+    about: "which of the listed ports are open, closed or filtered",
+    options: options::PORTS,
+    metrics: metrics::PORTS,
+    title: |settings| {
+        let protocol = settings.text("protocol").unwrap_or_default().to_uppercase();
+        format!("{protocol} ports {}", settings.text("ports").unwrap_or_default())
+    },
+    course: |role| Ok(Box::new(PortsAsked::new(role)?)),
+});
+
+/// The host that a test probes, if its kind does; nothing where the other host of the plan is probed.
+#[must_use]
+pub fn destination(kind: &str, settings: &Settings) -> Option<String> {
+    let is_probe = [&SERIES, &MTU, &ROUTE, &PORTS].iter().any(|probe| probe.0.name == kind);
+    settings.text(options::TARGET).filter(|_| is_probe)
+}
+
+impl TestKind for Probe {
+    fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    fn about(&self) -> &'static str {
+        self.0.about
+    }
+
+    fn layer(&self) -> Layer {
+        Layer::Path
+    }
+
+    fn is_two_sided(&self, settings: &Settings) -> bool {
+        settings.text(options::TARGET).is_none()
+    }
+
+    fn title(&self, settings: &Settings) -> String {
+        (self.0.title)(settings)
+    }
+
+    fn options(&self) -> &'static [OptionDoc] {
+        self.0.options
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        self.0.metrics
+    }
+
+    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+        Ok(match role.side {
+            Side::Initiator => Box::new(Probing::prepare(role, (self.0.course)(role)?)?),
+            Side::Responder => Box::new(Answering::prepare(role)?),
+        })
+    }
+}

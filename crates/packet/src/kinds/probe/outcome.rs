@@ -1,0 +1,414 @@
+//! The four courses with what they write down.
+
+use fathom_engine::Error;
+use fathom_model::{
+    Note, Record, Role,
+    names::{
+        count::{DUPLICATES, RECEIVED, REORDERED, SENT},
+        distribution::ROUND_TRIP,
+    },
+    probe::{HopRecord, OutageRecord, PathMtuRecord, PortRecord, PortState, ProbeRecord, TooBigRecord},
+    record::Timeline,
+    units::{Nanos, PerSec},
+};
+use fathom_sys::clock;
+
+use super::{
+    metrics::{CLOSED, FILTERED, HOPS, LATE, LOST, OPEN, OTHER, PATH_MTU, REFUSED},
+    options::{between, ports, timeout, unsupported},
+    probing::Course,
+};
+use crate::probe::{
+    Ask, Conversation, Event, FlowRule, Gap, Schedule, Series, Step, TcpFlags, What,
+    path_mtu::{Found, PathMtu, Range},
+    port_scan::{Port, PortScan, Scan, State},
+    route::{Route, Search},
+};
+
+/// Closer together than this, probes are a flood.
+const INTERVAL_MIN: Nanos = Nanos::from_micros(10);
+const INTERVAL_MAX: Nanos = Nanos::from_secs(3600);
+/// From one probe of a search to the next: routers limit how often they complain.
+const GAP: Nanos = Nanos::from_millis(1);
+
+fn probe(record: &mut Record) -> &mut ProbeRecord {
+    record.probe.get_or_insert_default()
+}
+
+fn count_of(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}
+
+fn small(role: &Role, name: &str) -> u8 {
+    role.settings.count(name).and_then(|n| u8::try_from(n).ok()).unwrap_or(1)
+}
+
+/// A series of probes.
+pub(super) struct SeriesSent {
+    schedule: Schedule,
+    outage_probes: u64,
+    size: Option<u16>,
+    series: Series,
+    start: Nanos,
+    /// When the trial began, since the epoch.
+    wall: Nanos,
+    last_sent: Nanos,
+}
+
+impl SeriesSent {
+    pub(super) fn new(role: &Role) -> Result<Self, Error> {
+        let settings = &role.settings;
+        let interval = if settings.flag("flood") {
+            Nanos::ZERO
+        } else {
+            between(settings, "interval", INTERVAL_MIN..=INTERVAL_MAX)?
+        };
+        let size = settings.size("size").map(|size| {
+            let most = "an IP packet has at most 65,535 bytes";
+            u16::try_from(size.0).map_err(|_| unsupported(format!("option `size`: {most}"), "--size 1500"))
+        });
+        let schedule =
+            Schedule { interval, count: settings.count("count"), end: Nanos::MAX, patience: timeout(settings)? };
+        let outage_probes = settings.count("outage-probes").unwrap_or(3);
+        Ok(Self {
+            schedule,
+            outage_probes,
+            size: size.transpose()?,
+            series: Series::new(schedule, outage_probes),
+            start: Nanos::ZERO,
+            wall: Nanos::ZERO,
+            last_sent: Nanos::ZERO,
+        })
+    }
+
+    fn outage(&self, gap: &Gap) -> OutageRecord {
+        let from_ns = gap.from.since(self.start);
+        let wall = i128::from((self.wall + from_ns).0);
+        OutageRecord {
+            from_ns,
+            from: jiff::Timestamp::from_nanosecond(wall).map_or_else(|_| "?".to_owned(), |at| format!("{at:.3}")),
+            length_ns: gap.until.map(|until| until.since(gap.from)),
+            n_probes: gap.n_probes,
+        }
+    }
+}
+
+impl crate::probe::Course for SeriesSent {
+    fn step(&mut self, now: Nanos) -> Step {
+        match self.series.step(now) {
+            Step::Send(order) => Step::Send(super::probing::with_length(order, self.size)),
+            other => other,
+        }
+    }
+
+    fn note(&mut self, event: &Event<'_>, at: Nanos) {
+        if matches!(event, Event::Sent(_)) {
+            self.last_sent = at;
+        }
+        self.series.note(event, at);
+    }
+}
+
+impl Course for SeriesSent {
+    fn adapt(&mut self, conversation: &mut Conversation, _device_mtu: u16) -> Result<(), Error> {
+        // Each TCP or UDP probe is a new client; echo requests have nothing else to tell them apart than their numbers.
+        conversation.flow =
+            if matches!(conversation.ask, Ask::Tcp(_) | Ask::Udp) { FlowRule::PerProbe } else { FlowRule::Constant };
+        let least = conversation.shortest();
+        match self.size {
+            Some(size) if size < least => Err(unsupported(
+                format!("option `size`: the headers alone are {least} bytes"),
+                format!("--size {least}"),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, start: Nanos, end: Nanos) {
+        (self.start, self.wall) = (start, clock::wall());
+        self.series = Series::new(Schedule { end, ..self.schedule }, self.outage_probes);
+    }
+
+    fn n_sent(&self) -> u64 {
+        self.series.ledger().counts().n_sent
+    }
+
+    fn record(&mut self, now: Nanos, record: &mut Record) {
+        self.series.close(now);
+        let ledger = self.series.ledger();
+        let counts = ledger.counts();
+        for (name, n) in [
+            (SENT, counts.n_sent),
+            (RECEIVED, counts.n_answered + counts.n_late),
+            (LOST, counts.n_lost()),
+            (LATE, counts.n_late),
+            (REFUSED, counts.n_refused),
+            (DUPLICATES, counts.n_duplicates),
+            (REORDERED, counts.n_reordered),
+        ] {
+            record.totals.insert(name.to_owned(), n);
+        }
+        // Rates are those of the time in which probes were sent, not of the wait for the last answers.
+        let sending = self.last_sent.since(self.start).max(Nanos(1));
+        let mut timeline = Timeline::of(&[SENT, RECEIVED]);
+        timeline.push(sending, &[SENT, RECEIVED], &[counts.n_sent, counts.n_answered + counts.n_late]);
+        record.timeline = timeline;
+        record.measured_ns = (Nanos::ZERO, sending);
+        record.distributions.insert(ROUND_TRIP.to_owned(), ledger.rtts().clone());
+        for (complaint, n) in self.series.complaints() {
+            record.errors.insert(complaint.clone(), *n);
+        }
+        let n_too_long = self.series.n_too_long();
+        if n_too_long > 0 {
+            record.errors.insert("longer than the own device takes".to_owned(), n_too_long);
+        }
+        probe(record).outages = ledger.outages().iter().map(|gap| self.outage(gap)).collect();
+    }
+}
+
+/// A search for the path MTU.
+pub(super) struct MtuSearch {
+    range: Range,
+    search: PathMtu,
+    n_sent: u64,
+    end: Nanos,
+}
+
+impl MtuSearch {
+    pub(super) fn new(role: &Role) -> Result<Self, Error> {
+        let patience = timeout(&role.settings)?;
+        let range = Range { floor: 0, ceiling: 0, tries: small(role, "tries"), patience, gap: GAP };
+        Ok(Self { range, search: PathMtu::new(range), n_sent: 0, end: Nanos::MAX })
+    }
+}
+
+impl crate::probe::Course for MtuSearch {
+    fn step(&mut self, now: Nanos) -> Step {
+        if now >= self.end { Step::Over } else { self.search.step(now) }
+    }
+
+    fn note(&mut self, event: &Event<'_>, at: Nanos) {
+        self.n_sent += u64::from(matches!(event, Event::Sent(_)));
+        self.search.note(event, at);
+    }
+}
+
+impl Course for MtuSearch {
+    fn adapt(&mut self, conversation: &mut Conversation, device_mtu: u16) -> Result<(), Error> {
+        // RFC 791 and RFC 8200 section 5: what every link must take.
+        let least = if conversation.destination.is_ipv4() { 68 } else { 1280 };
+        self.range.floor = conversation.shortest().max(least);
+        self.range.ceiling = device_mtu;
+        if self.range.floor >= device_mtu {
+            let what = format!("the own device takes packets of {device_mtu} bytes only");
+            return Err(unsupported(what, "ip link set DEVICE mtu 1500"));
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, _start: Nanos, end: Nanos) {
+        self.search = PathMtu::new(self.range);
+        self.end = end;
+    }
+
+    fn n_sent(&self) -> u64 {
+        self.n_sent
+    }
+
+    fn record(&mut self, now: Nanos, record: &mut Record) {
+        let Found { mtu, told, vanishing_from } = self.search.found();
+        record.totals.insert(SENT.to_owned(), self.n_sent);
+        if now >= self.end {
+            record.complete = false;
+        }
+        if let Some(mtu) = mtu {
+            record.totals.insert(PATH_MTU.to_owned(), mtu.into());
+        }
+        let too_big = told.iter().map(|(from, mtu)| TooBigRecord { from: from.to_string(), mtu_bytes: (*mtu).into() });
+        probe(record).path_mtu = Some(PathMtuRecord {
+            mtu_bytes: mtu.map(u64::from),
+            device_bytes: self.range.ceiling.into(),
+            too_big: too_big.collect(),
+            vanishing_from_bytes: vanishing_from.map(u64::from),
+        });
+    }
+}
+
+/// A search for a route.
+pub(super) struct RouteSearch {
+    search: Search,
+    route: Route,
+    n_sent: u64,
+    end: Nanos,
+}
+
+impl RouteSearch {
+    pub(super) fn new(role: &Role) -> Result<Self, Error> {
+        let search = Search {
+            hops_max: small(role, "hops"),
+            queries: small(role, "queries"),
+            patience: timeout(&role.settings)?,
+            gap: GAP,
+            pause: between(&role.settings, "pause", Nanos::ZERO..=Nanos::from_secs(10))?,
+        };
+        Ok(Self { search, route: Route::new(search), n_sent: 0, end: Nanos::MAX })
+    }
+}
+
+impl crate::probe::Course for RouteSearch {
+    fn step(&mut self, now: Nanos) -> Step {
+        if now >= self.end { Step::Over } else { self.route.step(now) }
+    }
+
+    fn note(&mut self, event: &Event<'_>, at: Nanos) {
+        self.n_sent += u64::from(matches!(event, Event::Sent(_)));
+        self.route.note(event, at);
+    }
+}
+
+impl Course for RouteSearch {
+    fn adapt(&mut self, conversation: &mut Conversation, _device_mtu: u16) -> Result<(), Error> {
+        conversation.flow = FlowRule::Constant;
+        Ok(())
+    }
+
+    fn begin(&mut self, _start: Nanos, end: Nanos) {
+        self.route = Route::new(self.search);
+        self.end = end;
+    }
+
+    fn n_sent(&self) -> u64 {
+        self.n_sent
+    }
+
+    fn record(&mut self, now: Nanos, record: &mut Record) {
+        if now >= self.end {
+            record.complete = false;
+        }
+        let mut rtts = fathom_model::Histogram::new();
+        if let Some(n_hops) = self.route.reached() {
+            record.totals.insert(HOPS.to_owned(), n_hops.into());
+            let last = &self.route.hops()[usize::from(n_hops) - 1];
+            last.rtts.iter().for_each(|rtt| rtts.record(rtt.0));
+            let (n_sent, n_answered) = (u64::from(last.n_sent), count_of(last.rtts.len()));
+            record.totals.insert(SENT.to_owned(), n_sent);
+            record.totals.insert(RECEIVED.to_owned(), n_answered);
+            record.totals.insert(LOST.to_owned(), n_sent.saturating_sub(n_answered));
+        }
+        record.distributions.insert(ROUND_TRIP.to_owned(), rtts);
+        let hops = self.route.hops().iter().zip(1_u8..).map(|(hop, number)| HopRecord {
+            hop: number,
+            addresses: hop.addresses.iter().map(ToString::to_string).collect(),
+            n_sent: hop.n_sent.into(),
+            rtt_ns: hop.rtts.clone(),
+            target: hop.is_target,
+            complaint: hop.complaint.map(|complaint| complaint.to_string()),
+        });
+        probe(record).hops = hops.collect();
+    }
+}
+
+/// A scan of ports.
+pub(super) struct PortsAsked {
+    scan: Scan,
+    course: PortScan,
+    /// What a port is from which nothing comes back.
+    silent: PortState,
+    end: Nanos,
+}
+
+/// The most and the least probes per second of a scan: no host must suffer from being asked.
+const SCAN_RATE: std::ops::RangeInclusive<f64> = 1.0..=3000.0;
+
+impl PortsAsked {
+    pub(super) fn new(role: &Role) -> Result<Self, Error> {
+        let settings = &role.settings;
+        let rate = settings.rate("rate").map_or(500.0, PerSec::get);
+        if !SCAN_RATE.contains(&rate) {
+            return Err(unsupported(
+                format!("option `rate` takes 1 to 3000 probes per second, not {rate}"),
+                "--rate 500",
+            ));
+        }
+        let scan = Scan {
+            ports: ports(&settings.text("ports").unwrap_or_default())?,
+            tries: small(role, "tries"),
+            patience: timeout(settings)?,
+            gap: PerSec::new(rate).and_then(PerSec::gap).unwrap_or(GAP),
+        };
+        let is_tcp = settings.text("protocol").as_deref() == Some("tcp");
+        let flags = settings.text("flags").unwrap_or_default();
+        // A host answers every SYN and every ACK; it is silent to a FIN for an open port, and to most datagrams.
+        let is_answered = is_tcp && ["syn", "ack", "syn-ack"].contains(&flags.as_str());
+        let silent = if is_answered { PortState::Filtered } else { PortState::OpenOrFiltered };
+        Ok(Self { course: PortScan::new(scan.clone()), scan, silent, end: Nanos::MAX })
+    }
+}
+
+impl crate::probe::Course for PortsAsked {
+    fn step(&mut self, now: Nanos) -> Step {
+        if now >= self.end { Step::Over } else { self.course.step(now) }
+    }
+
+    fn note(&mut self, event: &Event<'_>, at: Nanos) {
+        self.course.note(event, at);
+    }
+}
+
+impl Course for PortsAsked {
+    fn adapt(&mut self, conversation: &mut Conversation, _device_mtu: u16) -> Result<(), Error> {
+        conversation.flow = FlowRule::PerProbe;
+        Ok(())
+    }
+
+    fn begin(&mut self, _start: Nanos, end: Nanos) {
+        self.course = PortScan::new(self.scan.clone());
+        self.end = end;
+    }
+
+    fn n_sent(&self) -> u64 {
+        self.course.n_sent()
+    }
+
+    fn record(&mut self, now: Nanos, record: &mut Record) {
+        let ports: Vec<PortRecord> = self.course.ports().iter().map(|port| described(port, self.silent)).collect();
+        let count = |states: &[PortState]| count_of(ports.iter().filter(|port| states.contains(&port.state)).count());
+        for (name, states) in [
+            (OPEN, &[PortState::Open][..]),
+            (CLOSED, &[PortState::Closed]),
+            (FILTERED, &[PortState::Filtered]),
+            (OTHER, &[PortState::OpenOrFiltered, PortState::Unfiltered]),
+        ] {
+            record.totals.insert(name.to_owned(), count(states));
+        }
+        record.totals.insert(SENT.to_owned(), self.course.n_sent());
+        let mut rtts = fathom_model::Histogram::new();
+        self.course.ports().iter().filter_map(|port| port.rtt).for_each(|rtt| rtts.record(rtt.0));
+        record.distributions.insert(ROUND_TRIP.to_owned(), rtts);
+        probe(record).ports = ports;
+        if now >= self.end {
+            record.complete = false;
+            let text = "the time was over before all ports had been asked often enough".to_owned();
+            record.notes.push(Note { id: "ports-unasked".to_owned(), text });
+        }
+    }
+}
+
+fn described(port: &Port, silent: PortState) -> PortRecord {
+    let answer = match (port.reply.map(|reply| reply.what), port.state) {
+        (_, State::Prohibited(from, complaint)) => format!("{complaint}, says {from}"),
+        (Some(What::Tcp(seen)), _) if seen.flags.has(TcpFlags::SYN) => "SYN-ACK".to_owned(),
+        (Some(What::Tcp(_)), _) => "reset".to_owned(),
+        (Some(What::Udp { .. }), _) => "datagram".to_owned(),
+        (Some(_), _) => "port unreachable".to_owned(),
+        (None, _) => "nothing".to_owned(),
+    };
+    let state = match port.state {
+        State::Open => PortState::Open,
+        State::Closed => PortState::Closed,
+        State::Unfiltered => PortState::Unfiltered,
+        State::Prohibited(..) => PortState::Filtered,
+        State::Silent => silent,
+    };
+    PortRecord { port: port.number, state, rtt_ns: port.rtt, answer }
+}

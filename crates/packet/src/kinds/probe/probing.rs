@@ -1,0 +1,249 @@
+//! One trial of probes on the kernel's own network, and the side that is probed.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use fathom_engine::{Error, Live, Session, Stop, Test};
+use fathom_model::{Endpoints, Note, Record, Role, Side, Timeline, units::Nanos};
+use fathom_sys::{clock, netlink::Netlink, raw_ip::Broadcast};
+
+use super::{ADDRESS, options};
+use crate::probe::{Conduct, Conversation, Event, IpAsk, Order, Ports, RawLine, Step};
+
+/// A course of probes that ends in a record.
+pub(super) trait Course: crate::probe::Course + Send {
+    /// Makes probes what the course needs beyond what the options say, once the way is known.
+    fn adapt(&mut self, conversation: &mut Conversation, device_mtu: u16) -> Result<(), Error>;
+
+    /// When the trial begins, and when nothing more is to be sent.
+    fn begin(&mut self, start: Nanos, end: Nanos);
+
+    /// How many probes were sent, for a view of a running test.
+    fn n_sent(&self) -> u64;
+
+    /// Writes down what came of it.
+    fn record(&mut self, now: Nanos, record: &mut Record);
+}
+
+/// The initiator of probes, ready to send.
+pub(super) struct Probing {
+    course: Box<dyn Course>,
+    conversation: Conversation,
+    line: RawLine,
+}
+
+/// Probes come from here on, below the ports that Linux gives to others, as far as there is room.
+const FIRST_PORT: u16 = 16_384;
+
+impl Probing {
+    pub(super) fn prepare(role: &Role, mut course: Box<dyn Course>) -> Result<Self, Error> {
+        let settings = &role.settings;
+        let destination = options::destination(role)?;
+        if destination.is_multicast() || destination.is_unspecified() {
+            let what = format!("{destination} is a group of hosts, and only one is probed");
+            return Err(options::unsupported(what, "the address of one host"));
+        }
+        let source = source(settings.text("source"), destination)?;
+        let byte = |name: &str, usual| settings.count(name).and_then(|n| u8::try_from(n).ok()).unwrap_or(usual);
+        // Other trials, here or elsewhere, must not take our answers for theirs.
+        let secret = mixed(role.seed ^ clock::now().0 ^ u64::from(std::process::id()) << 32);
+        let mut conversation = Conversation {
+            source,
+            destination,
+            ask: options::ask(settings, destination),
+            ip: IpAsk {
+                hops: byte("hop-limit", 64),
+                traffic_class: byte("traffic-class", 0),
+                identification: None,
+                dont_fragment: true,
+            },
+            ports: Ports {
+                destination: options::port(settings),
+                source: FIRST_PORT + u16::try_from(secret >> 8 & 0x3fff).expect("14 bits are left"),
+            },
+            flow: crate::probe::FlowRule::Constant,
+            secret,
+            payload: Vec::new(),
+        };
+        course.adapt(&mut conversation, device_mtu(source))?;
+        let what = format!("sending {} to {destination}", options::words(settings));
+        let line = RawLine::open(destination, Broadcast::Refused)
+            .map_err(|cause| Error::system(what, "CAP_NET_RAW", cause))?;
+        Ok(Self { course, conversation, line })
+    }
+}
+
+/// The finaliser of splitmix64, of which half is used.
+fn mixed(seed: u64) -> u32 {
+    let mut word = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    u32::try_from(word >> 32).expect("32 bits are left")
+}
+
+/// The own address that is asked for, or the one from which the kernel would send; nothing is sent for it.
+fn source(asked: Option<String>, destination: IpAddr) -> Result<IpAddr, Error> {
+    let no_route = |error: std::io::Error| {
+        options::unsupported(
+            format!("there is no route to {destination}: {error}"),
+            format!("ip route get {destination}        (what the kernel knows)"),
+        )
+    };
+    let Some(asked) = asked else {
+        let any: IpAddr = if destination.is_ipv4() {
+            std::net::Ipv4Addr::UNSPECIFIED.into()
+        } else {
+            std::net::Ipv6Addr::UNSPECIFIED.into()
+        };
+        let socket = UdpSocket::bind((any, 0)).map_err(no_route)?;
+        // Any port does: a datagram socket that connects only looks the route up.
+        socket.connect((destination, 9)).map_err(no_route)?;
+        return Ok(socket.local_addr().map_err(no_route)?.ip());
+    };
+    let own = "one of this host's addresses: ip address";
+    let address: IpAddr = asked.parse().map_err(|_| options::unsupported(format!("`{asked}` is no address"), own))?;
+    // Only an address of this host can be bound: what says it is from elsewhere is for labs alone.
+    UdpSocket::bind(SocketAddr::new(address, 0))
+        .map_err(|error| options::unsupported(format!("cannot send from {address}: {error}"), own))?;
+    if address.is_ipv4() != destination.is_ipv4() || address.is_unspecified() {
+        return Err(options::unsupported(format!("no packet from {address} can go to {destination}"), own));
+    }
+    Ok(address)
+}
+
+/// What the device of an address takes; the longest packet of IP where it cannot be told.
+fn device_mtu(source: IpAddr) -> u16 {
+    let found = Netlink::open().and_then(|mut netlink| {
+        let addresses = netlink.addresses()?;
+        let index = addresses.into_iter().find(|(_, address)| *address == source).map(|(index, _)| index);
+        let link = netlink.links()?.into_iter().find(|link| Some(link.index) == index);
+        Ok(link.map(|link| link.mtu_bytes))
+    });
+    let mtu = found.ok().flatten().unwrap_or(u32::MAX);
+    u16::try_from(mtu).unwrap_or(u16::MAX)
+}
+
+/// A course that is looked at now and then.
+struct Watched<'a> {
+    course: &'a mut dyn Course,
+    session: &'a Session,
+    shown: (Nanos, u64),
+}
+
+/// Twice a second, as a live view wants it.
+const SHOW_EVERY: Nanos = Nanos::from_millis(500);
+
+impl crate::probe::Course for Watched<'_> {
+    fn step(&mut self, now: Nanos) -> Step {
+        let (at, n_before) = self.shown;
+        if let Some(live) = &self.session.live
+            && now.since(at) >= SHOW_EVERY
+        {
+            let n_sent = self.course.n_sent();
+            let (elapsed, span) = (now.since(self.session.start), now.since(at));
+            live(Live { elapsed, growth: n_sent - n_before, span, measuring: true, p99: None });
+            self.shown = (now, n_sent);
+        }
+        self.course.step(now)
+    }
+
+    fn note(&mut self, event: &Event<'_>, at: Nanos) {
+        self.course.note(event, at);
+    }
+}
+
+impl Test for Probing {
+    fn endpoints(&self) -> Endpoints {
+        Endpoints::new()
+    }
+
+    fn run(mut self: Box<Self>, session: &Session) -> Result<Record, Error> {
+        // The wait for the start is long enough for the kernel to have switched its time stamps on.
+        while clock::now() < session.start && session.stop.told() == Stop::GoOn {
+            clock::sleep_until(session.start);
+        }
+        let start = clock::now().max(session.start);
+        let cpu = clock::thread_cpu();
+        self.course.begin(start, session.start + session.phases.longest());
+        let mut watched = Watched { course: self.course.as_mut(), session, shown: (start, 0) };
+        let is_stopped = || session.stop.told() != Stop::GoOn;
+        let mut conduct = Conduct { conversation: &self.conversation, line: &mut self.line, is_stopped: &is_stopped };
+        let outcome = conduct.run(&mut watched);
+        let now = clock::now();
+        let mut record = blank(Side::Initiator, session.start, start);
+        record.cpu_ns = clock::thread_cpu() - cpu;
+        record.complete = matches!(outcome, Ok(false));
+        record.measured_ns = (Nanos::ZERO, now.since(session.start).max(Nanos(1)));
+        let probe = record.probe.get_or_insert_default();
+        probe.target = self.conversation.destination.to_string();
+        self.course.record(now, &mut record);
+        if let Err(cause) = outcome {
+            if self.course.n_sent() == 0 {
+                let what = format!("send to {}", self.conversation.destination);
+                return Err(Error::System { what, cause });
+            }
+            *record.errors.entry(format!("{cause}: {}", cause.source)).or_default() += 1;
+        }
+        let n_unheard = self.line.n_unheard();
+        if n_unheard > 0 {
+            let text = format!("{n_unheard} packets found no room in our own socket: their probes count as lost");
+            record.notes.push(Note { id: "probe-unheard".to_owned(), text });
+        }
+        Ok(record)
+    }
+}
+
+/// A record in which nothing happened yet.
+fn blank(side: Side, agreed: Nanos, began: Nanos) -> Record {
+    Record {
+        side,
+        start_ns: agreed,
+        start_late_ns: began.since(agreed),
+        measured_ns: (Nanos::ZERO, Nanos::ZERO),
+        steady: true,
+        complete: true,
+        cpu_ns: Nanos::ZERO,
+        timeline: Timeline::default(),
+        totals: std::collections::BTreeMap::new(),
+        distributions: std::collections::BTreeMap::new(),
+        flows: Vec::new(),
+        facts: std::collections::BTreeMap::new(),
+        users: None,
+        probe: None,
+        errors: std::collections::BTreeMap::new(),
+        notes: Vec::new(),
+    }
+}
+
+/// The host that is probed: it says where it is, and its kernel does the rest.
+pub(super) struct Answering {
+    address: IpAddr,
+}
+
+impl Answering {
+    pub(super) fn prepare(role: &Role) -> Result<Self, Error> {
+        let address = role.address.ok_or(Error::Endpoint { kind: "probe", what: ADDRESS })?;
+        Ok(Self { address })
+    }
+}
+
+impl Test for Answering {
+    fn endpoints(&self) -> Endpoints {
+        Endpoints::from([(ADDRESS.to_owned(), self.address.to_string())])
+    }
+
+    fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
+        /// How often it looks whether the initiator has finished.
+        const LOOK_UP: Nanos = Nanos::from_millis(5);
+        while session.stop.told() == Stop::GoOn {
+            clock::sleep_until(clock::now() + LOOK_UP);
+        }
+        let mut record = blank(Side::Responder, session.start, session.start);
+        record.measured_ns = (Nanos::ZERO, clock::now().since(session.start).max(Nanos(1)));
+        Ok(record)
+    }
+}
+
+/// An order whose packet has a length.
+pub(super) fn with_length(order: Order, length: Option<u16>) -> Order {
+    Order { length: order.length.or(length), ..order }
+}

@@ -1,0 +1,655 @@
+//! How probes are written and how what comes back for them is read.
+//!
+//! It knows no socket and no clock. A probe carries a tag of 15 bits where its protocol returns it: in the source port or the
+//! sequence number (TCP), the source port or the checksum (UDP), the sequence number (ICMP). What routers hash to choose a path
+//! stays the same for all probes of a constant flow, also the checksum of ICMP (Augustin et al., "Avoiding traceroute anomalies
+//! with Paris traceroute", 2006).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use etherparse::{
+    Icmpv4Header, Icmpv4Type, Icmpv6Header, Icmpv6Type, IpDscp, IpEcn, IpFragOffset, IpNumber, Ipv4Header, Ipv6Header,
+    LaxIpSlice, TcpHeader, TcpOptionElement, UdpHeader,
+};
+
+use super::reply::{Complaint, IpSeen, Reply, TcpFlags, TcpSeen, Trouble, What};
+
+/// How many tags there are: answers to probes further apart cannot be told from each other.
+pub const TAGS: u16 = 1 << 15;
+
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMP_V6: u8 = 58;
+
+const ECHO: u8 = 8;
+const ECHO_V6: u8 = 128;
+/// ICMP timestamp (RFC 792), which IPv6 has not.
+pub const TIMESTAMP: u8 = 13;
+
+/// Fields of the TCP header of probes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TcpAsk {
+    /// The flags.
+    pub flags: TcpFlags,
+    /// The window, unscaled.
+    pub window: u16,
+    /// A sequence number for all probes; otherwise it tells them apart.
+    pub sequence: Option<u32>,
+    /// An acknowledgment number for all probes; otherwise it tells them apart.
+    pub acknowledgment: Option<u32>,
+    /// The option for the maximum segment size.
+    pub mss: Option<u16>,
+    /// The option for timestamps (RFC 7323), with this value.
+    pub timestamp: Option<u32>,
+}
+
+/// What a probe asks with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// A TCP segment.
+    Tcp(TcpAsk),
+    /// A UDP datagram.
+    Udp,
+    /// An ICMP message with an identifier and a sequence number.
+    Icmp {
+        /// Its type.
+        kind: u8,
+        /// Its code.
+        code: u8,
+    },
+    /// A packet of any protocol, without a header of its own.
+    Raw {
+        /// The number of the protocol.
+        protocol: u8,
+    },
+}
+
+impl Ask {
+    /// A TCP segment that asks for a connection.
+    pub const SYN: Self = Self::Tcp(TcpAsk {
+        flags: TcpFlags::SYN,
+        // As small as hping3's: nobody is going to send anything.
+        window: 512,
+        sequence: None,
+        acknowledgment: None,
+        mss: None,
+        timestamp: None,
+    });
+
+    /// An echo request of the version of an address.
+    #[must_use]
+    pub const fn echo(destination: IpAddr) -> Self {
+        Self::Icmp { kind: if destination.is_ipv4() { ECHO } else { ECHO_V6 }, code: 0 }
+    }
+
+    fn protocol(self, is_ipv4: bool) -> u8 {
+        match self {
+            Self::Tcp(_) => TCP,
+            Self::Udp => UDP,
+            Self::Icmp { .. } => {
+                if is_ipv4 {
+                    ICMP
+                } else {
+                    ICMP_V6
+                }
+            }
+            Self::Raw { protocol } => protocol,
+        }
+    }
+
+    fn header_length(self) -> u16 {
+        match self {
+            Self::Tcp(tcp) => 20 + if tcp.mss.is_some() { 4 } else { 0 } + if tcp.timestamp.is_some() { 12 } else { 0 },
+            Self::Udp | Self::Icmp { .. } => 8,
+            Self::Raw { .. } => 0,
+        }
+    }
+}
+
+/// Fields of the IP header of probes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IpAsk {
+    /// How many routers they may pass, unless an order says otherwise.
+    pub hops: u8,
+    /// The byte of differentiated services and congestion notification.
+    pub traffic_class: u8,
+    /// An identification for all probes; otherwise each has its own. IPv6 has none.
+    pub identification: Option<u16>,
+    /// Forbids routers to cut them; in IPv6 they never may.
+    pub dont_fragment: bool,
+}
+
+impl Default for IpAsk {
+    /// What Linux sends with.
+    fn default() -> Self {
+        Self { hops: 64, traffic_class: 0, identification: None, dont_fragment: false }
+    }
+}
+
+/// Whether probes share what routers choose a path by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlowRule {
+    /// All probes belong to one flow.
+    Constant,
+    /// Each comes from a port of its own, as a new client would.
+    PerProbe,
+}
+
+/// The ports of probes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ports {
+    /// The port that is asked, unless an order says otherwise.
+    pub destination: u16,
+    /// The port that the first probe comes from.
+    pub source: u16,
+}
+
+/// What is peculiar to one probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Order {
+    /// Its tag, below [`TAGS`].
+    pub tag: u16,
+    /// How many routers it may pass.
+    pub hops: Option<u8>,
+    /// The length of the whole packet.
+    pub length: Option<u16>,
+    /// The port that is asked.
+    pub port: Option<u16>,
+}
+
+/// Everything that the probes to one host have in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conversation {
+    /// Where they say they are from.
+    pub source: IpAddr,
+    /// Where they go; of the same version.
+    pub destination: IpAddr,
+    /// What they ask with.
+    pub ask: Ask,
+    /// Their IP header.
+    pub ip: IpAsk,
+    /// Their ports.
+    pub ports: Ports,
+    /// Whether they are one flow.
+    pub flow: FlowRule,
+    /// What makes them ours: identifiers and the first sequence number follow from it.
+    pub secret: u32,
+    /// What they carry.
+    pub payload: Vec<u8>,
+}
+
+impl Conversation {
+    /// The shortest packet that can be written.
+    #[must_use]
+    pub fn shortest(&self) -> u16 {
+        self.headers() + self.payload_min()
+    }
+
+    fn headers(&self) -> u16 {
+        self.ask.header_length() + if self.destination.is_ipv4() { 20 } else { 40 }
+    }
+
+    /// The word that keeps a checksum as it should be has to lie somewhere.
+    fn payload_min(&self) -> u16 {
+        match (self.flow, self.ask) {
+            (FlowRule::Constant, Ask::Udp | Ask::Icmp { .. }) => 2,
+            _ => 0,
+        }
+    }
+
+    /// The identifier of ICMP messages.
+    fn identifier(&self) -> u16 {
+        low_half(self.secret)
+    }
+
+    fn source_port(&self, tag: u16) -> u16 {
+        match self.flow {
+            FlowRule::Constant => self.ports.source,
+            FlowRule::PerProbe => self.ports.source.wrapping_add(tag),
+        }
+    }
+
+    /// Writes a probe over what was there.
+    pub fn write(&self, order: Order, packet: &mut Vec<u8>) {
+        let least = self.payload_min().max(u16::try_from(self.payload.len()).unwrap_or(u16::MAX));
+        let length = order.length.map_or(least, |length| length.saturating_sub(self.headers()).max(self.payload_min()));
+        let mut payload = self.payload.clone();
+        payload.resize(length.into(), 0);
+        let segment = match self.ask {
+            Ask::Tcp(tcp) => self.tcp(tcp, order, &payload),
+            Ask::Udp => self.udp(order, &mut payload),
+            Ask::Icmp { kind, code } => self.icmp((kind, code), order, &mut payload),
+            Ask::Raw { .. } => Vec::new(),
+        };
+        packet.clear();
+        packet.extend_from_slice(&self.ip_header(order, segment.len() + payload.len()));
+        packet.extend_from_slice(&segment);
+        packet.extend_from_slice(&payload);
+    }
+
+    fn ip_header(&self, order: Order, payload_length: usize) -> Vec<u8> {
+        let hops = order.hops.unwrap_or(self.ip.hops);
+        let protocol = IpNumber(self.ask.protocol(self.destination.is_ipv4()));
+        let payload_length = u16::try_from(payload_length).unwrap_or(u16::MAX);
+        match (self.source, self.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let mut header = Ipv4Header {
+                    dscp: IpDscp::try_new(self.ip.traffic_class >> 2).unwrap_or_default(),
+                    ecn: IpEcn::try_new(self.ip.traffic_class & 3).unwrap_or_default(),
+                    total_len: payload_length.saturating_add(20),
+                    identification: self.identification(order.tag),
+                    dont_fragment: self.ip.dont_fragment,
+                    more_fragments: false,
+                    fragment_offset: IpFragOffset::ZERO,
+                    time_to_live: hops,
+                    protocol,
+                    header_checksum: 0,
+                    source: source.octets(),
+                    destination: destination.octets(),
+                    options: etherparse::Ipv4Options::default(),
+                };
+                header.header_checksum = header.calc_header_checksum();
+                header.to_bytes().to_vec()
+            }
+            (source, destination) => {
+                let octets = |address: IpAddr| match address {
+                    IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+                    IpAddr::V6(address) => address.octets(),
+                };
+                let header = Ipv6Header {
+                    traffic_class: self.ip.traffic_class,
+                    payload_length,
+                    next_header: protocol,
+                    hop_limit: hops,
+                    source: octets(source),
+                    destination: octets(destination),
+                    ..Ipv6Header::default()
+                };
+                header.to_bytes().to_vec()
+            }
+        }
+    }
+
+    /// The identification, which the kernel would choose itself where it is zero.
+    fn identification(&self, tag: u16) -> u16 {
+        self.ip.identification.unwrap_or(TAGS | tag)
+    }
+
+    fn tcp(&self, ask: TcpAsk, order: Order, payload: &[u8]) -> Vec<u8> {
+        let is_acknowledging = ask.flags.has(TcpFlags::ACK);
+        let numbered = self.first_sequence().wrapping_add(u32::from(order.tag) << 16);
+        let acknowledgment = ask.acknowledgment.unwrap_or(if is_acknowledging { numbered } else { 0 });
+        let mut header = TcpHeader::new(
+            self.source_port(order.tag),
+            order.port.unwrap_or(self.ports.destination),
+            ask.sequence.unwrap_or(numbered),
+            ask.window,
+        );
+        header.acknowledgment_number = acknowledgment;
+        header.fin = ask.flags.has(TcpFlags::FIN);
+        header.syn = ask.flags.has(TcpFlags::SYN);
+        header.rst = ask.flags.has(TcpFlags::RST);
+        header.psh = ask.flags.has(TcpFlags::PSH);
+        header.ack = is_acknowledging;
+        header.urg = ask.flags.has(TcpFlags::URG);
+        header.ece = ask.flags.has(TcpFlags(0x40));
+        header.cwr = ask.flags.has(TcpFlags(0x80));
+        let mut options = Vec::new();
+        options.extend(ask.mss.map(TcpOptionElement::MaximumSegmentSize));
+        if let Some(value) = ask.timestamp {
+            options.extend([TcpOptionElement::Noop, TcpOptionElement::Noop, TcpOptionElement::Timestamp(value, 0)]);
+        }
+        header.set_options(&options).expect("two options fit into a header");
+        let checksum = match (self.source, self.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                header.calc_checksum_ipv4_raw(source.octets(), destination.octets(), payload)
+            }
+            _ => header.calc_checksum_ipv6_raw(octets_v6(self.source), octets_v6(self.destination), payload),
+        };
+        header.checksum = checksum.expect("a packet is shorter than 65,536 bytes");
+        header.to_bytes().to_vec()
+    }
+
+    fn udp(&self, order: Order, payload: &mut [u8]) -> Vec<u8> {
+        let length = u16::try_from(payload.len() + 8).unwrap_or(u16::MAX);
+        let mut header = UdpHeader {
+            source_port: self.source_port(order.tag),
+            destination_port: order.port.unwrap_or(self.ports.destination),
+            length,
+            checksum: 0,
+        };
+        let sum = |header: &UdpHeader, payload: &[u8]| {
+            match (self.source, self.destination) {
+                (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                    header.calc_checksum_ipv4_raw(source.octets(), destination.octets(), payload)
+                }
+                _ => header.calc_checksum_ipv6_raw(octets_v6(self.source), octets_v6(self.destination), payload),
+            }
+            .expect("a packet is shorter than 65,536 bytes")
+        };
+        if self.flow == FlowRule::Constant {
+            payload[..2].fill(0);
+            // The word that makes the checksum the tag: zero would mean none, so tags are written from one on.
+            let word = add(!(order.tag + 1), sum(&header, payload));
+            payload[..2].copy_from_slice(&word.to_be_bytes());
+        }
+        header.checksum = sum(&header, payload);
+        header.to_bytes().to_vec()
+    }
+
+    fn icmp(&self, (kind, code): (u8, u8), order: Order, payload: &mut Vec<u8>) -> Vec<u8> {
+        if kind == TIMESTAMP && self.destination.is_ipv4() {
+            // Originate, receive and transmit time follow; the first is given by whoever asks.
+            payload.resize(payload.len().max(12), 0);
+        } else if self.flow == FlowRule::Constant {
+            payload[..2].copy_from_slice(&(!order.tag).to_be_bytes());
+        }
+        let mut rest = [0; 4];
+        rest[..2].copy_from_slice(&self.identifier().to_be_bytes());
+        rest[2..].copy_from_slice(&order.tag.to_be_bytes());
+        if self.destination.is_ipv4() {
+            let message = Icmpv4Type::Unknown { type_u8: kind, code_u8: code, bytes5to8: rest };
+            return Icmpv4Header::with_checksum(message, payload).to_bytes().to_vec();
+        }
+        let message = Icmpv6Type::Unknown { type_u8: kind, code_u8: code, bytes5to8: rest };
+        let (source, destination) = (octets_v6(self.source), octets_v6(self.destination));
+        let header = Icmpv6Header::with_checksum(message, source, destination, payload);
+        header.expect("a packet is shorter than 65,536 bytes").to_bytes().to_vec()
+    }
+
+    fn first_sequence(&self) -> u32 {
+        self.secret & 0x7fff_0000
+    }
+
+    /// The tag of a probe of this conversation, from the packet itself: how the kernel's copy of it is recognised.
+    #[must_use]
+    pub fn own(&self, packet: &[u8]) -> Option<u16> {
+        let (ip, _) = LaxIpSlice::from_slice(packet).ok()?;
+        self.tag_of(&ip)
+    }
+
+    /// The tag in a probe, or in as much of it as an ICMP error quotes.
+    fn tag_of(&self, ip: &LaxIpSlice<'_>) -> Option<u16> {
+        if (ip.source_addr(), ip.destination_addr()) != (self.source, self.destination) {
+            return None;
+        }
+        let is_ipv4 = self.destination.is_ipv4();
+        if ip.payload_ip_number().0 != self.ask.protocol(is_ipv4) {
+            return None;
+        }
+        let bytes = ip.payload().payload;
+        let word = |at: usize| Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
+        let tag = match (self.ask, self.flow) {
+            (Ask::Tcp(ask), FlowRule::PerProbe) => {
+                let tag = word(0)?.wrapping_sub(self.ports.source);
+                let sequence = u32::from_be_bytes(*bytes.get(4..)?.first_chunk()?);
+                // Others may talk to the same host from a port in our range.
+                if ask.sequence.is_none() && self.tag_of_sequence(sequence) != tag {
+                    return None;
+                }
+                tag
+            }
+            (Ask::Udp, FlowRule::PerProbe) => word(0)?.wrapping_sub(self.ports.source),
+            (Ask::Tcp(_) | Ask::Udp, FlowRule::Constant) if word(0)? != self.ports.source => return None,
+            (Ask::Tcp(TcpAsk { sequence: None, .. }), FlowRule::Constant) => {
+                let sequence = u32::from_be_bytes(*bytes.get(4..)?.first_chunk()?);
+                self.tag_of_sequence(sequence)
+            }
+            (Ask::Tcp(_), FlowRule::Constant) | (Ask::Raw { .. }, _) => {
+                let identification = ip.ipv4().filter(|_| self.ip.identification.is_none())?.header().identification();
+                identification ^ self.identification(0)
+            }
+            (Ask::Udp, FlowRule::Constant) => word(6)?.wrapping_sub(1),
+            (Ask::Icmp { kind, .. }, _) => {
+                let is_ours = *bytes.first()? == kind && word(4)? == self.identifier();
+                if is_ours { word(6)? } else { return None }
+            }
+        };
+        (tag < TAGS).then_some(tag)
+    }
+
+    fn tag_of_sequence(&self, number: u32) -> u16 {
+        high_half(number.wrapping_sub(self.first_sequence())) & (TAGS - 1)
+    }
+
+    /// Reads a packet that arrived; nothing if it does not belong to this conversation.
+    #[must_use]
+    pub fn read(&self, packet: &[u8]) -> Option<Reply> {
+        let (ip, _) = LaxIpSlice::from_slice(packet).ok()?;
+        if ip.destination_addr() != self.source {
+            return None;
+        }
+        let (from, bytes) = (ip.source_addr(), ip.payload().payload);
+        let protocol = ip.payload_ip_number().0;
+        let is_icmp = protocol == Ask::echo(self.destination).protocol(self.destination.is_ipv4());
+        if is_icmp && let Some((trouble, tag)) = self.trouble(bytes) {
+            let is_final = matches!(trouble.complaint, Complaint::PortUnreachable | Complaint::ProtocolUnreachable);
+            let is_from_target = from == self.destination && is_final;
+            return Some(Reply { from, ip: seen(&ip, packet), what: What::Error(trouble), tag, is_from_target });
+        }
+        if protocol != self.ask.protocol(self.destination.is_ipv4()) {
+            return None;
+        }
+        // Answers to a group come from its members.
+        let is_group = is_group(self.destination);
+        if from != self.destination && !is_group {
+            return None;
+        }
+        let (what, tag) = match self.ask {
+            Ask::Tcp(ask) => self.tcp_reply(ask, bytes)?,
+            Ask::Udp => self.udp_reply(bytes)?,
+            Ask::Icmp { kind, .. } => self.icmp_reply(kind, bytes)?,
+            // On a loopback our own probe arrives here too.
+            Ask::Raw { .. } if self.source == self.destination => return None,
+            Ask::Raw { protocol } => (What::Protocol(protocol), None),
+        };
+        Some(Reply { from, ip: seen(&ip, packet), what, tag, is_from_target: true })
+    }
+
+    /// Whether a port is one that our probes come from.
+    fn is_ours(&self, port: u16) -> bool {
+        match self.flow {
+            FlowRule::Constant => port == self.ports.source,
+            FlowRule::PerProbe => port.wrapping_sub(self.ports.source) < TAGS,
+        }
+    }
+
+    /// Which of our probes comes from a port of ours, where each has its own.
+    fn tag_of_port(&self, port: u16) -> Option<u16> {
+        let tag = port.wrapping_sub(self.ports.source);
+        (self.flow == FlowRule::PerProbe && tag < TAGS).then_some(tag)
+    }
+
+    /// Whether probes differ in nothing that an ICMP error would quote.
+    fn is_untagged(&self) -> bool {
+        match self.ask {
+            Ask::Tcp(ask) => ask.sequence.is_some() && self.flow == FlowRule::Constant,
+            Ask::Raw { .. } => true,
+            Ask::Udp | Ask::Icmp { .. } => false,
+        }
+    }
+
+    fn tcp_reply(&self, ask: TcpAsk, bytes: &[u8]) -> Option<(What, Option<u16>)> {
+        let (header, _) = TcpHeader::from_slice(bytes).ok()?;
+        // On a loopback our own probe arrives here too.
+        let is_own = self.source == self.destination && self.is_ours(header.source_port);
+        if is_own || !self.is_ours(header.destination_port) {
+            return None;
+        }
+        let by_port = self.tag_of_port(header.destination_port);
+        let by_number = if header.ack {
+            ask.sequence.is_none().then(|| self.tag_of_sequence(header.acknowledgment_number))
+        } else {
+            let is_told = ask.acknowledgment.is_none() && ask.flags.has(TcpFlags::ACK);
+            is_told.then(|| self.tag_of_sequence(header.sequence_number))
+        };
+        let tag = match (by_port, by_number) {
+            // Others may talk to the same host from a port in our range.
+            (Some(by_port), Some(by_number)) if by_port != by_number => return None,
+            (by_port, by_number) => by_port.or(by_number),
+        };
+        let timestamp = header.options_iterator().filter_map(Result::ok).find_map(|option| match option {
+            TcpOptionElement::Timestamp(value, _) => Some(value),
+            _ => None,
+        });
+        let seen = TcpSeen {
+            source_port: header.source_port,
+            flags: TcpFlags(bytes[13]),
+            sequence: header.sequence_number,
+            acknowledgment: header.acknowledgment_number,
+            window: header.window_size,
+            checksum: header.checksum,
+            urgent: header.urgent_pointer,
+            timestamp,
+        };
+        Some((What::Tcp(seen), tag))
+    }
+
+    fn udp_reply(&self, bytes: &[u8]) -> Option<(What, Option<u16>)> {
+        let (header, payload) = UdpHeader::from_slice(bytes).ok()?;
+        let is_own = self.source == self.destination && self.is_ours(header.source_port);
+        if is_own || !self.is_ours(header.destination_port) {
+            return None;
+        }
+        let by_port = self.tag_of_port(header.destination_port);
+        // A service that echoes returns the word by which the probe got its checksum.
+        let by_echo = || {
+            let word = u16::from_be_bytes(*payload.first_chunk()?);
+            (0..TAGS).find(|tag| self.word_of(*tag, payload) == Some(word))
+        };
+        Some((What::Udp { source_port: header.source_port }, by_port.or_else(by_echo)))
+    }
+
+    /// The first word of the payload of a UDP probe of a constant flow, as long as another payload.
+    fn word_of(&self, tag: u16, payload: &[u8]) -> Option<u16> {
+        let mut blank = payload.to_vec();
+        let _ = self.udp(Order { tag, ..Order::default() }, &mut blank);
+        blank.first_chunk().map(|word| u16::from_be_bytes(*word))
+    }
+
+    fn icmp_reply(&self, asked: u8, bytes: &[u8]) -> Option<(What, Option<u16>)> {
+        let word = |at: usize| Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
+        let time = |at: usize| Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
+        let answer = match asked {
+            ECHO if self.destination.is_ipv4() => 0,
+            // All other pairs are neighbours: RFC 792, RFC 950, RFC 4443.
+            asked => asked.checked_add(1)?,
+        };
+        let sequence = word(6)?;
+        if *bytes.first()? != answer || word(4)? != self.identifier() {
+            return None;
+        }
+        let is_stamped = asked == TIMESTAMP && self.destination.is_ipv4();
+        let timestamps = if is_stamped { Some([time(8)?, time(12)?, time(16)?]) } else { None };
+        Some((What::Icmp { sequence, timestamps }, Some(sequence).filter(|tag| *tag < TAGS)))
+    }
+
+    /// An ICMP error about one of our probes, and its tag.
+    fn trouble(&self, bytes: &[u8]) -> Option<(Trouble, Option<u16>)> {
+        let (kind, code) = (*bytes.first()?, *bytes.get(1)?);
+        let number = u32::from_be_bytes(*bytes.get(4..)?.first_chunk()?);
+        let complaint = if self.destination.is_ipv4() {
+            complaint_v4(kind, code, number)
+        } else {
+            complaint_v6(kind, code, number)
+        }?;
+        let (quoted, _) = LaxIpSlice::from_slice(bytes.get(8..)?).ok()?;
+        if (quoted.source_addr(), quoted.destination_addr()) != (self.source, self.destination)
+            || quoted.payload_ip_number().0 != self.ask.protocol(self.destination.is_ipv4())
+        {
+            return None;
+        }
+        let tag = self.tag_of(&quoted);
+        // What tells nothing of the probe may be about someone else's packet to the same host.
+        let has_ports = matches!(self.ask, Ask::Tcp(_) | Ask::Udp);
+        let port = quoted.payload().payload.first_chunk().map(|port| u16::from_be_bytes(*port)).filter(|_| has_ports);
+        let is_near = self.is_untagged() && port.is_none_or(|port| self.is_ours(port));
+        let is_ours = tag.is_some() || is_near;
+        is_ours.then_some((Trouble { complaint, kind, code, source_port: port }, tag))
+    }
+}
+
+fn is_group(address: IpAddr) -> bool {
+    // The broadcast address of a network cannot be told from that of a host; its members answer all the same.
+    address.is_multicast() || address == IpAddr::V4(Ipv4Addr::BROADCAST)
+}
+
+/// Codes of RFC 792 and RFC 1812 section 5.2.7.1.
+fn complaint_v4(kind: u8, code: u8, number: u32) -> Option<Complaint> {
+    Some(match (kind, code) {
+        (3, 4) => Complaint::TooBig(number & 0xffff),
+        (3, 3) => Complaint::PortUnreachable,
+        (3, 2) => Complaint::ProtocolUnreachable,
+        (3, 0 | 6 | 8 | 11) => Complaint::NetworkUnreachable,
+        (3, 1 | 5 | 7 | 12) => Complaint::HostUnreachable,
+        (3, 9 | 10 | 13) => Complaint::Prohibited,
+        (11, 0) => Complaint::HopsExceeded,
+        (11, 1) => Complaint::ReassemblyTimeExceeded,
+        (3 | 4 | 5 | 11 | 12, _) => Complaint::Other(kind, code),
+        _ => return None,
+    })
+}
+
+/// Codes of RFC 4443 section 3.
+fn complaint_v6(kind: u8, code: u8, number: u32) -> Option<Complaint> {
+    Some(match (kind, code) {
+        (2, _) => Complaint::TooBig(number),
+        (1, 0) => Complaint::NetworkUnreachable,
+        (1, 1 | 5 | 6) => Complaint::Prohibited,
+        (1, 2 | 3) => Complaint::HostUnreachable,
+        (1, 4) => Complaint::PortUnreachable,
+        (3, 0) => Complaint::HopsExceeded,
+        (3, 1) => Complaint::ReassemblyTimeExceeded,
+        (4, 1) => Complaint::ProtocolUnreachable,
+        (1 | 3 | 4, _) => Complaint::Other(kind, code),
+        _ => return None,
+    })
+}
+
+fn seen(ip: &LaxIpSlice<'_>, packet: &[u8]) -> IpSeen {
+    let whole = u16::try_from(packet.len()).unwrap_or(u16::MAX);
+    match (ip.ipv4(), ip.ipv6()) {
+        (Some(ip), _) => {
+            let header = ip.header();
+            IpSeen {
+                hops_left: header.ttl(),
+                traffic_class: header.dcp().value() << 2 | header.ecn().value(),
+                identification: Some(header.identification()),
+                dont_fragment: header.dont_fragment(),
+                length: header.total_len(),
+            }
+        }
+        (None, ip) => {
+            let header = ip.map(etherparse::LaxIpv6Slice::header);
+            IpSeen {
+                hops_left: header.map_or(0, |header| header.hop_limit()),
+                traffic_class: header.map_or(0, |header| header.traffic_class()),
+                identification: None,
+                dont_fragment: true,
+                length: header.map_or(whole, |header| header.payload_length().saturating_add(40)),
+            }
+        }
+    }
+}
+
+fn octets_v6(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => Ipv6Addr::octets(&address),
+    }
+}
+
+fn low_half(number: u32) -> u16 {
+    u16::try_from(number & 0xffff).expect("16 bits are left")
+}
+
+fn high_half(number: u32) -> u16 {
+    u16::try_from(number >> 16).expect("16 bits are left")
+}
+
+/// The sum of two words in one's complement (RFC 1071).
+fn add(a: u16, b: u16) -> u16 {
+    let (sum, carry) = a.overflowing_add(b);
+    sum + u16::from(carry)
+}

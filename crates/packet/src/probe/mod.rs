@@ -1,0 +1,23 @@
+//! Single packets and what comes back for them: round trips, loss, path MTU, routes, ports.
+//!
+//! [`Conversation`] writes probes and reads replies, a [`Course`] decides what is asked next, a [`Line`] is the world; [`Conduct`] puts
+//! them together. Courses know neither socket nor clock, so they are tested in virtual time. Nothing here knows of plans or output.
+
+mod conversation;
+mod course;
+mod ledger;
+pub mod path_mtu;
+pub mod port_scan;
+mod raw;
+mod reply;
+pub mod route;
+mod series;
+#[cfg(test)]
+mod simulated;
+
+pub use conversation::{Ask, Conversation, FlowRule, IpAsk, Order, Ports, TAGS, TIMESTAMP, TcpAsk};
+pub use course::{Conduct, Course, Event, Handed, Line, Passed, Step};
+pub use ledger::{Counts, Fate, Gap, Ledger};
+pub use raw::RawLine;
+pub use reply::{Complaint, IpSeen, Reply, TcpFlags, TcpSeen, Trouble, What};
+pub use series::{Schedule, Series};

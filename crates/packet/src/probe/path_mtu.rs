@@ -1,0 +1,200 @@
+//! The longest packet that comes through, and where longer ones vanish without a word.
+//!
+//! Several lengths are tried at once, each several times: what routers say (RFC 1191, RFC 8201) is tried first and never believed
+//! untried, and where they say nothing the search goes on without them (RFC 4821).
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use fathom_model::units::Nanos;
+
+use super::{
+    conversation::Order,
+    course::{Course, Event, Step},
+    reply::Complaint,
+};
+
+/// Between which lengths is looked, and how patiently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    /// A length that must come through for there to be an answer at all.
+    pub floor: u16,
+    /// The longest packet of the own device.
+    pub ceiling: u16,
+    /// How often a length is tried before it is taken for lost.
+    pub tries: u8,
+    /// How long an answer may take.
+    pub patience: Nanos,
+    /// From one probe to the next.
+    pub gap: Nanos,
+}
+
+/// What is known at the end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The longest packet that was answered; nothing when none was.
+    pub mtu: Option<u16>,
+    /// Who said that packets are too big, and what fits; the smallest where one said several.
+    pub told: BTreeMap<IpAddr, u32>,
+    /// The shortest packet that vanished although nobody had said that it would.
+    pub vanishing_from: Option<u16>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Trial {
+    length: u16,
+    sent: Nanos,
+    is_answered: bool,
+    is_told: bool,
+}
+
+/// How many lengths are tried at the same time: 1,500 bytes are found in four rounds.
+const LENGTHS: u16 = 8;
+
+/// The search for a path MTU.
+#[derive(Debug)]
+pub struct PathMtu {
+    range: Range,
+    trials: Vec<Trial>,
+    /// Where the trials of this round begin.
+    round: usize,
+    /// Lengths that are still to be sent in this round.
+    queue: Vec<u16>,
+    good: Option<u16>,
+    /// The shortest length above the good ones that did not come through.
+    bad: u16,
+    told: BTreeMap<IpAddr, u32>,
+    too_long_here: Option<u16>,
+    next_send: Nanos,
+}
+
+impl PathMtu {
+    /// Nothing is sent yet.
+    #[must_use]
+    pub fn new(range: Range) -> Self {
+        let mut queue = vec![range.floor; range.tries.into()];
+        queue.extend(std::iter::repeat_n(range.ceiling, range.tries.into()));
+        Self {
+            range,
+            trials: Vec::new(),
+            round: 0,
+            queue,
+            good: None,
+            bad: range.ceiling.saturating_add(1),
+            told: BTreeMap::new(),
+            too_long_here: None,
+            next_send: Nanos::ZERO,
+        }
+    }
+
+    /// What is known so far.
+    #[must_use]
+    pub fn found(&self) -> Found {
+        let told = self.told.values().copied().filter(|mtu| *mtu > 0).min();
+        let is_explained = |length: u16| {
+            told.is_some_and(|mtu| u32::from(length) > mtu)
+                || self.told.values().any(|mtu| *mtu == 0)
+                || self.too_long_here.is_some_and(|here| length >= here)
+        };
+        let is_beyond = self.bad > self.range.ceiling;
+        let vanishing_from = Some(self.bad).filter(|bad| self.good.is_some() && !is_beyond && !is_explained(*bad));
+        Found { mtu: self.good, told: self.told.clone(), vanishing_from }
+    }
+
+    fn is_decided(&self, trial: &Trial, now: Nanos) -> bool {
+        trial.is_answered || trial.is_told || now.since(trial.sent) > self.range.patience
+    }
+
+    /// What a round has shown.
+    fn conclude(&mut self) {
+        let answered = self.trials.iter().filter(|trial| trial.is_answered).map(|trial| trial.length).max();
+        self.good = answered;
+        let good = answered.unwrap_or(0);
+        let failed = self.trials.iter().map(|trial| trial.length).filter(|length| *length > good).min();
+        let here = self.too_long_here.filter(|here| *here > good);
+        let beyond = self.range.ceiling.saturating_add(1);
+        self.bad = failed.into_iter().chain(here).min().unwrap_or(beyond);
+    }
+
+    /// The lengths of the next round; none when everything is known.
+    fn next_lengths(&self) -> Vec<u16> {
+        let Some(good) = self.good else { return Vec::new() };
+        let between = self.bad - good - 1;
+        if between == 0 {
+            return Vec::new();
+        }
+        let told = self.told.values().filter_map(|mtu| u16::try_from(*mtu).ok());
+        let within = |length: &u16| *length > good && *length < self.bad;
+        // What somebody said, and the next longer one, decide it in one round if it is true.
+        let mut lengths: Vec<u16> = told.flat_map(|mtu| [mtu, mtu.saturating_add(1)]).filter(within).collect();
+        if lengths.is_empty() {
+            let n = LENGTHS.min(between);
+            let spread = |nth: u16| {
+                let offset = u32::from(between) * u32::from(nth) / u32::from(n);
+                good + u16::try_from(offset).expect("it is at most the distance between two lengths")
+            };
+            lengths = (1..=n).map(spread).filter(within).collect();
+        }
+        lengths.sort_unstable();
+        lengths.dedup();
+        lengths
+    }
+}
+
+impl Course for PathMtu {
+    fn step(&mut self, now: Nanos) -> Step {
+        if self.queue.is_empty() {
+            let open = self.trials[self.round..].iter().filter(|trial| !self.is_decided(trial, now));
+            // Of several tries one answer is enough.
+            let is_known = |trial: &&Trial| {
+                self.trials[self.round..].iter().any(|other| other.length == trial.length && other.is_answered)
+            };
+            if let Some(trial) = open.filter(|trial| !is_known(trial)).min_by_key(|trial| trial.sent) {
+                return Step::Wait(trial.sent + self.range.patience + Nanos(1));
+            }
+            self.conclude();
+            self.round = self.trials.len();
+            let tries = usize::from(self.range.tries);
+            self.queue =
+                self.next_lengths().into_iter().flat_map(|length| std::iter::repeat_n(length, tries)).collect();
+        }
+        let Some(length) = self.queue.first().copied() else { return Step::Over };
+        if now < self.next_send {
+            return Step::Wait(self.next_send);
+        }
+        let tag = u16::try_from(self.trials.len()).expect("a search takes fewer probes than there are tags");
+        Step::Send(Order { tag, length: Some(length), ..Order::default() })
+    }
+
+    fn note(&mut self, event: &Event<'_>, at: Nanos) {
+        match event {
+            Event::Sent(order) => {
+                let length = order.length.unwrap_or(0);
+                self.queue.remove(0);
+                self.trials.push(Trial { length, sent: at, is_answered: false, is_told: false });
+                self.next_send = at + self.range.gap;
+            }
+            Event::TooLong(order) => {
+                let length = order.length.unwrap_or(0);
+                self.queue.retain(|queued| *queued < length);
+                self.too_long_here = Some(self.too_long_here.map_or(length, |here| here.min(length)));
+            }
+            Event::Left { tag } => {
+                if let Some(trial) = self.trials.get_mut(usize::from(*tag)).filter(|trial| !trial.is_answered) {
+                    trial.sent = at;
+                }
+            }
+            Event::Heard(reply) => {
+                if let Some(Complaint::TooBig(mtu)) = reply.complaint() {
+                    let least = self.told.entry(reply.from).or_insert(mtu);
+                    *least = mtu.min(*least);
+                }
+                let Some(trial) = reply.tag.and_then(|tag| self.trials.get_mut(usize::from(tag))) else { return };
+                if reply.is_from_target {
+                    trial.is_answered = true;
+                } else {
+                    trial.is_told = true;
+                }
+            }
+        }
+    }
+}

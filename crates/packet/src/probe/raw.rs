@@ -1,0 +1,86 @@
+//! The line of a host with `CAP_NET_RAW`: packets as they are, and the kernel's own time for each.
+
+use std::net::IpAddr;
+
+use fathom_model::units::{Bytes, Nanos};
+use fathom_sys::{
+    clock,
+    raw_ip::{self, Broadcast, Direction, Ear, Sender},
+    wire_time::Epoch,
+};
+
+use super::course::{Handed, Line, Passed};
+
+/// Room for the answers of some milliseconds of a flood.
+const BUFFER: Bytes = Bytes(8 << 20);
+
+/// Sends through a raw socket and hears through a packet socket.
+#[derive(Debug)]
+pub struct RawLine {
+    sender: Sender,
+    ear: Ear,
+    destination: IpAddr,
+    epoch: Epoch,
+}
+
+impl RawLine {
+    /// Opens both for one destination.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_NET_RAW`.
+    pub fn open(destination: IpAddr, broadcast: Broadcast) -> fathom_sys::Result<Self> {
+        let sender = Sender::open(destination, broadcast)?;
+        let ear = Ear::open(destination, BUFFER)?;
+        Ok(Self { sender, ear, destination, epoch: Epoch::now() })
+    }
+
+    /// Sends through one device only.
+    ///
+    /// # Errors
+    /// `ENODEV` when there is none of this name.
+    pub fn bind_device(&self, name: &str) -> fathom_sys::Result<()> {
+        self.sender.bind_device(name)
+    }
+
+    /// Answers that found no room here: they are not lost by the network.
+    #[must_use]
+    pub fn n_unheard(&self) -> u64 {
+        self.ear.drops().unwrap_or(0).into()
+    }
+}
+
+impl Line for RawLine {
+    type Error = fathom_sys::Error;
+
+    fn now(&self) -> Nanos {
+        clock::now()
+    }
+
+    fn send(&mut self, packet: &[u8]) -> fathom_sys::Result<Handed> {
+        // Taken before the call, because the answer may be there when it returns.
+        let at = clock::now();
+        Ok(match self.sender.send(packet, self.destination)? {
+            raw_ip::Handed::Taken => Handed::Taken(at),
+            raw_ip::Handed::TooLong => Handed::TooLong,
+            raw_ip::Handed::NoRoom => Handed::NoRoom,
+        })
+    }
+
+    fn receive(&mut self, room: &mut [u8]) -> fathom_sys::Result<Option<Passed>> {
+        Ok(self.ear.receive(room)?.map(|passing| {
+            let at = passing.at.map_or_else(clock::now, |at| self.epoch.monotonic(at));
+            match passing.direction {
+                Direction::Out => Passed::Out(passing.length, at),
+                Direction::In => Passed::In(passing.length, at),
+            }
+        }))
+    }
+
+    fn wait(&mut self, until: Nanos) -> fathom_sys::Result<()> {
+        let left = until.since(clock::now());
+        if left > Nanos::ZERO {
+            self.ear.wait(left)?;
+        }
+        Ok(())
+    }
+}

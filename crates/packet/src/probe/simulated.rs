@@ -1,0 +1,449 @@
+//! A network in virtual time: routers in a row with a host behind them, which read and write real packets.
+
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+use etherparse::{IpNumber, Ipv4Header, Ipv6Header};
+use fathom_model::units::Nanos;
+
+use super::{
+    Ask, Conduct, Conversation, Course, FlowRule, Handed, IpAsk, Line, Passed, Ports,
+    path_mtu::{Found, PathMtu, Range},
+    port_scan::{PortScan, Scan, State},
+    reply::{Complaint, TcpFlags},
+    route::{Route, Search},
+    series::{Schedule, Series},
+};
+
+const MS: fn(u64) -> Nanos = Nanos::from_millis;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// A router, or the link behind it.
+#[derive(Debug, Clone, Copy)]
+struct Router {
+    /// The last byte of its address.
+    name: u8,
+    /// What the link behind it takes.
+    mtu: usize,
+    /// Whether it says when it passes something not on.
+    speaks: bool,
+}
+
+const ROUTER: Router = Router { name: 1, mtu: 1500, speaks: true };
+
+/// A network as a course sees it.
+struct Network {
+    now: Nanos,
+    routers: Vec<Router>,
+    is_v6: bool,
+    /// The time from hop to hop.
+    hop_delay: Nanos,
+    /// Ports on which somebody listens, and those before which a filter stands.
+    open: Vec<u16>,
+    filtered: Vec<u16>,
+    /// Numbers of probes that vanish, are answered later, or are answered twice.
+    lost: Vec<u64>,
+    late: BTreeMap<u64, Nanos>,
+    twice: Vec<u64>,
+    n_seen: u64,
+    arrivals: Vec<(Nanos, Vec<u8>)>,
+}
+
+fn address(is_v6: bool, last: u8) -> IpAddr {
+    if is_v6 {
+        Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last.into()).into()
+    } else {
+        Ipv4Addr::new(192, 0, 2, last).into()
+    }
+}
+
+const HERE: u8 = 100;
+const TARGET: u8 = 200;
+
+impl Network {
+    fn of(routers: &[Router]) -> Self {
+        Self {
+            now: MS(1000),
+            routers: routers.to_vec(),
+            is_v6: false,
+            hop_delay: MS(1),
+            open: vec![80],
+            filtered: Vec::new(),
+            lost: Vec::new(),
+            late: BTreeMap::new(),
+            twice: Vec::new(),
+            n_seen: 0,
+            arrivals: Vec::new(),
+        }
+    }
+
+    fn conversation(&self, ask: Ask, flow: FlowRule) -> Conversation {
+        Conversation {
+            source: address(self.is_v6, HERE),
+            destination: address(self.is_v6, TARGET),
+            ask,
+            ip: IpAsk { dont_fragment: true, ..IpAsk::default() },
+            ports: Ports { destination: 80, source: 40_000 },
+            flow,
+            secret: 0x1234_5678,
+            payload: Vec::new(),
+        }
+    }
+
+    /// An IP packet back to where probes come from.
+    fn packet(&self, from: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let octets = |last| match address(self.is_v6, last) {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        };
+        let length = u16::try_from(payload.len()).unwrap();
+        let header = if self.is_v6 {
+            let header = Ipv6Header {
+                payload_length: length,
+                next_header: IpNumber(protocol),
+                hop_limit: 60,
+                source: octets(from).try_into().unwrap(),
+                destination: octets(HERE).try_into().unwrap(),
+                ..Ipv6Header::default()
+            };
+            header.to_bytes().to_vec()
+        } else {
+            let (source, destination) = (octets(from).try_into().unwrap(), octets(HERE).try_into().unwrap());
+            Ipv4Header::new(length, 60, IpNumber(protocol), source, destination).unwrap().to_bytes().to_vec()
+        };
+        [&header[..], payload].concat()
+    }
+
+    /// An ICMP error about a packet, with as much of it as the version of IP wants.
+    fn error(&self, from: u8, (kind, code, number): (u8, u8, u32), about: &[u8]) -> Vec<u8> {
+        let quoted = if self.is_v6 { about.len().min(1200) } else { about.len().min(28) };
+        let message = [&[kind, code, 0, 0][..], &number.to_be_bytes(), &about[..quoted]].concat();
+        self.packet(from, if self.is_v6 { 58 } else { 1 }, &message)
+    }
+
+    /// What comes back for a packet, and after how many hops.
+    fn fate(&self, packet: &[u8]) -> Option<(u64, Vec<u8>)> {
+        let hops = usize::from(packet[if self.is_v6 { 7 } else { 8 }]);
+        for (nth, router) in (1..).zip(&self.routers) {
+            let exceeded = if self.is_v6 { (3, 0, 0) } else { (11, 0, 0) };
+            let mtu = u32::try_from(router.mtu).unwrap();
+            let too_big = if self.is_v6 { (2, 0, mtu) } else { (3, 4, mtu) };
+            let complaint = if hops <= nth {
+                Some(exceeded)
+            } else if packet.len() > router.mtu {
+                Some(too_big)
+            } else {
+                None
+            };
+            if let Some(complaint) = complaint {
+                let nth = u64::try_from(nth).unwrap();
+                return router.speaks.then(|| (nth, self.error(router.name, complaint, packet)));
+            }
+        }
+        let answer = self.answer(packet)?;
+        Some((u64::try_from(self.routers.len() + 1).unwrap(), answer))
+    }
+
+    /// What the host itself says.
+    fn answer(&self, packet: &[u8]) -> Option<Vec<u8>> {
+        let (protocol, segment) = if self.is_v6 { (packet[6], &packet[40..]) } else { (packet[9], &packet[20..]) };
+        let port = u16::from_be_bytes([segment[2], segment[3]]);
+        match protocol {
+            TCP | UDP if self.filtered.contains(&port) => None,
+            TCP => {
+                let sequence = u32::from_be_bytes(segment[4..8].try_into().unwrap());
+                let flags = TcpFlags(segment[13]);
+                let mut answer = [&segment[2..4], &segment[..2], &[0; 16]].concat();
+                answer[12] = 5 << 4;
+                let reset = TcpFlags::RST.with(TcpFlags::ACK);
+                answer[13] = if flags.has(TcpFlags::ACK) {
+                    // RFC 9293 section 3.10.7.1: the sequence number of a reset is the acknowledgment that it answers.
+                    answer[4..8].copy_from_slice(&segment[8..12]);
+                    TcpFlags::RST.0
+                } else {
+                    answer[8..12].copy_from_slice(&sequence.wrapping_add(1).to_be_bytes());
+                    if self.open.contains(&port) { TcpFlags::SYN.with(TcpFlags::ACK).0 } else { reset.0 }
+                };
+                Some(self.packet(TARGET, TCP, &answer))
+            }
+            UDP if self.open.contains(&port) => {
+                Some(self.packet(TARGET, UDP, &[&segment[2..4], &segment[..2], &segment[4..]].concat()))
+            }
+            UDP => Some(self.error(TARGET, if self.is_v6 { (1, 4, 0) } else { (3, 3, 0) }, packet)),
+            1 | 58 => {
+                let mut answer = segment.to_vec();
+                answer[0] = if self.is_v6 { 129 } else { 0 };
+                Some(self.packet(TARGET, protocol, &answer))
+            }
+            _ => Some(self.error(TARGET, if self.is_v6 { (4, 1, 0) } else { (3, 2, 0) }, packet)),
+        }
+    }
+
+    fn run(&mut self, conversation: &Conversation, course: &mut dyn Course) {
+        let mut conduct = Conduct { conversation, line: self, is_stopped: &|| false };
+        assert_eq!(conduct.run(course), Ok(false));
+    }
+
+    fn route(&mut self, ask: Ask) -> Route {
+        let mut route = Route::new(Search {
+            hops_max: 30,
+            queries: 3,
+            patience: MS(500),
+            gap: Nanos::from_micros(500),
+            pause: MS(10),
+        });
+        let conversation = self.conversation(ask, FlowRule::Constant);
+        self.run(&conversation, &mut route);
+        route
+    }
+
+    fn path_mtu(&mut self) -> Found {
+        let floor = if self.is_v6 { 1280 } else { 68 };
+        let mut search =
+            PathMtu::new(Range { floor, ceiling: 1500, tries: 2, patience: MS(500), gap: Nanos::from_micros(500) });
+        let conversation = self.conversation(Ask::echo(address(self.is_v6, TARGET)), FlowRule::Constant);
+        self.run(&conversation, &mut search);
+        search.found()
+    }
+
+    fn series(&mut self, ask: Ask, flow: FlowRule, count: u64) -> Series {
+        let schedule = Schedule { interval: MS(10), count: Some(count), end: MS(1_000_000), patience: MS(100) };
+        let mut series = Series::new(schedule, 3);
+        let conversation = self.conversation(ask, flow);
+        self.run(&conversation, &mut series);
+        series
+    }
+}
+
+impl Line for Network {
+    type Error = Infallible;
+
+    fn now(&self) -> Nanos {
+        self.now
+    }
+
+    fn send(&mut self, packet: &[u8]) -> Result<Handed, Infallible> {
+        if packet.len() > 1500 {
+            return Ok(Handed::TooLong);
+        }
+        let number = self.n_seen;
+        self.n_seen += 1;
+        if !self.lost.contains(&number)
+            && let Some((n_hops, answer)) = self.fate(packet)
+        {
+            let delay = self.late.get(&number).copied().unwrap_or(self.hop_delay * (2 * n_hops));
+            let copies = if self.twice.contains(&number) { 2 } else { 1 };
+            self.arrivals.extend(std::iter::repeat_n((self.now + delay, answer), copies));
+            self.arrivals.sort_by_key(|(at, _)| *at);
+        }
+        Ok(Handed::Taken(self.now))
+    }
+
+    fn receive(&mut self, room: &mut [u8]) -> Result<Option<Passed>, Infallible> {
+        if self.arrivals.first().is_none_or(|(at, _)| *at > self.now) {
+            return Ok(None);
+        }
+        let (at, packet) = self.arrivals.remove(0);
+        room[..packet.len()].copy_from_slice(&packet);
+        Ok(Some(Passed::In(packet.len(), at)))
+    }
+
+    fn wait(&mut self, until: Nanos) -> Result<(), Infallible> {
+        let next = self.arrivals.first().map_or(until, |(at, _)| (*at).min(until));
+        self.now = self.now.max(next);
+        Ok(())
+    }
+}
+
+fn asks(is_v6: bool) -> [(Ask, FlowRule); 6] {
+    let echo = Ask::echo(address(is_v6, TARGET));
+    [
+        (echo, FlowRule::Constant),
+        (echo, FlowRule::PerProbe),
+        (Ask::SYN, FlowRule::Constant),
+        (Ask::SYN, FlowRule::PerProbe),
+        (Ask::Udp, FlowRule::Constant),
+        (Ask::Udp, FlowRule::PerProbe),
+    ]
+}
+
+#[test]
+fn every_way_to_ask_is_answered_and_each_answer_finds_its_probe() {
+    for is_v6 in [false, true] {
+        for (ask, flow) in asks(is_v6) {
+            for open in [vec![80], vec![]] {
+                let mut network = Network { is_v6, open, late: [(1, MS(35))].into(), ..Network::of(&[ROUTER]) };
+                let series = network.series(ask, flow, 5);
+                let counts = series.ledger().counts();
+                assert_eq!(
+                    (counts.n_sent, counts.n_answered, counts.n_reordered),
+                    (5, 5, 1),
+                    "{ask:?} {flow:?} {is_v6}"
+                );
+                let rtts: Vec<u64> = (1..=5).map(|rank| series.ledger().rtts().value_at_rank(rank).unwrap()).collect();
+                assert!(rtts[3].abs_diff(MS(4).0) < 100_000 && rtts[4].abs_diff(MS(35).0) < 1_000_000, "{rtts:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_reset_for_an_acknowledgment_finds_its_probe() {
+    let ask = Ask::Tcp(super::TcpAsk { flags: TcpFlags::ACK, ..super::TcpAsk::default() });
+    for flow in [FlowRule::Constant, FlowRule::PerProbe] {
+        let mut network = Network { late: [(0, MS(25))].into(), ..Network::of(&[ROUTER]) };
+        let counts = network.series(ask, flow, 4).ledger().counts();
+        assert_eq!((counts.n_answered, counts.n_reordered), (4, 1), "{flow:?}");
+    }
+}
+
+#[test]
+fn lost_late_and_doubled_answers_are_told_apart() {
+    let faults = (vec![2, 5, 6, 7], BTreeMap::from([(9, MS(150))]), vec![4]);
+    let mut network = Network { lost: faults.0, late: faults.1, twice: faults.2, ..Network::of(&[ROUTER]) };
+    let series = network.series(Ask::SYN, FlowRule::PerProbe, 30);
+    let counts = series.ledger().counts();
+    assert_eq!((counts.n_sent, counts.n_answered, counts.n_late, counts.n_duplicates), (30, 25, 1, 1));
+    assert_eq!(counts.n_lost(), 4);
+    let outages = series.ledger().outages();
+    assert_eq!(outages.len(), 1, "{outages:?}");
+    assert_eq!((outages[0].from, outages[0].until, outages[0].n_probes), (MS(1050), Some(MS(1080)), 3));
+}
+
+#[test]
+fn a_router_that_refuses_is_named_and_its_probes_are_not_answered() {
+    let mut network = Network::of(&[Router { mtu: 20, ..ROUTER }]);
+    let series = network.series(Ask::SYN, FlowRule::Constant, 3);
+    let counts = series.ledger().counts();
+    assert_eq!((counts.n_answered, counts.n_refused, counts.n_lost()), (0, 3, 3));
+    let told: Vec<_> = series.complaints().iter().map(|(text, n)| (text.as_str(), *n)).collect();
+    assert_eq!(told, [("packet too big, MTU 20, says 192.0.2.1", 3)]);
+    // What was refused is not waited for.
+    assert!(network.now < MS(1100), "{}", network.now);
+}
+
+#[test]
+fn a_route_is_found_with_every_way_to_ask() {
+    let routers: Vec<Router> = (1..=9).map(|name| Router { name, ..ROUTER }).collect();
+    for is_v6 in [false, true] {
+        for (ask, _) in asks(is_v6).into_iter().filter(|(_, flow)| *flow == FlowRule::Constant) {
+            let mut network = Network { is_v6, ..Network::of(&routers) };
+            let route = network.route(ask);
+            assert_eq!(route.reached(), Some(10), "{ask:?}");
+            for (hop, nth) in route.hops().iter().zip(1_u8..) {
+                let name = if nth == 10 { TARGET } else { nth };
+                assert_eq!(hop.addresses, [address(is_v6, name)], "{ask:?} hop {nth}");
+                assert_eq!((hop.n_sent, hop.rtts.clone()), (3, vec![MS(2 * u64::from(nth)); 3]), "{ask:?} hop {nth}");
+            }
+        }
+    }
+}
+
+#[test]
+fn silent_routers_are_hops_without_an_address_and_a_silent_end_is_given_up() {
+    let mut routers: Vec<Router> = (1..=4).map(|name| Router { name, ..ROUTER }).collect();
+    routers[1].speaks = false;
+    let route = Network::of(&routers).route(Ask::SYN);
+    assert_eq!((route.reached(), route.hops()[1].addresses.len(), route.hops()[1].n_sent), (Some(5), 0, 3));
+
+    let mut network = Network { filtered: vec![80], ..Network::of(&routers) };
+    let route = network.route(Ask::SYN);
+    assert_eq!(route.reached(), None);
+    assert_eq!(route.hops().iter().filter(|hop| !hop.addresses.is_empty()).count(), 3);
+    assert!(route.hops().len() < 30 && network.now < MS(10_000), "{} hops, {}", route.hops().len(), network.now);
+}
+
+#[test]
+fn a_smaller_link_is_found_in_one_round_where_its_router_speaks() {
+    for (is_v6, mtu) in [(false, 1400), (false, 576), (true, 1400)] {
+        let mut network = Network { is_v6, ..Network::of(&[ROUTER, Router { name: 2, mtu, ..ROUTER }]) };
+        let found = network.path_mtu();
+        assert_eq!(found.mtu, u16::try_from(mtu).ok());
+        assert_eq!(found.told, BTreeMap::from([(address(is_v6, 2), u32::try_from(mtu).unwrap())]));
+        assert_eq!(found.vanishing_from, None);
+        assert!(network.n_seen <= 8, "{} probes", network.n_seen);
+    }
+}
+
+#[test]
+fn a_black_hole_is_named_with_the_length_from_which_packets_vanish() {
+    for mtu in [1499, 1300, 577, 69] {
+        let mut network = Network::of(&[ROUTER, Router { name: 2, mtu, speaks: false }]);
+        let found = network.path_mtu();
+        let mtu = u16::try_from(mtu).unwrap();
+        assert_eq!((found.mtu, found.vanishing_from), (Some(mtu), Some(mtu + 1)));
+        assert!(network.now < MS(5_000), "{}", network.now);
+    }
+    // Behind a link that is told of, another swallows.
+    let routers = [Router { mtu: 1400, ..ROUTER }, Router { name: 2, mtu: 1300, speaks: false }];
+    let found = Network::of(&routers).path_mtu();
+    assert_eq!((found.mtu, found.vanishing_from, found.told.len()), (Some(1300), Some(1301), 1));
+}
+
+#[test]
+fn a_path_as_wide_as_the_device_takes_one_round_and_an_unreachable_host_has_none() {
+    let mut network = Network::of(&[ROUTER]);
+    assert_eq!(network.path_mtu(), Found { mtu: Some(1500), told: BTreeMap::new(), vanishing_from: None });
+    assert_eq!(network.n_seen, 4);
+    let found = Network::of(&[Router { mtu: 10, speaks: false, ..ROUTER }]).path_mtu();
+    assert_eq!((found.mtu, found.vanishing_from), (None, None));
+}
+
+#[test]
+fn one_lost_probe_does_not_make_a_path_narrower() {
+    for lost in 0..6 {
+        let mut network = Network { lost: vec![lost], ..Network::of(&[Router { mtu: 1400, ..ROUTER }]) };
+        assert_eq!(network.path_mtu().mtu, Some(1400), "probe {lost} lost");
+    }
+}
+
+#[test]
+fn ports_are_open_closed_silent_or_forbidden() {
+    let scan = |ports: &[u16]| PortScan::new(Scan { ports: ports.to_vec(), tries: 2, patience: MS(100), gap: MS(1) });
+    for (ask, flow) in [(Ask::SYN, FlowRule::Constant), (Ask::Udp, FlowRule::PerProbe)] {
+        let mut network = Network { open: vec![22, 80], filtered: vec![81, 443], ..Network::of(&[ROUTER]) };
+        // The first probe is lost, and the port is asked again.
+        network.lost = vec![0];
+        let mut course = scan(&[22, 23, 80, 81, 443]);
+        let conversation = network.conversation(ask, flow);
+        network.run(&conversation, &mut course);
+        let states: Vec<State> = course.ports().iter().map(|port| port.state).collect();
+        assert_eq!(states, [State::Open, State::Closed, State::Open, State::Silent, State::Silent], "{ask:?}");
+        assert_eq!(course.n_sent(), 8, "{ask:?}: five, and those that were silent again");
+        assert_eq!(course.ports()[1].rtt, Some(MS(4)));
+    }
+    let mut network = Network::of(&[Router { mtu: 10, ..ROUTER }]);
+    let mut course = scan(&[80]);
+    let conversation = network.conversation(Ask::SYN, FlowRule::Constant);
+    network.run(&conversation, &mut course);
+    let told = State::Prohibited(address(false, 1), Complaint::TooBig(10));
+    assert_eq!(course.ports()[0].state, told);
+}
+
+#[test]
+fn packets_that_are_not_about_our_probes_are_not_ours() {
+    let network = Network::of(&[ROUTER]);
+    let ours = network.conversation(Ask::SYN, FlowRule::PerProbe);
+    let mut other = ours.clone();
+    other.ports.source = 1000;
+    let mut packet = Vec::new();
+    other.write(super::Order::default(), &mut packet);
+    let answer = network.answer(&packet).unwrap();
+    assert!(other.read(&answer).is_some() && other.own(&packet).is_some());
+    assert!(ours.read(&answer).is_none() && ours.own(&packet).is_none());
+    let about_theirs = network.error(1, (11, 0, 0), &packet);
+    assert!(other.read(&about_theirs).is_some() && ours.read(&about_theirs).is_none());
+    // Whatever is cut off or damaged is read as far as it goes, and never beyond.
+    for end in 0..answer.len() {
+        let _ = other.read(&answer[..end]);
+    }
+    for at in 0..about_theirs.len() {
+        let mut damaged = about_theirs.clone();
+        damaged[at] ^= 0xff;
+        let _ = other.read(&damaged);
+    }
+}

@@ -1,0 +1,390 @@
+//! Whole IP packets: sent with headers of the caller's own, and heard as they leave and arrive.
+//!
+//! Nothing here knows what a packet asks or answers. Everything needs `CAP_NET_RAW`; see raw(7) and packet(7). Times are those that
+//! the kernel stamped (`SO_TIMESTAMPNS`), on `CLOCK_REALTIME`.
+
+use std::{
+    ffi::c_int,
+    io,
+    mem::MaybeUninit,
+    net::{IpAddr, SocketAddr},
+    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+    ptr,
+};
+
+use fathom_model::units::{Bytes, Nanos};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use crate::{
+    Error, Result,
+    control::{CONTROL_SIZE, Control, control_messages, time},
+    signal::poll_readable,
+    socket::{self, named},
+};
+
+/// What the kernel did with a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handed {
+    /// It took it; a queue or a firewall may still drop it.
+    Taken,
+    /// It is longer than the device or the route takes (`EMSGSIZE`).
+    TooLong,
+    /// There was no room for it now (`ENOBUFS`, `EAGAIN`).
+    NoRoom,
+}
+
+/// Whether packets may go to every host of a network at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Broadcast {
+    /// The kernel refuses them with `EACCES`.
+    Refused,
+    /// They go out (`SO_BROADCAST`).
+    Sent,
+}
+
+/// A socket that sends packets of one version of IP as they are given, headers included.
+///
+/// The kernel routes them, and writes the checksum of an IPv4 header, its identification where that is zero, and its length.
+#[derive(Debug)]
+pub struct Sender {
+    socket: Socket,
+}
+
+impl Sender {
+    /// Opens one for the version of an address.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_NET_RAW`.
+    pub fn open(destination: IpAddr, broadcast: Broadcast) -> Result<Self> {
+        let domain = if destination.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+        let protocol = Protocol::from(libc::IPPROTO_RAW);
+        let socket = Socket::new(domain, Type::RAW, Some(protocol)).map_err(named("socket(SOCK_RAW, IPPROTO_RAW)"))?;
+        socket.set_nonblocking(true).map_err(named("fcntl(O_NONBLOCK)"))?;
+        // What the kernel has learned of the path must not answer for the path.
+        let (option, name) = if destination.is_ipv4() {
+            ((libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE), "setsockopt(IP_MTU_DISCOVER)")
+        } else {
+            ((libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE), "setsockopt(IPV6_MTU_DISCOVER)")
+        };
+        socket::set(&socket, (option.0, option.1), &option.2).map_err(named(name))?;
+        if broadcast == Broadcast::Sent {
+            socket.set_broadcast(true).map_err(named("setsockopt(SO_BROADCAST)"))?;
+        }
+        Ok(Self { socket })
+    }
+
+    /// Sends through one device only.
+    ///
+    /// # Errors
+    /// `ENODEV` when there is none of this name.
+    pub fn bind_device(&self, name: &str) -> Result<()> {
+        self.socket
+            .bind_device(Some(name.as_bytes()))
+            .map_err(|error| Error::new(format!("setsockopt(SO_BINDTODEVICE, {name})"), error))
+    }
+
+    /// Hands over one packet.
+    ///
+    /// # Errors
+    /// `ENETUNREACH` and `EHOSTUNREACH` without a route, `EPERM` from a firewall, `EACCES` for a broadcast that was not asked for.
+    pub fn send(&self, packet: &[u8], destination: IpAddr) -> Result<Handed> {
+        match self.socket.send_to(packet, &SockAddr::from(SocketAddr::new(destination, 0))) {
+            Ok(_) => Ok(Handed::Taken),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EMSGSIZE) => Ok(Handed::TooLong),
+                Some(libc::ENOBUFS | libc::EAGAIN | libc::EINTR) => Ok(Handed::NoRoom),
+                _ => Err(Error::new(format!("sendto({destination})"), error)),
+            },
+        }
+    }
+}
+
+/// Which way a packet went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// A device of this host was handed it.
+    Out,
+    /// It arrived for this host.
+    In,
+}
+
+/// A packet that passed, by where its bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Passing {
+    /// Which way.
+    pub direction: Direction,
+    /// How many bytes were written into the room that was given.
+    pub length: usize,
+    /// When, on `CLOCK_REALTIME`.
+    pub at: Option<Nanos>,
+}
+
+/// A socket that sees copies of the packets from and to one host, and of all ICMP.
+#[derive(Debug)]
+pub struct Ear {
+    fd: OwnedFd,
+}
+
+impl Ear {
+    /// Listens on all devices of this network namespace, with room for `buffer` of the kernel's memory.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_NET_RAW`.
+    pub fn open(host: IpAddr, buffer: Bytes) -> Result<Self> {
+        // Protocol zero receives nothing, so that nothing slips in before the filter is there.
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: the call takes no pointers.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
+        if fd < 0 {
+            return Err(Error::last("socket(AF_PACKET, SOCK_DGRAM)"));
+        }
+        // SAFETY: the kernel has just made this descriptor for us, and nothing else knows it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        attach(&fd, &mut filter(host))?;
+        socket::set_report_time(&fd)?;
+        let room = c_int::try_from(buffer.0).unwrap_or(c_int::MAX);
+        // Without CAP_NET_ADMIN net.core.rmem_max is the limit.
+        socket::set(&fd, (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE), &room)
+            .or_else(|_| socket::set(&fd, (libc::SOL_SOCKET, libc::SO_RCVBUF), &room))
+            .map_err(named("setsockopt(SO_RCVBUF)"))?;
+        // Only sockets of all protocols are given what this host sends.
+        bind(&fd, libc::ETH_P_ALL)?;
+        Ok(Self { fd })
+    }
+
+    /// Takes the next packet that passed, without waiting.
+    ///
+    /// # Errors
+    /// When a device went down meanwhile.
+    pub fn receive(&self, room: &mut [u8]) -> Result<Option<Passing>> {
+        let mut control = Control([0; CONTROL_SIZE]);
+        let mut vector = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+        let mut source = MaybeUninit::<libc::sockaddr_ll>::zeroed();
+        // SAFETY: `msghdr` holds integers and raw pointers, for which zero is valid.
+        let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+        header.msg_name = source.as_mut_ptr().cast();
+        header.msg_namelen = address_length();
+        header.msg_iov = ptr::from_mut(&mut vector);
+        header.msg_iovlen = 1;
+        header.msg_control = control.0.as_mut_ptr().cast();
+        header.msg_controllen = CONTROL_SIZE;
+        // SAFETY: the header points to an address, a vector with its bytes and a control buffer, all borrowed for the call.
+        let received = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) };
+        let Ok(length) = usize::try_from(received) else {
+            let error = io::Error::last_os_error();
+            let nothing = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR));
+            return if nothing { Ok(None) } else { Err(Error::new("recvmsg(AF_PACKET)", error)) };
+        };
+        // SAFETY: the address was zeroed, which is a value of it, and the kernel has written over it.
+        let source = unsafe { source.assume_init() };
+        let direction = if source.sll_pkttype == libc::PACKET_OUTGOING { Direction::Out } else { Direction::In };
+        let control = &control.0[..header.msg_controllen.min(CONTROL_SIZE)];
+        let stamp = control_messages(control)
+            .find(|message| (message.level, message.kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS));
+        let at = stamp.and_then(|message| time(message.value.first_chunk().copied()?));
+        Ok(Some(Passing { direction, length: length.min(room.len()), at }))
+    }
+
+    /// Waits until a packet has passed, a signal has come or the time is over; returns whether one has passed.
+    ///
+    /// # Errors
+    /// When the kernel lacks the memory to wait.
+    pub fn wait(&self, timeout: Nanos) -> Result<bool> {
+        poll_readable(&[self.fd.as_fd()], timeout)
+    }
+
+    /// How many packets it had no room for; it wraps.
+    ///
+    /// # Errors
+    /// `getsockopt(SO_MEMINFO)`: Linux before 4.12.
+    pub fn drops(&self) -> Result<u32> {
+        socket::drops(&self.fd)
+    }
+}
+
+fn address_length() -> libc::socklen_t {
+    libc::socklen_t::try_from(size_of::<libc::sockaddr_ll>()).expect("an address is a few bytes long")
+}
+
+fn bind(fd: &OwnedFd, protocol: c_int) -> Result<()> {
+    let address = libc::sockaddr_ll {
+        sll_family: libc::sa_family_t::try_from(libc::AF_PACKET).expect("a family has 16 bits"),
+        sll_protocol: u16::try_from(protocol).expect("an EtherType has 16 bits").to_be(),
+        // Zero is every device.
+        sll_ifindex: 0,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    // SAFETY: the pointer is to a local of that length.
+    let result = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), address_length()) };
+    if result < 0 { Err(Error::last("bind(AF_PACKET)")) } else { Ok(()) }
+}
+
+fn attach(fd: &OwnedFd, program: &mut [libc::sock_filter]) -> Result<()> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(program.len()).expect("the filter has a few instructions"),
+        filter: program.as_mut_ptr(),
+    };
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
+    let length = libc::socklen_t::try_from(size_of_val(&program)).expect("it is two fields long");
+    // SAFETY: the structure and the instructions that it points to are borrowed for the call; the kernel copies both.
+    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const program).cast(), length) };
+    if result < 0 { Err(Error::last("setsockopt(SO_ATTACH_FILTER)")) } else { Ok(()) }
+}
+
+/// Keeps packets from and to a host, and all ICMP; offsets are from the IP header (Documentation/networking/filter.rst).
+fn filter(host: IpAddr) -> Vec<libc::sock_filter> {
+    const LOAD_WORD: u16 = 0x20;
+    const LOAD_HALF: u16 = 0x28;
+    const LOAD_BYTE: u16 = 0x30;
+    const JUMP_IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    const ICMP: u32 = 1;
+    const ICMP_V6: u32 = 58;
+    // `SKF_AD_OFF + SKF_AD_PROTOCOL`: the EtherType, which is not part of the bytes.
+    const ETHERTYPE: u32 = 0xffff_f000;
+    // Where source, destination and protocol stand.
+    let (ethertype, places, protocol, icmp) = match host {
+        IpAddr::V4(_) => (libc::ETH_P_IP, [12, 16], 9, ICMP),
+        IpAddr::V6(_) => (libc::ETH_P_IPV6, [8, 24], 6, ICMP_V6),
+    };
+    let ethertype = u32::try_from(ethertype).expect("an EtherType has 16 bits");
+    let bytes = match host {
+        IpAddr::V4(host) => host.octets().to_vec(),
+        IpAddr::V6(host) => host.octets().to_vec(),
+    };
+    let words: Vec<u32> =
+        bytes.chunks_exact(4).map(|word| u32::from_be_bytes([word[0], word[1], word[2], word[3]])).collect();
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let n_comparison = words.len() * 2;
+    let small = |n: usize| u8::try_from(n).expect("the filter has a few instructions");
+    let to_drop = small(2 * n_comparison + 2);
+    let mut program = vec![step(LOAD_HALF, 0, 0, ETHERTYPE), step(JUMP_IF_EQUAL, 0, to_drop, ethertype)];
+    program.push(step(LOAD_BYTE, 0, 0, protocol));
+    // Behind both comparisons stand the two ends: drop, then keep.
+    program.push(step(JUMP_IF_EQUAL, small(2 * n_comparison + 1), 0, icmp));
+    for (nth, place) in places.into_iter().enumerate() {
+        for (at, word) in words.iter().enumerate() {
+            program.push(step(
+                LOAD_WORD,
+                0,
+                0,
+                place + 4 * u32::try_from(at).expect("an address has at most four words"),
+            ));
+            // A word that differs leads to the next comparison, behind the last one to the end.
+            let left = n_comparison - 2 * at - 2;
+            let is_last = at + 1 == words.len();
+            let remaining = (1 - nth) * n_comparison;
+            let on_equal = if is_last { small(remaining + 1) } else { 0 };
+            program.push(step(JUMP_IF_EQUAL, on_equal, small(left), *word));
+        }
+    }
+    program.push(step(RETURN, 0, 0, 0));
+    program.push(step(RETURN, 0, 0, u32::MAX));
+    program
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{bpf::privilege::or_skip, clock};
+
+    /// Runs a filter as the kernel does, as far as its instructions go.
+    fn keeps(host: &str, packet: &[u8]) -> bool {
+        let program = filter(host.parse().unwrap());
+        let (mut at, mut accumulator) = (0, 0);
+        loop {
+            let step = program[at];
+            at += 1;
+            let place = usize::try_from(step.k).unwrap_or(usize::MAX);
+            match step.code {
+                0x28 => accumulator = if packet.len() == 20 { 0x0800 } else { 0x86dd },
+                0x20 => accumulator = u32::from_be_bytes(packet[place..place + 4].try_into().unwrap()),
+                0x30 => accumulator = packet[place].into(),
+                0x15 => at += usize::from(if accumulator == step.k { step.jt } else { step.jf }),
+                _ => return step.k > 0,
+            }
+        }
+    }
+
+    #[test]
+    fn the_filter_keeps_what_is_from_or_to_the_host_and_all_icmp() {
+        let packet = |protocol: u8, source: [u8; 4], destination: [u8; 4]| {
+            let mut packet = [0; 20];
+            packet[9] = protocol;
+            packet[12..16].copy_from_slice(&source);
+            packet[16..20].copy_from_slice(&destination);
+            packet
+        };
+        let (host, other, here) = ([192, 0, 2, 1], [192, 0, 2, 2], [192, 0, 2, 9]);
+        for (protocol, source, destination, kept) in [
+            (6, host, here, true),
+            (6, here, host, true),
+            (6, other, here, false),
+            (17, here, other, false),
+            (1, other, here, true),
+        ] {
+            assert_eq!(keeps("192.0.2.1", &packet(protocol, source, destination)), kept, "{protocol} {source:?}");
+        }
+        let packet = |protocol: u8, source: &str, destination: &str| {
+            let mut packet = [0; 40];
+            packet[6] = protocol;
+            packet[8..24].copy_from_slice(&source.parse::<std::net::Ipv6Addr>().unwrap().octets());
+            packet[24..40].copy_from_slice(&destination.parse::<std::net::Ipv6Addr>().unwrap().octets());
+            packet
+        };
+        for (protocol, source, destination, kept) in [
+            (6, "2001:db8::1", "2001:db8::9", true),
+            (6, "2001:db8::9", "2001:db8::1", true),
+            (6, "2001:db8::2", "2001:db8::9", false),
+            (6, "2001:db8:1::1", "2001:db8::9", false),
+            (58, "2001:db8::2", "2001:db8::9", true),
+        ] {
+            assert_eq!(keeps("2001:db8::1", &packet(protocol, source, destination)), kept, "{protocol} {source}");
+        }
+    }
+
+    #[test]
+    fn a_packet_over_loopback_is_heard_leaving_and_arriving_with_its_times() {
+        let host: IpAddr = "127.0.0.1".parse().unwrap();
+        let Some(ear) = or_skip(Ear::open(host, Bytes(1 << 20))) else { return };
+        let sender = Sender::open(host, Broadcast::Refused).unwrap();
+        // Protocol 253 is for experiments (RFC 3692), and nobody answers to it but by ICMP.
+        let mut packet = [0; 28];
+        packet[0] = 0x45;
+        packet[8] = 1;
+        packet[9] = 253;
+        packet[12..16].copy_from_slice(&[127, 0, 0, 1]);
+        packet[16..20].copy_from_slice(&[127, 0, 0, 1]);
+        packet[20..].copy_from_slice(b"raw_ip!!");
+        let before = clock::wall();
+        assert_eq!(sender.send(&packet, host).unwrap(), Handed::Taken);
+        let deadline = clock::now() + Nanos::from_secs(5);
+        let (mut room, mut heard) = ([0; 2048], Vec::new());
+        while heard.len() < 2 && clock::now() < deadline {
+            ear.wait(Nanos::from_millis(100)).unwrap();
+            while let Some(passing) = ear.receive(&mut room).unwrap() {
+                if room[..passing.length].ends_with(b"raw_ip!!") && passing.length == packet.len() {
+                    heard.push(passing);
+                }
+            }
+        }
+        let ways: Vec<_> = heard.iter().map(|passing| passing.direction).collect();
+        assert_eq!(ways, [Direction::Out, Direction::In]);
+        let times: Vec<_> = heard.iter().map(|passing| passing.at.unwrap()).collect();
+        assert!(before <= times[0] && times[0] <= times[1] && times[1] <= clock::wall(), "{times:?}");
+    }
+
+    #[test]
+    fn a_packet_longer_than_the_device_takes_is_told() {
+        let host: IpAddr = "127.0.0.1".parse().unwrap();
+        let Some(sender) = or_skip(Sender::open(host, Broadcast::Refused)) else { return };
+        let mut packet = vec![0; 70_000];
+        packet[0] = 0x45;
+        assert_eq!(sender.send(&packet, host).unwrap(), Handed::TooLong);
+        let error = sender.bind_device("no-such-device").unwrap_err();
+        assert_eq!(error.call, "setsockopt(SO_BINDTODEVICE, no-such-device)");
+    }
+}

@@ -2,13 +2,13 @@
 
 use fathom_engine::{Crew, Error, Session, Stop, Test, Until, Worker};
 use fathom_model::{
-    Endpoints, Note, Record, Role, Side,
+    Endpoints, Note, Record, Role, Settings, Side,
     names::{
         count::{DUPLICATES, FILL_EMPTY, RECEIVED, REORDERED, RING_FULL, SOCKET_DROPPED},
         host::{DEV_RX_DROPPED, DEV_RX_FRAMES},
     },
 };
-use fathom_sys::clock;
+use fathom_sys::{clock, wire_time::Epoch};
 
 use super::{
     PORT, content,
@@ -19,9 +19,14 @@ use super::{
     n_flows,
 };
 use crate::{
+    pktgen::{Origin, Root},
     wire::Mark,
     xdp::{Expected, Times},
 };
+
+// Ports that are nobody's (RFC 6335 section 6), other ones in each trial, with room for all workers behind them.
+const PKTGEN_PORT: u16 = 49_152;
+const PKTGEN_PORTS: u32 = 16_384 - 64;
 
 /// A responder, ready to count.
 #[derive(Debug)]
@@ -29,6 +34,7 @@ pub(super) struct Receiving {
     device: Device,
     counter: Counter,
     trial: u32,
+    pktgen: Option<Origin>,
     cores: Vec<usize>,
     notes: Vec<Note>,
 }
@@ -51,24 +57,39 @@ impl Receiving {
         let trial = u32::try_from((mixed ^ mixed >> 32) & u64::from(u32::MAX)).expect("32 bits are left");
         let mut notes = Vec::new();
         let places = content::mark_places(&role.settings);
-        let expected = Expected { tag: Mark::tag_of(trial), places, n_flows: n_flows(&role.settings) };
+        let pktgen = origin(&role.settings, trial);
+        let expected = Expected { tag: Mark::tag_of(trial), places, n_flows: n_flows(&role.settings), pktgen };
         let counter = Counter::open(&device, &role.settings, &expected, &mut notes)?;
         device.wait_for_carrier()?;
-        Ok(Self { device, counter, trial, cores: role.cores.clone(), notes })
+        Ok(Self { device, counter, trial, pktgen, cores: role.cores.clone(), notes })
     }
+}
+
+/// How packets of the kernel's pktgen would be known, if the initiator may send some.
+fn origin(settings: &Settings, trial: u32) -> Option<Origin> {
+    let is_asked = match settings.text("backend").as_deref() {
+        Some("pktgen") => true,
+        // Where this host has none, the other one rarely has: it is not worth a look at each frame.
+        Some("auto") => Root::default().version().is_ok(),
+        _ => false,
+    };
+    let first_port = PKTGEN_PORT + u16::try_from(trial % PKTGEN_PORTS).expect("a port has 16 bits");
+    is_asked.then(|| Origin { first_port, ahead: Epoch::now().ahead() })
 }
 
 impl Test for Receiving {
     fn endpoints(&self) -> Endpoints {
         let text = |key: &str, value: String| (key.to_owned(), value);
-        Endpoints::from([
+        let mut told = Endpoints::from([
             text(endpoint::MAC, self.device.mac.to_string()),
             text(endpoint::ADDRESS, self.device.address.to_string()),
             text(endpoint::PORT, PORT.to_string()),
             text(endpoint::TRIAL, self.trial.to_string()),
             text(endpoint::COUNTER, self.counter.describe()),
             text(endpoint::CLOCK, clock_name().unwrap_or_default()),
-        ])
+        ]);
+        told.extend(self.pktgen.map(|origin| text(endpoint::PKTGEN, origin.first_port.to_string())));
+        told
     }
 
     fn run(mut self: Box<Self>, session: &Session) -> Result<Record, Error> {

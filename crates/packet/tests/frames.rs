@@ -18,6 +18,7 @@ use fathom_model::{
 };
 use fathom_packet::{
     kinds::frames::Frames,
+    wire::MacAddress,
     xdp::{Fate, Gate, Matching, PolicerLimit, dropper, policer},
 };
 use fathom_sys::{
@@ -47,10 +48,14 @@ fn may_load_programs() -> bool {
 struct Wire {
     near: NetNs,
     far: NetNs,
+    far_address: &'static str,
+    /// What forwards between them, where there is something.
+    router: Option<NetNs>,
 }
 
 const NEAR: &str = "near0";
 const FAR: &str = "far0";
+const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
 impl Wire {
     fn up() -> Option<Self> {
@@ -59,7 +64,7 @@ impl Wire {
 
     fn of_mtu(mtu_bytes: u32) -> Option<Self> {
         let near = or_skip(NetNs::new())?;
-        let wire = Self { near, far: NetNs::new().unwrap() };
+        let wire = Self { near, far: NetNs::new().unwrap(), far_address: "198.18.0.2", router: None };
         let ends = (VethEnd { name: NEAR, mac: None }, VethEnd { name: FAR, mac: None });
         let veth = Veth { near: ends.0, far: ends.1, far_namespace: Some(wire.far.as_fd()), mtu_bytes, n_queues: 1 };
         wire.near.enter_with(|| Netlink::open().unwrap().add_veth(&veth).unwrap()).unwrap();
@@ -72,6 +77,35 @@ impl Wire {
             });
         }
         Some(wire)
+    }
+
+    /// The same with Linux forwarding in the middle; also the address of the router's near end.
+    fn through_router() -> Option<(Self, String)> {
+        let near = or_skip(NetNs::new())?;
+        let (router, far) = (NetNs::new().unwrap(), NetNs::new().unwrap());
+        for (host, (name, mac), to) in [(&near, (NEAR, None), "in0"), (&far, (FAR, Some(FAR_MAC)), "out0")] {
+            let ends = (VethEnd { name, mac }, VethEnd { name: to, mac: None });
+            let far_namespace = Some(router.as_fd());
+            let veth = Veth { near: ends.0, far: ends.1, far_namespace, mtu_bytes: 1500, n_queues: 1 };
+            host.enter_with(|| Netlink::open().unwrap().add_veth(&veth).unwrap()).unwrap();
+        }
+        let up = |name: &str, address: &str| {
+            let mut netlink = Netlink::open().unwrap();
+            let link = netlink.link(name).unwrap();
+            netlink.add_address(link.index, address.parse().unwrap(), 24).unwrap();
+            netlink.set_up(link.index).unwrap();
+            link
+        };
+        near.enter_with(|| up(NEAR, "198.18.0.1")).unwrap();
+        far.enter_with(|| up(FAR, "198.18.1.2")).unwrap();
+        let into = router.enter_with(|| {
+            std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+            let out = up("out0", "198.18.1.254");
+            Netlink::open().unwrap().add_neighbour(out.index, "198.18.1.2".parse().unwrap(), FAR_MAC).unwrap();
+            up("in0", "198.18.0.254")
+        });
+        let mac = MacAddress(into.unwrap().mac.unwrap()).to_string();
+        Some((Self { near, far, far_address: "198.18.1.2", router: Some(router) }, mac))
     }
 
     /// Does something on one host, with the name of its device.
@@ -104,7 +138,7 @@ impl Wire {
 
     fn prepare(&self, side: Side, settings: &Settings, peer: Endpoints) -> Result<Box<dyn Test>, Error> {
         self.on(side, |name| {
-            let address = if side == Side::Initiator { "198.18.0.1" } else { "198.18.0.2" };
+            let address = if side == Side::Initiator { "198.18.0.1" } else { self.far_address };
             Frames.prepare(&Role {
                 test: "test".to_owned(),
                 kind: Frames.name().to_owned(),
@@ -344,6 +378,21 @@ fn loss_that_was_planted_in_the_way_of_live_frames_is_found_exactly() {
     assert_eq!((trial.sent(), passed.0 + dropped.0 + of_ring), (5_000, 5_000));
     assert_eq!(dropped.0, (5_000 - of_ring) / 100);
     assert_eq!(trial.received() + trial.responder.totals[SOCKET_DROPPED], passed.0);
+}
+
+#[test]
+fn live_frames_are_made_anew_whatever_a_router_on_the_same_machine_wrote_into_their_pages() {
+    let Some((wire, mac)) = Wire::through_router().filter(|_| may_load_programs()) else { return };
+    // A veth takes redirected frames while its other end has a program; this one lets all pass.
+    let gate = dropper(Matching::UdpPort(1), NonZeroU32::MIN).unwrap();
+    let attach = || gate.attach(Netlink::open().unwrap().link("in0").unwrap().index, XdpMode::Native).unwrap();
+    let _link = wire.router.as_ref().unwrap().enter_with(attach).unwrap();
+    let options = [("mac", mac.as_str()), ("count", "20000"), ("rate", "100k"), ("backend", "live")];
+    let trial = wire.run(&options).unwrap();
+    assert_eq!(trial.sent(), 20_000);
+    let of_ring = trial.initiator.totals[host::DEV_TX_DROPPED];
+    assert_eq!(trial.received() + of_ring, trial.sent(), "{:?}", trial.responder.totals);
+    assert_eq!(trial.responder.totals["reordered"], 0);
 }
 
 #[test]

@@ -28,7 +28,7 @@ const MODULES: [&str; 4] = [
 /// What the tests call beside themselves.
 const TOOLS: [&str; 1] = ["tc"];
 /// How long the whole machine may run: it takes a quarter of this where nothing else runs.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(3);
 /// What the machine says when a program has ended, with its code.
 const ENDED: &str = "machine-ended";
 

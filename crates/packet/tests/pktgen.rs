@@ -14,8 +14,14 @@ use std::{
     thread,
 };
 
-use fathom_model::units::{Bytes, Frames, Nanos};
+use fathom_engine::{Error as EngineError, Session, Test, TestKind as _};
+use fathom_model::{
+    Endpoints, Phases, Record, Role, Settings, Side,
+    names::count::{DUPLICATES, INTENDED, RECEIVED, REORDERED, SEND_REFUSED, SENT, SOCKET_DROPPED, UNSENT},
+    units::{Bytes, Frames, Nanos, approximate},
+};
 use fathom_packet::{
+    kinds::frames::Frames as FramesKind,
     pktgen::{Arrivals, Error, Generator, Outcome, Root, Setting, Status, Value, XmitMode},
     wire::MacAddress,
 };
@@ -74,7 +80,7 @@ impl Wire {
 
     /// Does something with pktgen of the sending host.
     fn with<T: Send>(&self, work: impl FnOnce(Generator) -> T + Send) -> T {
-        self.near.enter_with(|| work(Generator::claim(Root::default()).unwrap())).unwrap()
+        self.near.enter_with(|| work(Generator::claim(&Root::default()).unwrap())).unwrap()
     }
 
     /// What every device is asked first.
@@ -125,6 +131,61 @@ impl Wire {
             });
             drop(sending);
             Trial { statuses, arrivals: counted.join().unwrap() }
+        })
+    }
+}
+
+/// Far more time than any count here takes, but for one that is to be cut off.
+const PHASES: Phases =
+    Phases { warmup_max_ns: Nanos::ZERO, measure_ns: Nanos::from_secs(20), interval_ns: Nanos::from_millis(100) };
+
+impl Wire {
+    fn prepare(&self, side: Side, settings: &Settings, peer: Endpoints) -> Result<Box<dyn Test>, EngineError> {
+        let (host, name, address) = match side {
+            Side::Initiator => (&self.near, NEAR, "198.18.0.1"),
+            Side::Responder => (&self.far, FAR, "198.18.0.2"),
+        };
+        let role = Role {
+            test: "test".to_owned(),
+            kind: FramesKind.name().to_owned(),
+            side,
+            settings: settings.complete(FramesKind.options()).unwrap(),
+            phases: PHASES,
+            address: Some(address.parse().unwrap()),
+            interface: Some(name.to_owned()),
+            peer,
+            cores: Vec::new(),
+            seed: 42,
+        };
+        host.enter_with(|| FramesKind.prepare(&role)).unwrap()
+    }
+
+    /// A trial of the kind `frames`, as agents would run it; told to end when the sender has sent so many frames, if ever.
+    fn measure(&self, options: &[(&str, &str)], cut_at: u64) -> Result<(Record, Record), EngineError> {
+        let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
+        let responder = self.prepare(Side::Responder, &settings, Endpoints::new())?;
+        let initiator = self.prepare(Side::Initiator, &settings, responder.endpoints())?;
+        let start = clock::now() + Nanos::from_millis(20);
+        let (sends, counts) = (Session::new(start, PHASES), Session::new(start, PHASES));
+        let (stop, finish, is_over) = (sends.stop.clone(), counts.stop.clone(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let responder = scope.spawn(move || responder.run(&counts));
+            scope.spawn(|| {
+                self.near
+                    .enter_with(|| {
+                        let mut netlink = Netlink::open().unwrap();
+                        while netlink.link(NEAR).unwrap().stats.tx_packets < cut_at && !is_over.load(Ordering::Acquire)
+                        {
+                            clock::sleep_until(clock::now() + Nanos::from_millis(5));
+                        }
+                        stop.finish();
+                    })
+                    .unwrap();
+            });
+            let sent = initiator.run(&sends);
+            is_over.store(true, Ordering::Release);
+            finish.finish();
+            Ok((sent?, responder.join().unwrap()?))
         })
     }
 }
@@ -431,7 +492,7 @@ fn a_run_without_end_is_stopped_and_everything_is_given_back() {
         generator.add(0, "near0@a").unwrap();
         generator.set("near0@a", &Setting::new("count", 0_u64)).unwrap();
         generator.set("near0@a", &Setting::new("delay", Nanos::from_millis(1))).unwrap();
-        let error = Generator::claim(Root::default()).unwrap_err();
+        let error = Generator::claim(&Root::default()).unwrap_err();
         assert_eq!(error.to_string(), "pktgen's thread 0 has devices that are not ours: near0@a");
         let over = clock::now() + Nanos::from_millis(300);
         generator.run(|| clock::now() > over).unwrap();
@@ -441,6 +502,70 @@ fn a_run_without_end_is_stopped_and_everything_is_given_back() {
         assert!(Root::default().threads().unwrap().iter().all(|thread| thread.devices().count() == 0));
         assert!(Root::default().status("near0@a").is_err());
     });
+}
+
+/// The words of a note.
+fn note<'a>(record: &'a Record, id: &str) -> &'a str {
+    record.notes.iter().find(|note| note.id == id).map_or("", |note| note.text.as_str())
+}
+
+#[test]
+fn the_kind_frames_sends_by_pktgen_first_and_counts_in_xdp() {
+    let Some(wire) = Wire::up() else { return };
+    for options in [&[("count", "2000")][..], &[("count", "2000"), ("backend", "pktgen"), ("counter", "socket")]] {
+        let (sent, received) = wire.measure(options, u64::MAX).unwrap();
+        assert_eq!(note(&sent, "backend"), "frames left by the kernel's pktgen");
+        let [got, missed] = [RECEIVED, SOCKET_DROPPED].map(|name| received.totals[name]);
+        assert_eq!((sent.totals[SENT], got + missed), (2_000, 2_000), "{options:?} {sent:?}");
+        assert_eq!((received.totals[REORDERED], received.totals[DUPLICATES]), (0, 0));
+        assert!(sent.complete && received.complete);
+        if options.len() == 1 {
+            let latency = &received.distributions["latency_ns"];
+            assert_eq!(latency.count(), 2_000);
+        }
+    }
+    assert_eq!(wire.near.enter_with(|| Root::default().threads().unwrap()[0].devices().count()).unwrap(), 0);
+}
+
+#[test]
+fn a_rate_is_paced_by_pktgen_and_everything_intended_is_accounted_for() {
+    let Some(wire) = Wire::up() else { return };
+    let (sent, received) = wire.measure(&[("rate", "2000"), ("backend", "pktgen")], 600).unwrap();
+    let total = |name: &str| sent.totals[name];
+    assert_eq!(total(INTENDED), total(SENT) + total(SEND_REFUSED) + total(UNSENT), "{:?}", sent.totals);
+    assert_eq!(received.totals[RECEIVED], total(SENT));
+    // The few frames that the kernel sends by itself are among those that the device counts.
+    assert!(total(SENT) >= 550, "{}", total(SENT));
+    let most = 2_000.0 * sent.timeline.end_ns.last().unwrap().as_secs_f64() + 1.0;
+    assert!(approximate(total(SENT)) <= most, "{} of at most {most}", total(SENT));
+}
+
+#[test]
+fn several_workers_have_a_thread_of_the_kernel_and_a_flow_each() {
+    let Some(wire) = Wire::up() else { return };
+    let options = [("workers", "2"), ("flows", "2"), ("count", "3001"), ("backend", "pktgen"), ("qdisc", "true")];
+    let (sent, received) = wire.measure(&options, u64::MAX).unwrap();
+    assert_eq!((sent.totals[SENT], received.totals[RECEIVED]), (3_001, 3_001));
+    assert_eq!((received.totals[REORDERED], received.totals[DUPLICATES]), (0, 0));
+}
+
+#[test]
+fn what_pktgen_cannot_send_leaves_another_way_and_that_is_told() {
+    let Some(wire) = Wire::up() else { return };
+    let refusals: [(&[(&str, &str)], &str); 3] = [
+        (&[("rate", "10k"), ("arrivals", "poisson")], "it sends at equal distances only"),
+        (&[("rate", "3M")], "it waits whole nanoseconds, and the next packet is due after 333 ns and a part"),
+        (&[("flows", "8")], "as many workers as flows are needed"),
+    ];
+    for (options, expected) in refusals {
+        let asked = [options, &[("backend", "pktgen"), ("count", "100")]].concat();
+        let error = wire.measure(&asked, u64::MAX).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        let otherwise = [options, &[("count", "100"), ("burst", "1")]].concat();
+        let (sent, received) = wire.measure(&otherwise, u64::MAX).unwrap();
+        assert!(note(&sent, "backend").contains(expected), "{}", note(&sent, "backend"));
+        assert_eq!((sent.totals[SENT], received.totals[RECEIVED]), (100, 100));
+    }
 }
 
 #[test]

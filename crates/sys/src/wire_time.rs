@@ -55,6 +55,12 @@ impl Epoch {
         Self(difference)
     }
 
+    /// By how much the wall clock is ahead of the monotonic one.
+    #[must_use]
+    pub const fn ahead(self) -> Nanos {
+        self.0
+    }
+
     /// A stamp as the monotonic clock would have shown it.
     #[must_use]
     pub fn monotonic(self, stamp: Nanos) -> Nanos {

@@ -6,6 +6,7 @@
 mod course;
 mod departures;
 mod live;
+mod pktgen;
 mod socket;
 mod xsk;
 
@@ -53,6 +54,8 @@ pub struct Load {
     pub departures: Option<Departures>,
     /// How many frames are to leave; until the time is over without one.
     pub count: Option<u64>,
+    /// The source port from which on the receiver counts packets of the kernel's pktgen too; it does not, without one.
+    pub pktgen: Option<u16>,
 }
 
 /// A way for frames to leave.
@@ -62,6 +65,11 @@ pub trait Backend: fmt::Debug + Sync {
 
     /// What it is, for results and for reasons.
     fn about(&self) -> &'static str;
+
+    /// Whether it is an extra of some kernels that is not loaded here; only who asks for it by name is told then.
+    fn is_absent(&self) -> bool {
+        false
+    }
 
     /// Makes ready what sends one worker's frames, or says why it cannot: this is the probe.
     ///
@@ -94,10 +102,11 @@ pub(crate) mod counter {
 }
 
 /// From the best to the one that always works.
-const BACKENDS: &[&dyn Backend] = &[&live::Live, &xsk::Xsk(Mode::ZeroCopy), &xsk::Xsk(Mode::Copy), &socket::Socket];
+const BACKENDS: &[&dyn Backend] =
+    &[&pktgen::Pktgen, &live::Live, &xsk::Xsk(Mode::ZeroCopy), &xsk::Xsk(Mode::Copy), &socket::Socket];
 
 /// The words of the option that chooses one.
-pub const WORDS: &[&str] = &[AUTO, "live", "xsk", "socket"];
+pub const WORDS: &[&str] = &[AUTO, "pktgen", "live", "xsk", "socket"];
 /// The word for the first that works.
 const AUTO: &str = "auto";
 
@@ -122,7 +131,8 @@ pub fn choose(
     notes: &mut Vec<Note>,
 ) -> Result<Vec<Box<dyn Generator>>, Error> {
     let mut refusals = Vec::new();
-    for backend in BACKENDS.iter().filter(|backend| word == AUTO || word == backend.word()) {
+    let is_meant = |backend: &&&dyn Backend| word == backend.word() || (word == AUTO && !backend.is_absent());
+    for backend in BACKENDS.iter().filter(is_meant) {
         match loads.iter().map(|load| backend.open(port, load.clone())).collect::<Result<Vec<_>, _>>() {
             Ok(generators) => {
                 notes.push(Note { id: "backend".to_owned(), text: told(*backend, &refusals) });

@@ -2,7 +2,7 @@
 
 use fathom_model::units::Nanos;
 
-use crate::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, IS_FRAGMENT, PROTOCOL_UDP, Udp};
+use crate::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, IS_FRAGMENT, Ipv4, PROTOCOL_UDP, Udp};
 
 /// pktgen's own header (`struct pktgen_hdr` in `net/core/pktgen.c`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,8 +24,21 @@ pub struct Packet {
     pub destination_port: u16,
 }
 
+/// What tells the packets of one trial from others, and what their times mean here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// The source port of the first flow; the others follow.
+    pub first_port: u16,
+    /// By how much the wall clock is ahead of the monotonic one.
+    pub ahead: Nanos,
+}
+
 /// The first bytes of the header.
-const MAGIC: u32 = 0xbe9b_e955;
+pub(crate) const MAGIC: u32 = 0xbe9b_e955;
+/// Where a packet without tags over IPv4 has its source port, from the first byte of the frame.
+pub(crate) const SOURCE_PORT: usize = Ethernet::LENGTH + Ipv4::LENGTH;
+/// Where it has its header.
+pub(crate) const START: usize = SOURCE_PORT + Udp::LENGTH;
 const ETHERTYPES_TAG: [u16; 2] = [0x8100, 0x88a8];
 const ETHERTYPES_MPLS: [u16; 2] = [0x8847, 0x8848];
 /// The bit of the last of several labels.
@@ -109,7 +122,7 @@ fn behind_ipv4(packet: &[u8]) -> Option<&[u8]> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// A frame of 60 bytes as pktgen makes it, between headers of two kinds.

@@ -5,9 +5,11 @@
 //! line is written in one call, a part of it is a refusal, and after a success the result is read.
 
 use std::{
-    fs::{self, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{self, Write as _},
+    os::fd::AsRawFd as _,
     path::PathBuf,
+    sync::Arc,
 };
 
 use super::{
@@ -17,8 +19,12 @@ use super::{
 };
 
 /// The folder of pktgen of one network namespace.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Root(PathBuf);
+#[derive(Debug, Clone)]
+pub struct Root {
+    folder: PathBuf,
+    /// What the path above leads through, where it does.
+    _open: Option<Arc<File>>,
+}
 
 /// The control file: everything starts and stops together.
 pub(super) const CONTROL: &str = "pgctrl";
@@ -51,7 +57,17 @@ impl Root {
     /// A folder, such as a recorded one.
     #[must_use]
     pub fn at(folder: impl Into<PathBuf>) -> Self {
-        Self(folder.into())
+        Self { folder: folder.into(), _open: None }
+    }
+
+    /// The same folder for threads of every namespace.
+    ///
+    /// # Errors
+    /// When the kernel has no pktgen here.
+    pub fn pinned(&self) -> Result<Self, Error> {
+        let open = File::open(&self.folder).map_err(|_| Error::Absent(self.folder.clone()))?;
+        let folder = format!("/proc/self/fd/{}", open.as_raw_fd()).into();
+        Ok(Self { folder, _open: Some(Arc::new(open)) })
     }
 
     /// The version of pktgen.
@@ -59,9 +75,9 @@ impl Root {
     /// # Errors
     /// When the kernel has no pktgen here.
     pub fn version(&self) -> Result<String, Error> {
-        let path = self.0.join(CONTROL);
+        let path = self.folder.join(CONTROL);
         let text = fs::read_to_string(path).map_err(|cause| match cause.kind() {
-            io::ErrorKind::NotFound => Error::Absent(self.0.clone()),
+            io::ErrorKind::NotFound => Error::Absent(self.folder.clone()),
             _ => Error::File { what: format!("read {CONTROL} of pktgen"), cause },
         })?;
         Ok(text.rsplit("Version: ").next().unwrap_or_default().trim().to_owned())
@@ -72,7 +88,7 @@ impl Root {
     /// # Errors
     /// When a file cannot be read.
     pub fn threads(&self) -> Result<Vec<Thread>, Error> {
-        let list = || fs::read_dir(&self.0)?.collect::<io::Result<Vec<_>>>();
+        let list = || fs::read_dir(&self.folder)?.collect::<io::Result<Vec<_>>>();
         let entries = list().map_err(|cause| Error::File { what: "list the threads of pktgen".to_owned(), cause })?;
         let names = entries.iter().filter_map(|entry| entry.file_name().into_string().ok());
         let mut numbers: Vec<usize> = names.filter_map(|name| name.strip_prefix(THREAD)?.parse().ok()).collect();
@@ -128,18 +144,18 @@ impl Root {
     }
 
     pub(super) fn has(&self, device: &str) -> bool {
-        self.0.join(device).exists()
+        self.folder.join(device).exists()
     }
 
     fn read(&self, file: &str) -> Result<String, Error> {
         let what = || format!("read {file} of pktgen");
-        fs::read_to_string(self.0.join(file)).map_err(|cause| Error::File { what: what(), cause })
+        fs::read_to_string(self.folder.join(file)).map_err(|cause| Error::File { what: what(), cause })
     }
 
     /// One line, in one call: with its end, because pktgen reads on where there is none.
     fn write(&self, (file, line): (&str, &str), fix: &str) -> Result<(), Error> {
         let bytes = format!("{line}\n").into_bytes();
-        let open = OpenOptions::new().append(true).open(self.0.join(file));
+        let open = OpenOptions::new().append(true).open(self.folder.join(file));
         let mut open = open.map_err(|cause| Error::File { what: format!("open {file} of pktgen"), cause })?;
         let said = match open.write(&bytes) {
             Ok(n) if n == bytes.len() => return Ok(()),

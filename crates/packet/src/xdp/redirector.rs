@@ -9,7 +9,10 @@ use fathom_sys::{
     },
 };
 
-use super::{Expected, sink::find_mark};
+use super::{
+    Expected,
+    sink::{Found, find_mark},
+};
 
 /// Where `struct xdp_md` has the number of the queue that a frame came in by.
 const RX_QUEUE: i16 = 16;
@@ -19,7 +22,7 @@ pub(crate) fn redirector(expected: &Expected, sockets: &SocketMap) -> Result<Pro
     let mut a = Assembler::new();
     let (is_ours, pass) = (a.label(), a.label());
     a.mov(R9, R1);
-    find_mark(&mut a, expected, (is_ours, pass));
+    find_mark(&mut a, expected, &Found { ours: is_ours, pktgens: is_ours, neither: pass });
     a.bind(is_ours).load(R2, R9.word(RX_QUEUE)).load_map(R1, sockets).mov(R3, i32::from(XdpAction::Pass));
     a.call(Helper::RedirectMap).exit();
     a.bind(pass).give(XdpAction::Pass);

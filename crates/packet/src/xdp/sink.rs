@@ -18,6 +18,7 @@ use super::{
     increase,
 };
 use crate::{
+    pktgen::{self, Origin, Packet},
     sequence::MEMORY,
     wire::{Ethernet, Mark},
 };
@@ -50,6 +51,8 @@ pub struct Expected {
     pub places: Vec<usize>,
     /// The order is kept for flows with lower numbers.
     pub n_flows: u32,
+    /// Packets of the kernel's pktgen, which bear a header of its own, count too if they are of this origin.
+    pub pktgen: Option<Origin>,
 }
 
 impl Expected {
@@ -63,7 +66,19 @@ impl Expected {
     #[must_use]
     pub fn mark(&self, frame: &[u8]) -> Option<Mark> {
         let marks = self.places.iter().filter_map(|at| Mark::parse(frame.get(*at..)?));
-        marks.into_iter().find(|mark| mark.tag == self.tag)
+        marks.into_iter().find(|mark| mark.tag == self.tag).or_else(|| self.pktgens(frame))
+    }
+
+    /// The mark that says the same as pktgen's own header.
+    fn pktgens(&self, frame: &[u8]) -> Option<Mark> {
+        let origin = self.pktgen?;
+        let packet = Packet::find(frame)?;
+        let flow = u32::from(packet.source_port.checked_sub(origin.first_port)?);
+        let sent = packet.header.made.map_or(0, |made| made.0.wrapping_sub(origin.ahead.0) & u64::from(u32::MAX));
+        // pktgen counts from 1.
+        let sequence = packet.header.sequence.wrapping_sub(1).into();
+        let mark = Mark { tag: self.tag, flow, sequence, sent: u32::try_from(sent).ok()? };
+        (flow < self.n_flows).then_some(mark)
     }
 }
 
@@ -115,6 +130,9 @@ const GAP: u16 = 2;
 /// Where the address of the totals is kept on the stack, and what is needed after a call.
 const TOTALS: i16 = -16;
 const VALUE: i16 = -24;
+// What the mark says of the flow, and of the time.
+const FLOW_SLOT: i16 = -28;
+const SENT_SLOT: i16 = -32;
 
 /// What the parts of the program look things up in, and where they go when there is nothing.
 struct Tables<'a, F: AsFd, T: AsFd> {
@@ -198,17 +216,23 @@ fn code(expected: &Expected, totals: &impl AsFd, (flows, times): (&impl AsFd, &i
         return count_any(totals);
     }
     let mut a = Assembler::new();
-    let (pass, drop, is_ours, no_gap) = (a.label(), a.label(), a.label(), a.label());
-    find_mark(&mut a, expected, (is_ours, pass));
-    a.bind(is_ours).call(Helper::MonotonicNanos).mov(R6, R0);
+    let [pass, drop, is_ours, is_pktgens, is_read, no_gap] = std::array::from_fn(|_| a.label());
+    find_mark(&mut a, expected, &Found { ours: is_ours, pktgens: is_pktgens, neither: pass });
+    if let Some(origin) = expected.pktgen {
+        a.bind(is_pktgens);
+        read_header(&mut a, origin);
+        a.jump(is_read);
+    }
+    a.bind(is_ours);
+    read_mark(&mut a);
+    a.bind(is_read).call(Helper::MonotonicNanos).mov(R6, R0);
     a.store(R10.word(KEY), 0).look_up(totals, KEY, pass).store(R10.double(TOTALS), R0);
     increase(&mut a, R0, FRAMES, 1);
     let tables = Tables { flows, times, exit: drop };
     a.load(R1, R0.double(LAST_ARRIVAL)).store(R0.double(LAST_ARRIVAL), R6).jump_if(R1.equals(0), no_gap);
     a.mov(R2, R6).sub(R2, R1);
     count_time(&mut a, &tables, GAP);
-    a.bind(no_gap).load(R8, R7.double(number(Mark::SEQUENCE))).swap_network_order(R8, 64);
-    a.compute(Operation::ShiftRight, R8, 16);
+    a.bind(no_gap);
     keep_flow(&mut a, &tables);
     a.bind(drop).give(XdpAction::Drop);
     a.bind(pass).give(XdpAction::Pass);
@@ -219,8 +243,19 @@ fn number(at: usize) -> i16 {
     i16::try_from(at).expect("a mark lies near the beginning of its frame")
 }
 
-/// Goes to `is_ours` with `R7` at the mark, or to `pass`.
-pub(super) fn find_mark(a: &mut Assembler, expected: &Expected, (is_ours, pass): (Label, Label)) {
+/// Where a program goes on with a frame.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found {
+    /// With `R7` at the mark.
+    pub(super) ours: Label,
+    /// With `R7` at the frame.
+    pub(super) pktgens: Label,
+    /// With a frame of somebody else.
+    pub(super) neither: Label,
+}
+
+/// Looks for a mark, and for pktgen's header if that is expected.
+pub(super) fn find_mark(a: &mut Assembler, expected: &Expected, found: &Found) {
     let tag = u32::from_ne_bytes(expected.tag.to_be_bytes());
     // struct xdp_md begins with the frame's first byte and the byte behind its last.
     a.load(R7, R1.word(0)).load(R8, R1.word(4)).load_constant(R3, tag.into());
@@ -229,9 +264,40 @@ pub(super) fn find_mark(a: &mut Assembler, expected: &Expected, (is_ours, pass):
         let end = i32::try_from(at + Mark::LENGTH).expect("a mark lies near the beginning of its frame");
         a.mov(R2, R7).add(R2, end).jump_if(R2.above(R8), other);
         a.load(R2, R7.word(number(at + Mark::TAG))).jump_if(R2.differs(R3), other);
-        a.add(R7, i32::from(number(*at))).jump(is_ours).bind(other);
+        a.add(R7, i32::from(number(*at))).jump(found.ours).bind(other);
     }
-    a.jump(pass);
+    if let Some(origin) = expected.pktgen {
+        let end = i32::from(number(pktgen::START + pktgen::Header::LENGTH));
+        let magic = u32::from_ne_bytes(pktgen::MAGIC.to_be_bytes());
+        a.mov(R2, R7).add(R2, end).jump_if(R2.above(R8), found.neither).load_constant(R3, magic.into());
+        a.load(R2, R7.word(number(pktgen::START))).jump_if(R2.differs(R3), found.neither);
+        a.load(R2, R7.half(number(pktgen::SOURCE_PORT))).swap_network_order(R2, 16);
+        a.sub(R2, i32::from(origin.first_port)).load_constant(R3, expected.n_flows.into());
+        // A port before the first is a number above all flows.
+        a.jump_if(R2.at_least(R3), found.neither).jump(found.pktgens);
+    } else {
+        a.jump(found.neither);
+    }
+}
+
+/// Puts what the mark at `R7` says into its slots and `R8`.
+fn read_mark(a: &mut Assembler) {
+    for (at, slot) in [(Mark::FLOW, FLOW_SLOT), (Mark::SENT, SENT_SLOT)] {
+        a.load(R1, R7.word(number(at))).swap_network_order(R1, 32).store(R10.word(slot), R1);
+    }
+    a.load(R8, R7.double(number(Mark::SEQUENCE))).swap_network_order(R8, 64).compute(Operation::ShiftRight, R8, 16);
+}
+
+/// Puts what pktgen's header in the frame at `R7` says there: a wall clock in seconds and microseconds, and numbers from 1.
+fn read_header(a: &mut Assembler, origin: Origin) {
+    let [sequence, seconds, micros] = [4, 8, 12].map(|at| number(pktgen::START + at));
+    let unstamped = a.label();
+    a.load(R1, R7.half(number(pktgen::SOURCE_PORT))).swap_network_order(R1, 16).sub(R1, i32::from(origin.first_port));
+    a.store(R10.word(FLOW_SLOT), R1).load(R8, R7.word(sequence)).swap_network_order(R8, 32).sub(R8, 1).keep_word(R8);
+    a.load(R1, R7.word(seconds)).swap_network_order(R1, 32).jump_if(R1.equals(0), unstamped);
+    a.compute(Operation::Mul, R1, 1_000_000_000).load(R2, R7.word(micros)).swap_network_order(R2, 32);
+    a.compute(Operation::Mul, R2, 1_000).add(R1, R2).load_constant(R2, origin.ahead.0).sub(R1, R2).keep_word(R1);
+    a.bind(unstamped).store(R10.word(SENT_SLOT), R1);
 }
 
 /// Counts the time in `R2` in one of the distributions; what is longer than 4.2 s counts as that.
@@ -243,13 +309,13 @@ fn count_time(a: &mut Assembler, tables: &Tables<'_, impl AsFd, impl AsFd>, row:
     count(a);
 }
 
-/// Takes note of the frame whose mark is at `R7`, with the number in `R8`, which arrived at the time in `R6`.
+/// Takes note of a frame with the number in `R8`, which arrived at the time in `R6`.
 fn keep_flow(a: &mut Assembler, tables: &Tables<'_, impl AsFd, impl AsFd>) {
     let (no_latency, not_in_order) = (a.label(), a.label());
-    a.load(R1, R7.word(number(Mark::FLOW))).swap_network_order(R1, 32).store(R10.word(KEY), R1);
+    a.load(R1, R10.word(FLOW_SLOT)).store(R10.word(KEY), R1);
     a.look_up(tables.flows, KEY, tables.exit).mov(R9, R0);
     // R6 becomes the latency plus one, or zero without a stamp: the stamp has 32 bits, and so has the difference.
-    a.load(R1, R7.word(number(Mark::SENT))).swap_network_order(R1, 32);
+    a.load(R1, R10.word(SENT_SLOT));
     a.mov(R2, R6).mov(R6, 0).jump_if(R1.equals(0), no_latency).sub(R2, R1).keep_word(R2).mov(R6, R2).add(R6, 1);
     count_time(a, tables, LATENCY);
     // Two frames that were sent one after the other: RFC 3393 section 4.5, RFC 5481 section 4.1.
@@ -286,13 +352,18 @@ fn keep_order(a: &mut Assembler) {
 
 #[cfg(test)]
 mod tests {
-    use fathom_sys::clock;
+    use fathom_sys::{clock, wire_time::Epoch};
 
     use super::{super::trial::*, *};
     use crate::{sequence::Sequence, wire::MarkPlace};
 
     fn expected(n_flows: u32) -> Expected {
-        Expected { tag: Mark::tag_of(TRIAL), places: vec![MarkPlace::START, MarkPlace::START + 4], n_flows }
+        Expected {
+            tag: Mark::tag_of(TRIAL),
+            places: vec![MarkPlace::START, MarkPlace::START + 4],
+            n_flows,
+            pktgen: None,
+        }
     }
 
     /// A frame whose mark says when it was sent.
@@ -328,6 +399,42 @@ mod tests {
         assert_eq!(arrivals.frames, Frames(2_000));
         assert_eq!((arrivals.reordered.0, arrivals.duplicates.0), (sequence.reordered, sequence.duplicates));
         assert!(sequence.reordered > 50 && sequence.duplicates > 50, "{sequence:?} tests little");
+    }
+
+    #[test]
+    fn packets_of_pktgen_count_where_they_are_expected_and_say_when_they_were_made() {
+        let origin = Origin { first_port: 50_000, ahead: Epoch::now().ahead() };
+        let with = Expected { pktgen: Some(origin), ..expected(2) };
+        let packet = |sequence, port, made| {
+            let header = pktgen::Header { sequence, made };
+            let plain = pktgen::tests::frame(header, port, &[]);
+            assert_eq!(plain.len(), 60);
+            plain
+        };
+        let Some(sink) = or_skip(Sink::load(&with)) else { return };
+        for (sequence, port) in [(1, 50_000), (1, 50_001), (3, 50_000), (2, 50_000), (2, 50_000)] {
+            let frame = packet(sequence, port, Some(clock::wall()));
+            assert_eq!(sink.program().test_run(&frame, 1).unwrap().value, XdpAction::Drop as u32);
+            let mark = with.mark(&frame).unwrap();
+            assert_eq!((mark.flow, mark.sequence), (u32::from(port - 50_000), u64::from(sequence) - 1));
+        }
+        let others = [packet(1, 49_999, None), packet(1, 50_002, None), changed(&packet(1, 50_000, None), 42)];
+        for other in &others {
+            assert_eq!(sink.program().test_run(other, 1).unwrap().value, XdpAction::Pass as u32);
+            assert_eq!(with.mark(other), None);
+        }
+        sink.program().test_run(&packet(4, 50_000, None), 1).unwrap();
+        let counted = Arrivals { frames: Frames(6), reordered: Frames(1), duplicates: Frames(1) };
+        assert_eq!(sink.arrivals().unwrap(), counted);
+        assert_eq!(sink.place_in(0).unwrap().0, 4);
+        let latency = sink.times().unwrap().latency;
+        assert_eq!(latency.count(), 5, "one packet did not say when it was made");
+        assert!(latency.max().unwrap() < 1_000_000_000, "{:?}", latency.max());
+        // Frames of fathom's count beside them; without being asked for, pktgen's do not.
+        assert_eq!(sink.program().test_run(&frame(64, 9), 1).unwrap().value, XdpAction::Drop as u32);
+        let without = Sink::load(&expected(2)).unwrap();
+        let run = without.program().test_run(&packet(1, 50_000, None), 1).unwrap();
+        assert_eq!(run.value, XdpAction::Pass as u32);
     }
 
     #[test]

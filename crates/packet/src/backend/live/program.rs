@@ -523,7 +523,8 @@ mod tests {
 
     fn load(blueprint: Blueprint, share: Share) -> Load {
         let blueprint = Arc::new(blueprint);
-        Load { blueprint, tag: 0x1234_5678, stamping: Stamping::Clock, share, departures: None, count: None }
+        let stamping = Stamping::Clock;
+        Load { blueprint, tag: 0x1234_5678, stamping, share, departures: None, count: None, pktgen: None }
     }
 
     /// The frames that the program makes of pages full of something else.

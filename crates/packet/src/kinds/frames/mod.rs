@@ -68,7 +68,8 @@ const OPTIONS: &[OptionDoc] = &[
         name: "backend",
         value: ValueKind::Choice(backend::WORDS),
         default: Some("auto"),
-        help: "how frames leave: made in the kernel (live), by AF_XDP (xsk), by a packet socket, or by the best that works",
+        help: "how frames leave: by the kernel's pktgen, made in the kernel (live), by AF_XDP (xsk), by a packet socket, or by the first of \
+               these that works",
     },
     OptionDoc {
         name: "arrivals",
@@ -151,6 +152,8 @@ mod endpoint {
     pub(super) const PORT: &str = "port";
     pub(super) const TRIAL: &str = "trial";
     pub(super) const COUNTER: &str = "counter";
+    /// The first source port by which the responder knows packets of the kernel's pktgen.
+    pub(super) const PKTGEN: &str = "pktgen";
     /// Which clock the responder goes by.
     pub(super) const CLOCK: &str = "clock";
 }

@@ -4,13 +4,13 @@ use std::net::Ipv6Addr;
 
 use fathom_engine::{Crew, Error, Session, Stop, Test, Until, Worker};
 use fathom_model::{
-    Endpoints, Note, Record, Role, Side,
+    Endpoints, Note, Record, Role, Settings, Side,
     names::{
         count::{DUPLICATES, FILL_EMPTY, RECEIVED, REORDERED, RING_FULL, SOCKET_DROPPED},
         host::{DEV_RX_DROPPED, DEV_RX_FRAMES},
     },
 };
-use fathom_sys::clock;
+use fathom_sys::{clock, wire_time::Epoch};
 
 use super::{
     PORT, content,
@@ -20,9 +20,14 @@ use super::{
     machine::clock_name,
 };
 use crate::{
+    pktgen::{Origin, Root},
     wire::Mark,
     xdp::{Expected, Times},
 };
+
+// Ports that are nobody's (RFC 6335 section 6), other ones in each trial, with room for all workers behind them.
+const PKTGEN_PORT: u16 = 49_152;
+const PKTGEN_PORTS: u32 = 16_384 - 64;
 
 /// A responder, ready to count.
 #[derive(Debug)]
@@ -32,6 +37,7 @@ pub(super) struct Receiving {
     address_v6: Option<Ipv6Addr>,
     counter: Counter,
     trial: u32,
+    pktgen: Option<Origin>,
     cores: Vec<usize>,
     notes: Vec<Note>,
 }
@@ -58,12 +64,25 @@ impl Receiving {
             let text = "these frames carry no number, so those of others are counted with them, and neither order nor latency is known";
             notes.push(Note { id: "frames-unmarked".to_owned(), text: text.to_owned() });
         }
-        let expected = Expected { tag: Mark::tag_of(trial), places, n_flows: outline.n_flows };
+        let pktgen = origin(&role.settings, trial);
+        let expected = Expected { tag: Mark::tag_of(trial), places, n_flows: outline.n_flows, pktgen };
         let counter = Counter::open(&device, &role.settings, &expected, &mut notes)?;
         device.wait_for_carrier()?;
         let address_v6 = device.address_v6.filter(|_| outline.needs_ipv6);
-        Ok(Self { device, address_v6, counter, trial, cores: role.cores.clone(), notes })
+        Ok(Self { device, address_v6, counter, trial, pktgen, cores: role.cores.clone(), notes })
     }
+}
+
+/// How packets of the kernel's pktgen would be known, if the initiator may send some.
+fn origin(settings: &Settings, trial: u32) -> Option<Origin> {
+    let is_asked = match settings.text("backend").as_deref() {
+        Some("pktgen") => true,
+        // Where this host has none, the other one rarely has: it is not worth a look at each frame.
+        Some("auto") => Root::default().version().is_ok(),
+        _ => false,
+    };
+    let first_port = PKTGEN_PORT + u16::try_from(trial % PKTGEN_PORTS).expect("a port has 16 bits");
+    is_asked.then(|| Origin { first_port, ahead: Epoch::now().ahead() })
 }
 
 impl Test for Receiving {
@@ -78,6 +97,7 @@ impl Test for Receiving {
             text(endpoint::CLOCK, clock_name().unwrap_or_default()),
         ]);
         told.extend(self.address_v6.map(|address| text(endpoint::ADDRESS_V6, address.to_string())));
+        told.extend(self.pktgen.map(|origin| text(endpoint::PKTGEN, origin.first_port.to_string())));
         told
     }
 

@@ -59,11 +59,12 @@ impl Sending {
         let is_same_clock = clock_name().is_some_and(|clock| role.peer.get(endpoint::CLOCK) == Some(&clock));
         let stamping = if is_same_clock { Stamping::Clock } else { Stamping::None };
         let of = usize::try_from(n_workers).unwrap_or(usize::MAX);
+        let pktgen = role.peer.get(endpoint::PKTGEN).and_then(|port| port.parse().ok());
         let load = |idx| {
             let share = Share { idx, of };
             let departures = pattern.as_ref().and_then(|pattern| Departures::new(pattern, share));
             let count = settings.count("count").map(|count| share_of(count, share));
-            Load { blueprint: Arc::clone(&blueprint), tag, stamping, share, departures, count }
+            Load { blueprint: Arc::clone(&blueprint), tag, stamping, share, departures, count, pktgen }
         };
         let loads: Vec<Load> = (0..of).map(load).collect();
         let queueing = if settings.flag("qdisc") { Queueing::Discipline } else { Queueing::Bypass };

@@ -1,4 +1,4 @@
-//! Programs that count or drop frames as they come in, before the network stack sees them.
+//! Programs that count, drop or hand on frames as they come in, before the network stack sees them.
 //!
 //! Each is a function that returns instructions, so there is nothing to compile and nothing to find at run time. They know
 //! frames without VLAN tags only.
@@ -7,6 +7,7 @@ mod dropper;
 mod gate;
 mod matching;
 mod policer;
+mod redirect;
 mod sink;
 #[cfg(test)]
 mod trial;
@@ -15,6 +16,7 @@ pub use dropper::dropper;
 pub use gate::{Fate, Gate};
 pub use matching::Matching;
 pub use policer::{PolicerLimit, policer};
+pub use redirect::{Onward, Redirect};
 pub use sink::{Arrivals, Sink, ours};
 
 use fathom_sys::bpf::{

@@ -21,6 +21,8 @@ pub enum Helper {
     MonotonicNanos = 5,
     /// `R0` becomes a random number of 32 bits.
     Random = 7,
+    /// `R1` the index of a device, `R2` zero; `R0` becomes [`super::XdpAction::Redirect`] and the frame goes there when the program gives it.
+    Redirect = 23,
 }
 
 const ATOMIC_FETCH: i32 = 0x01;

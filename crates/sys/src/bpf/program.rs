@@ -31,6 +31,8 @@ pub enum XdpAction {
     Pass = 2,
     /// Sent back out of the device it came from.
     Transmit = 3,
+    /// Sent out of the device that a helper was told.
+    Redirect = 4,
 }
 
 impl From<XdpAction> for i32 {

@@ -61,14 +61,14 @@ const ROOM: Nanos = Nanos::from_millis(1);
 
 impl Sending {
     pub(super) fn prepare(role: &Role) -> Result<Self, Error> {
-        let device = Device::find(role)?;
+        let mut device = Device::find(role)?;
         let settings = &role.settings;
         let size = frame_size(settings)?;
         device.require_mtu(size)?;
         if settings.rate("rate").is_some_and(|rate| rate.get() <= 0.0) {
             return Err(unsupported("at a rate of zero nothing would be sent".to_owned()));
         }
-        let first = flow(&device, role)?;
+        let first = flow(&mut device, role)?;
         let n_flows = n_flows(settings);
         let open = |number| {
             let source = Endpoint { port: SOURCE_PORT + number, ..first.source };
@@ -81,14 +81,17 @@ impl Sending {
 }
 
 /// The first flow from this device to what the responder has told.
-fn flow(device: &Device, role: &Role) -> Result<Flow, Error> {
+fn flow(device: &mut Device, role: &Role) -> Result<Flow, Error> {
     let given = role.settings.text("mac");
+    let address = told(role, endpoint::ADDRESS)?;
     let mac = match &given {
         Some(text) => text.parse().map_err(|error: crate::wire::MacError| unsupported(error.to_string()))?,
-        None => told::<MacAddress>(role, endpoint::MAC)?,
+        None => match device.router_to(address)? {
+            Some(router) => router,
+            None => told::<MacAddress>(role, endpoint::MAC)?,
+        },
     };
-    let destination = Endpoint { mac, address: told(role, endpoint::ADDRESS)?, port: told(role, endpoint::PORT)? };
-    let address = destination.address;
+    let destination = Endpoint { mac, address, port: told(role, endpoint::PORT)? };
     if mac.is_group() || address.is_multicast() || address.is_broadcast() {
         return Err(unsupported(format!("{mac} and {address} must each be of a single host")));
     }

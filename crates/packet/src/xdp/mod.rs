@@ -3,11 +3,13 @@
 //! Each is a function that returns instructions, so there is nothing to compile and nothing to find at run time. They know
 //! frames without VLAN tags only.
 
+mod buckets;
 mod dropper;
 mod gate;
 mod matching;
 mod policer;
 mod redirect;
+mod redirector;
 mod sink;
 #[cfg(test)]
 mod trial;
@@ -17,7 +19,10 @@ pub use gate::{Fate, Gate};
 pub use matching::Matching;
 pub use policer::{PolicerLimit, policer};
 pub use redirect::{Onward, Redirect};
-pub use sink::{Arrivals, Sink, ours};
+pub(crate) use redirector::redirector;
+pub use sink::{Arrivals, Expected, Sink, Times};
+#[cfg(test)]
+pub(crate) use trial::or_skip;
 
 use fathom_sys::bpf::{
     Assembler, Operand,

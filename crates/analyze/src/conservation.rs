@@ -47,6 +47,9 @@ fn total(trials: &[&Trial], side: Side, counter: &str) -> Option<u64> {
 /// A place that may drop: its name, its counter, and how many it dropped that no deeper place counts.
 type Place = (&'static str, &'static str, u64);
 
+/// Where the sender's device stands among its places.
+const AT_DEVICE: usize = 3;
+
 /// What a host that sends dropped, each packet at the deepest place that counts it.
 ///
 /// What a device drops at once comes back as an error, which IP and the socket count again (`ip_send_skb`, `udp_send_skb`
@@ -84,8 +87,44 @@ fn of_receiver(grown: impl Fn(&str) -> u64, (backlog, ring): (u64, u64)) -> [Pla
     ]
 }
 
+/// Where a device between the two drops, with the counter that says so: what stands first in [`Drops::place`].
+pub(crate) mod device {
+    /// The ring of the device: it did not take its frames as fast as they came.
+    pub(crate) const RING: &str = "device's receive ring";
+    /// A program that runs before the network stack: a policer.
+    pub(crate) const PROGRAM: &str = "device's XDP program";
+    /// A rule of its packet filter.
+    pub(crate) const RULE: &str = "device's filter rule";
+    /// IP: no route, a time to live that ran out, no memory.
+    pub(crate) const FORWARDING: &str = "device's ip forwarding";
+    /// The queue in front of the wire to the receiver.
+    pub(crate) const QUEUE: &str = "device's qdisc";
+    /// The wire to the receiver, which did not take them.
+    pub(crate) const OUTPUT: &str = "device's output";
+}
+
+/// What a device between the two dropped; `ring` is what the sender saw refused, where that is memory of the device.
+///
+/// What the device's own interfaces count as dropped on receiving contains `ring` (`veth_get_stats64` of Linux 6.18), and what
+/// they count on sending contains what the `backlog` behind them drops.
+fn of_device(grown: impl Fn(&str) -> u64, ring: u64, backlog: u64) -> [Place; 10] {
+    let ip = |counter| (device::FORWARDING, counter, grown(counter));
+    [
+        (device::RING, host::DEV_RX_DROPPED, grown(host::DEV_RX_DROPPED).max(ring)),
+        (device::PROGRAM, host::DEV_XDP_DROPPED, grown(host::DEV_XDP_DROPPED)),
+        (device::RULE, host::NFT_DROPPED, grown(host::NFT_DROPPED)),
+        ip(host::IP_IN_HEADER_ERRORS),
+        ip(host::IP_IN_ADDRESS_ERRORS),
+        ip(host::IP_IN_NO_ROUTES),
+        ip(host::IP_IN_DISCARDS),
+        ip(host::IP_OUT_DISCARDS),
+        (device::QUEUE, host::QDISC_DROPPED, grown(host::QDISC_DROPPED)),
+        (device::OUTPUT, host::DEV_TX_DROPPED, grown(host::DEV_TX_DROPPED).saturating_sub(backlog)),
+    ]
+}
+
 /// Sums up a test of datagrams or frames; nothing for others, or when one end did not count.
-pub(crate) fn conservation(test: &TestRun, hosts: &BTreeMap<String, Host>) -> Option<Conservation> {
+pub(crate) fn conservation(test: &TestRun, hosts: &BTreeMap<String, Host>, via: Option<&str>) -> Option<Conservation> {
     let what = match test.layer {
         Layer::Udp => "datagrams",
         Layer::Frames => "frames",
@@ -97,29 +136,37 @@ pub(crate) fn conservation(test: &TestRun, hosts: &BTreeMap<String, Host>) -> Op
     let (sender, receiver) = (host_of(from)?, host_of(to)?);
     let n_sent = total(&trials, from, count::SENT)?;
     let n_received = total(&trials, to, count::RECEIVED)?;
-    let grown = |host: &str, counter: &str| {
-        let interface = hosts.get(host).and_then(|host| host.interface.as_deref());
-        host_growth(
-            &trials,
-            host,
-            counter,
-            interface.filter(|_| counter.starts_with("dev_") || counter == host::QDISC_DROPPED),
-        )
-    };
+    let grown = |host: &str, counter: &str| growth_on_path(&trials, (host, hosts.get(host)), counter);
     let backlog = grown(receiver, host::SOFTNET_DROPPED);
     let ring = total(&trials, from, count::VETH_RING_DROPPED).unwrap_or(0);
     let behind_sender = if is_memory(hosts, sender) { backlog.saturating_add(ring) } else { 0 };
     let refused = total(&trials, from, count::SEND_REFUSED).unwrap_or(0);
-    let sending = of_sender(|counter| grown(sender, counter), behind_sender, refused).map(|place| (sender, place));
-    let receiving = of_receiver(|counter| grown(receiver, counter), (backlog, ring)).map(|place| (receiver, place));
-    let places =
-        sending.into_iter().chain(receiving).filter(|(host, (_, counter, _))| was_sampled(&trials, host, counter));
+    let mut sending = of_sender(|counter| grown(sender, counter), behind_sender, refused);
+    let between = via.into_iter().flat_map(|via| {
+        // What an interface that is memory could not hand over found no room in the ring of the device.
+        let refused = if is_memory(hosts, sender) { std::mem::take(&mut sending[AT_DEVICE].2) } else { 0 };
+        of_device(|counter| grown(via, counter), refused.saturating_add(ring), backlog).map(|place| (via, place))
+    });
+    let between: Vec<(&str, Place)> = between.collect();
+    let sending = sending.map(|place| (sender, place));
+    // With a device between, the ring behind the sender is that of the device.
+    let last_ring = if via.is_some() { 0 } else { ring };
+    let mut receiving = of_receiver(|counter| grown(receiver, counter), (backlog, last_ring));
+    if via.is_some_and(|via| is_memory(hosts, via)) {
+        // The receiver's interface counts again what the device's could not hand over to it.
+        let output = between.last().map_or(0, |(_, (_, _, n_dropped))| *n_dropped);
+        receiving[0].2 = receiving[0].2.saturating_sub(output);
+    }
+    let receiving = receiving.map(|place| (receiver, place));
+    let places = sending.into_iter().chain(between).chain(receiving);
+    let places = places.filter(|(host, (_, counter, _))| was_sampled(&trials, host, counter));
     let drops = places.map(|(host, (place, counter, n_dropped))| Drops {
         place: place.to_owned(),
         counter: format!("{host} {counter}"),
         n_dropped,
     });
     let rings = ring_drops(&trials, (from, sender), (to, receiver));
+    let rings = rings.filter(|drops| via.is_none() || drops.place != VETH_RING);
     let drops: Vec<Drops> = rings.chain(drops).chain(socket_drops(test.layer, &trials, to, receiver)).collect();
     Some(Conservation {
         what: what.to_owned(),
@@ -129,6 +176,16 @@ pub(crate) fn conservation(test: &TestRun, hosts: &BTreeMap<String, Host>) -> Op
         n_unexplained: unexplained(n_sent, n_received, &drops),
         drops,
     })
+}
+
+/// What a host's counter grew by: one of an interface on those that are on the path, any other as a whole.
+fn growth_on_path(trials: &[&Trial], (name, host): (&str, Option<&Host>), counter: &str) -> u64 {
+    let interfaces: Vec<&String> =
+        host.map_or_else(Vec::new, |host| host.interface.iter().chain(&host.further_interfaces).collect());
+    if interfaces.is_empty() || !(counter.starts_with("dev_") || counter == host::QDISC_DROPPED) {
+        return host_growth(trials, name, counter, None);
+    }
+    interfaces.into_iter().map(|interface| host_growth(trials, name, counter, Some(interface))).sum()
 }
 
 /// Whether a host's device hands packets over within one machine.
@@ -141,6 +198,9 @@ fn was_sampled(trials: &[&Trial], host: &str, counter: &str) -> bool {
     trials.iter().any(|trial| trial.hosts.get(host).is_some_and(|record| record.named(counter).next().is_some()))
 }
 
+/// Where frames wait between the two ends of a veth.
+const VETH_RING: &str = "ring between the veth's ends";
+
 /// Drops for want of room in rings that the trial's own records count: between the ends of a veth, and of AF_XDP sockets.
 fn ring_drops<'a>(
     trials: &'a [&Trial],
@@ -148,7 +208,7 @@ fn ring_drops<'a>(
     to: (Side, &'a str),
 ) -> impl Iterator<Item = Drops> + use<'a> {
     let places = [
-        (from, "ring between the veth's ends", count::VETH_RING_DROPPED),
+        (from, VETH_RING, count::VETH_RING_DROPPED),
         (to, "receiver's AF_XDP ring", count::RING_FULL),
         (to, "receiver's AF_XDP memory", count::FILL_EMPTY),
     ];
@@ -272,6 +332,38 @@ mod tests {
         story.total("client", count::SEND_REFUSED, 50);
         story.host_counter("client", (host::UDP_SNDBUF_ERRORS, ""), 50);
         assert_eq!(story.analyzed().tests[0].conservation.as_ref().unwrap().n_unexplained, 0);
+    }
+
+    fn dropped(sum: &Conservation) -> Vec<(&str, u64)> {
+        let counted = sum.drops.iter().filter(|drop| drop.n_dropped > 0);
+        counted.map(|drop| (drop.place.as_str(), drop.n_dropped)).collect()
+    }
+
+    #[test]
+    fn each_place_of_a_device_between_the_two_counts_once() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 400)]);
+        story.device_between("dut");
+        // The ring: the sender's interface and the device's count the same frames, and the device's backlog is the machine's.
+        story.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 100);
+        story.host_counter("dut", (host::DEV_RX_DROPPED, "eth0"), 100);
+        story.host_counter("dut", (host::DEV_XDP_DROPPED, "eth0"), 200);
+        story.host_counter("dut", (host::NFT_DROPPED, "ip fathom forward 7"), 150);
+        story.host_counter("dut", (host::IP_IN_NO_ROUTES, ""), 50);
+        // So do the device's interface and the receiver's behind it.
+        story.host_counter("dut", (host::DEV_TX_DROPPED, "eth1"), 70);
+        story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 70);
+        story.host_counter("dut", (host::DEV_RX_DROPPED, "br0"), 999);
+        let run = story.analyzed();
+        let sum = run.tests[0].conservation.as_ref().unwrap();
+        let places = [
+            ("device's receive ring", 100),
+            ("device's XDP program", 200),
+            ("device's filter rule", 150),
+            ("device's ip forwarding", 50),
+            ("device's output", 70),
+        ];
+        assert_eq!((dropped(sum), sum.n_unexplained), (places.to_vec(), 600 - 570));
     }
 
     #[test]

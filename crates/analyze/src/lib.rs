@@ -54,7 +54,7 @@ pub fn analyze(run: &mut Run, context: &Context) {
             metrics.insert(0, curve::limit_metric(curve.unit));
         }
         let summaries = summaries::summaries(test, &run.hosts, &metrics);
-        let conservation = conservation::conservation(test, &run.hosts);
+        let conservation = conservation::conservation(test, &run.hosts, run.plan.via.as_deref());
         (run.tests[idx].summaries, run.tests[idx].conservation) = (summaries, conservation);
         run.tests[idx].users = steps::users(&run.tests[idx], &run.hosts);
         run.tests[idx].flows = flows::flows(run, &run.tests[idx], context);

@@ -150,6 +150,7 @@ impl Story {
             until_ci: None,
             seed: 1,
             lab: None,
+            via: None,
             hosts: [("client".to_owned(), tls("10.0.0.1:7700")), ("target".to_owned(), tls("10.0.0.2:7700"))].into(),
             tests: Vec::new(),
         };
@@ -372,6 +373,19 @@ impl Story {
     /// Both hosts' devices have this driver.
     pub(crate) fn driver(&mut self, name: &str) {
         self.note("driver", name);
+    }
+
+    /// A device of two interfaces stands between the two in every trial so far, joined to them by memory.
+    pub(crate) fn device_between(&mut self, name: &str) {
+        let device =
+            Host { interface: Some("eth0".to_owned()), further_interfaces: vec!["eth1".to_owned()], ..Host::default() };
+        self.run.hosts.insert(name.to_owned(), device);
+        self.run.plan.via = Some(name.to_owned());
+        self.driver("veth");
+        for trial in self.run.tests.iter_mut().flat_map(|test| &mut test.trials) {
+            let seen = HostRecord { series: Vec::new(), ..trial.hosts["client"].clone() };
+            trial.hosts.insert(name.to_owned(), seen);
+        }
     }
 
     /// Both hosts are namespaces of one machine.

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context as _;
 use fathom_fleet::{Class, Fleet, Link, launcher, tls::Key};
-use fathom_lab::{Entry, Journal, Lab, Name, StateFolder, preset};
+use fathom_lab::{DeviceRecord, Entry, Journal, Lab, Name, StateFolder, device, preset};
 use fathom_model::{
     Environment, Plan,
     plan::{LabPlan, Reach},
@@ -19,6 +19,7 @@ use fathom_sys::{affinity, process::Identity};
 
 use crate::{
     command::lab_screen,
+    device_programs::PacketPrograms,
     exit::{Exit, Screen},
     wire_up,
 };
@@ -66,6 +67,10 @@ pub(crate) struct Place {
     pub(crate) address: IpAddr,
     /// Its interface there, once it is known.
     pub(crate) interface: Option<String>,
+    /// Its further interfaces there, if it is between two wires.
+    pub(crate) further_interfaces: Vec<String>,
+    /// What it is, if it is a device of a lab.
+    pub(crate) device: Option<DeviceRecord>,
     /// Whether it shares the cores of this machine.
     pub(crate) is_here: bool,
     /// What cannot be done or seen there.
@@ -128,7 +133,10 @@ impl Hosts {
     /// Asks what a host is, and learns from it which interface has its address.
     pub(crate) fn environment(&mut self, name: &str) -> Result<Environment, fathom_fleet::Error> {
         let interfaces: Vec<String> = self.places[name].interface.iter().cloned().collect();
-        let environment = self.fleet.environment(name, &interfaces)?;
+        let mut environment = self.fleet.environment(name, &interfaces)?;
+        if let Some(device) = &self.places[name].device {
+            describe(device, &mut environment);
+        }
         let place = self.places.get_mut(name).expect("a connected host has its place");
         if place.interface.is_none() {
             let address = place.address.to_string();
@@ -144,6 +152,8 @@ impl Hosts {
 
     /// The cores for the two sides of a test: halves of this machine when both are on it, all of it when one is.
     ///
+    /// A device between them keeps its core, as far as there are others; where there is one other, the side that answers shares the
+    /// device's, because the one that sends decides what is offered.
     /// None named leaves the choice to the scheduler of a host whose cores are not ours to give.
     pub(crate) fn cores(&self, from: &str, to: Option<&str>) -> (Vec<usize>, Vec<usize>) {
         let all = affinity::allowed_cores().unwrap_or_default();
@@ -153,6 +163,15 @@ impl Hosts {
         }
         if !to.is_some_and(is_here) {
             return (all, Vec::new());
+        }
+        let taken = self.places.values().find_map(|place| place.device.as_ref()?.core);
+        if let Some(taken) = taken {
+            let left: Vec<usize> = all.iter().copied().filter(|core| *core != taken).collect();
+            return match left.split_at(left.len().div_ceil(2)) {
+                ([], _) => (vec![taken], vec![taken]),
+                (initiator, []) => (initiator.to_vec(), vec![taken]),
+                (initiator, responder) => (initiator.to_vec(), responder.to_vec()),
+            };
         }
         match all.split_at(all.len() / 2) {
             ([], only) => (only.to_vec(), only.to_vec()),
@@ -174,13 +193,31 @@ fn no_lab(host: &str) -> Screen {
         .line("use", "[lab] preset = \"pair\"")
 }
 
+/// The core for a device: the last one, if that leaves another for whoever sends.
+pub(crate) fn device_core() -> Option<usize> {
+    let cores = affinity::allowed_cores().unwrap_or_default();
+    cores.last().copied().filter(|_| cores.len() > 1)
+}
+
+/// What the reader of a result has to know of a device.
+fn describe(record: &DeviceRecord, environment: &mut Environment) {
+    environment.note("device", "is", record.device.to_string());
+    if let Some(core) = record.core {
+        environment.note("device", "core", core.to_string());
+    }
+    for thread in &record.threads {
+        environment.note("device", &format!("threaded {}", thread.interface), "yes");
+    }
+}
+
 fn build_lab(plan: &LabPlan) -> anyhow::Result<Lab> {
     let preset = preset::find(&plan.preset).map_err(|error| lab_screen(&error))?;
-    let mut options = preset::Options::default();
+    let mut options = preset::Options { device_core: device_core(), ..preset::Options::default() };
     if let Some(mtu_bytes) = plan.mtu_bytes {
         options.mtu_bytes = mtu_bytes;
     }
-    Lab::build(preset, &options, holder_program()?).map_err(|error| {
+    options.device = plan.device.as_deref().map(str::parse).transpose().map_err(|error| lab_screen(&error))?;
+    Lab::build_with(preset, &options, holder_program()?, &PacketPrograms).map_err(|error| {
         lab_screen(&error)
             .line("try", "fathom doctor        (what this machine allows, and how to allow the rest)")
             .into()
@@ -189,7 +226,15 @@ fn build_lab(plan: &LabPlan) -> anyhow::Result<Lab> {
 
 fn here(address: IpAddr) -> anyhow::Result<(Link, Place)> {
     let link = launcher::self_exec(&own_program()?).map_err(|error| fleet_screen(&error))?;
-    Ok((link, Place { address, interface: None, is_here: true, losses: Vec::new() }))
+    let place = Place {
+        address,
+        interface: None,
+        further_interfaces: Vec::new(),
+        device: None,
+        is_here: true,
+        losses: Vec::new(),
+    };
+    Ok((link, place))
 }
 
 /// The address of this machine on the path under test: towards a host that is served, or the loopback.
@@ -231,11 +276,16 @@ fn in_lab(lab: &Lab, host: &str, lab_name: &str) -> anyhow::Result<(Link, Place)
     let reached = format!("namespace {} of lab {lab_name}", host.name());
     let link =
         launcher::namespace(&own_program()?, host.namespaces(), reached).map_err(|error| fleet_screen(&error))?;
+    let mut interfaces = host.interfaces().iter().map(|interface| interface.name.clone());
+    let device = lab.device().filter(|_| host.name().as_str() == device::HOST).cloned();
+    let losses = lab.losses().iter().map(|loss| format!("{}: {}", loss.what, loss.why));
     let place = Place {
         address: host.address(),
-        interface: host.interfaces().first().map(|interface| interface.name.clone()),
+        interface: interfaces.next(),
+        further_interfaces: interfaces.collect(),
         is_here: true,
-        losses: lab.losses().iter().map(|loss| format!("{}: {}", loss.what, loss.why)).collect(),
+        losses: losses.chain(device.iter().flat_map(|device| device.losses.clone())).collect(),
+        device,
     };
     Ok((link, place))
 }
@@ -248,5 +298,15 @@ fn served(address: &str, key: Option<&str>) -> anyhow::Result<(Link, Place)> {
     let key: Key = key.parse().map_err(|error| fleet_screen(&error))?;
     let at = resolve(address)?;
     let link = launcher::tls(&at.to_string(), &key).map_err(|error| fleet_screen(&error))?;
-    Ok((link, Place { address: at.ip(), interface: None, is_here: false, losses: Vec::new() }))
+    Ok((
+        link,
+        Place {
+            address: at.ip(),
+            interface: None,
+            further_interfaces: Vec::new(),
+            device: None,
+            is_here: false,
+            losses: Vec::new(),
+        },
+    ))
 }

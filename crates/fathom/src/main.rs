@@ -1,6 +1,7 @@
 //! The program: command line → plan → run → report → exit code. It measures nothing itself.
 
 mod command;
+mod device_programs;
 mod execute;
 mod exit;
 mod face;

@@ -36,6 +36,14 @@ pub enum Error {
         /// What is allowed.
         range: &'static str,
     },
+    /// A device that does not exist, or with arguments that it does not take.
+    #[error("the device `{given}`: {why}")]
+    BadDevice {
+        /// What was given.
+        given: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The kernel did not do it.
     #[error("cannot {attempt}")]
     Kernel {
@@ -116,6 +124,7 @@ impl Error {
             }
             Self::UnknownPreset(_) => format!("the presets are: {}", crate::preset::names().join(", ")),
             Self::UnknownHost { known, .. } => format!("its hosts are: {}", known.join(", ")),
+            Self::BadDevice { .. } => format!("the devices are: {}", crate::device::forms()),
             Self::Kernel { source, .. } if source.is_permission() => {
                 "run as root, or with CAP_SYS_ADMIN and CAP_NET_ADMIN".to_owned()
             }

@@ -5,6 +5,7 @@
 
 use crate::{
     Entry, Error, Journal, Lab, Name, Options, Preset, Result, Standing, StateFolder,
+    device::Programs,
     error::{ENOSPC, EPERM},
     lab::{LabRecord, RUN_PREFIX},
     preset,
@@ -74,6 +75,7 @@ pub const LIFETIME_DEFAULT: Nanos = Nanos::from_secs(3600);
 /// [`Error::NameTaken`] when the name is in use; [`Error::Holder`] with what the holder said.
 pub fn up(holder_program: Command, up: &Up<'_>) -> Result<LabRecord> {
     up.options.validate()?;
+    up.preset.device(up.options)?;
     let run = run_name(up.name)?;
     if up.state.journal(&run).exists() {
         return Err(Error::NameTaken { run: run.as_str().to_owned() });
@@ -158,8 +160,8 @@ fn read_answer(child: &mut Child) -> Option<Answer> {
 ///
 /// # Panics
 /// Never: the answer is plain data.
-pub fn run(order: &str, mut output: impl Write) -> Result<()> {
-    let held = hold(order);
+pub fn run(order: &str, mut output: impl Write, programs: &dyn Programs) -> Result<()> {
+    let held = hold(order, programs);
     let answer = match &held {
         Ok(held) => Answer::Ready(held.record.clone()),
         Err(error) => Answer::Refused { message: with_causes(error), hint: error.hint() },
@@ -202,7 +204,7 @@ impl Wait {
     }
 }
 
-fn hold(order: &str) -> Result<Held> {
+fn hold(order: &str, programs: &dyn Programs) -> Result<Held> {
     let order: Order = serde_json::from_str(order).map_err(|error| Error::Holder {
         message: format!("the order cannot be understood: {error}"),
         hint: Some("this role is started by fathom itself".to_owned()),
@@ -217,7 +219,7 @@ fn hold(order: &str) -> Result<Held> {
             (Some(journal), Wait::End { watch, deadline: clock::now() + *lifetime_ns })
         }
     };
-    let lab = Lab::build_here(preset, &order.options, order.standing)?;
+    let lab = Lab::build_here(preset, &order.options, order.standing, programs)?;
     let record = lab.record(preset)?;
     if let Some(journal) = &mut journal {
         journal.record(Entry::Lab(record.clone()))?;

@@ -1,7 +1,9 @@
 //! Labs: building them, finding those that are up, ending them.
 
 use crate::{
-    Entry, Error, Host, Interface, Name, Options, Preset, Result, StateFolder, StoredJournal, holder,
+    DeviceRecord, Entry, Error, Host, Interface, Name, Options, Preset, Result, StateFolder, StoredJournal,
+    device::{self, Fitting, NoPrograms, Programs},
+    holder,
     journal::{END_PATIENCE, IdentityText, journals},
 };
 use fathom_sys::{
@@ -21,6 +23,8 @@ pub struct Lab {
     hosts: Vec<Host>,
     differences: Vec<Difference>,
     standing: Standing,
+    /// The programs of its device, for as long as this process holds it.
+    fitting: Option<Fitting>,
 }
 
 /// With which rights the hosts of a lab exist.
@@ -80,6 +84,9 @@ pub struct LabRecord {
     /// Its hosts, in the order of the preset.
     pub hosts: Vec<HostRecord>,
     differences: Vec<Difference>,
+    /// The device between its hosts.
+    #[serde(default)]
+    pub device: Option<DeviceRecord>,
 }
 
 /// A host as its holder describes it to others.
@@ -118,22 +125,43 @@ impl Lab {
     /// # Errors
     /// When an option is out of range or the kernel refuses.
     pub fn build(preset: &Preset, options: &Options, holder_program: Command) -> Result<Self> {
+        Self::build_with(preset, options, holder_program, &NoPrograms)
+    }
+
+    /// Builds a lab like [`Self::build`], whose device may need a program.
+    ///
+    /// # Errors
+    /// As of [`Self::build`].
+    pub fn build_with(
+        preset: &Preset,
+        options: &Options,
+        holder_program: Command,
+        programs: &dyn Programs,
+    ) -> Result<Self> {
         options.validate()?;
+        preset.device(options)?;
         let standing = Standing::of_this_process();
         if standing != Standing::Rootless {
-            return Self::build_here(preset, options, standing);
+            return Self::build_here(preset, options, standing, programs);
         }
         let builder = holder::start_bound(holder_program, preset, options)?;
         // From here on the descriptors of this process hold the lab, and the builder may go.
         Self::attach(&builder.record)
     }
 
-    pub(crate) fn build_here(preset: &Preset, options: &Options, standing: Standing) -> Result<Self> {
+    pub(crate) fn build_here(
+        preset: &Preset,
+        options: &Options,
+        standing: Standing,
+        programs: &dyn Programs,
+    ) -> Result<Self> {
         let machine = settings();
-        let hosts = (preset.build)(options)?;
+        let hosts = preset.build(options)?;
+        let device = preset.device(options)?;
+        let fitting = device.map(|device| device::fit(&hosts, device, options, programs)).transpose()?;
         let first = hosts.first().expect("a preset has hosts");
         let differences = differences(machine, first.enter_with(settings)?);
-        Ok(Self { hosts, differences, standing })
+        Ok(Self { hosts, differences, standing, fitting })
     }
 
     /// Opens a lab that is up.
@@ -156,7 +184,8 @@ impl Lab {
         if !record.holder.is_alive() {
             return Err(Error::Holder { message: format!("process {pid} has ended"), hint: None });
         }
-        Ok(Self { hosts, differences: record.differences.clone(), standing: record.standing })
+        let fitting = record.device.clone().map(|record| Fitting { record, attached: Vec::new() });
+        Ok(Self { hosts, differences: record.differences.clone(), standing: record.standing, fitting })
     }
 
     /// What others need to open this lab, which the calling process holds.
@@ -172,6 +201,7 @@ impl Lab {
             standing: self.standing,
             hosts: self.hosts.iter().map(host).collect(),
             differences: self.differences.clone(),
+            device: self.device().cloned(),
         })
     }
 
@@ -190,6 +220,12 @@ impl Lab {
             host: name.to_owned(),
             known: self.hosts.iter().map(|host| host.name.to_string()).collect(),
         })
+    }
+
+    /// The device between its hosts, if there is one.
+    #[must_use]
+    pub fn device(&self) -> Option<&DeviceRecord> {
+        self.fitting.as_ref().map(|fitting| &fitting.record)
     }
 
     /// With which rights its hosts exist.

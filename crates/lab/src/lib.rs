@@ -4,8 +4,12 @@
 //! that built it, or `up`, held by a process of its own with a bounded life, which others find by name. Without root it is built
 //! inside a user namespace. Everything is anonymous: what no process holds any more is gone, even after a SIGKILL.
 //!
+//! A [`Device`] may stand between two hosts: a router, a bridge, a filter, a program that redirects or polices. What runs in such a
+//! program is brought by whoever builds the lab ([`device::Programs`]).
+//!
 //! The [`Journal`] writes down what has to be undone besides. This crate knows nothing of tests, nor what its hosts are measured for.
 
+pub mod device;
 mod error;
 pub mod holder;
 mod host;
@@ -16,6 +20,7 @@ pub mod preset;
 mod state;
 mod wire;
 
+pub use device::{Device, DeviceRecord};
 pub use error::{Error, Result};
 pub use host::{Host, Interface};
 pub use journal::{Entry, Journal, StoredJournal, stale, undo_stale};

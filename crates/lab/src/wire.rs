@@ -17,7 +17,18 @@ pub(crate) struct End<'a> {
     pub(crate) host: &'a mut Host,
     /// The name that the device gets.
     pub(crate) device: &'static str,
+    /// The address of the host on this wire.
     pub(crate) address: Ipv4Addr,
+    /// The Ethernet address of the device.
+    pub(crate) mac: MacAddress,
+    /// Whether it becomes a port of a bridge, which has the address in its place.
+    pub(crate) is_port: bool,
+}
+
+impl<'a> End<'a> {
+    pub(crate) fn new(host: &'a mut Host, device: &'static str, address: Ipv4Addr) -> Self {
+        Self { host, device, address, mac: mac_for(address), is_port: false }
+    }
 }
 
 /// Makes a host with nothing but loopback, on which no frame comes on its own.
@@ -50,7 +61,18 @@ pub(crate) fn enable_forwarding(host: &Host) -> Result<()> {
 
 /// Joins two hosts by a veth pair with addresses and permanent neighbours, so that no ARP runs during a count.
 pub(crate) fn join(near: End<'_>, far: End<'_>, prefix_len: u8, options: &Options) -> Result<()> {
-    let veth_end = |end: &End<'_>| VethEnd { name: end.device, mac: Some(mac_for(end.address)) };
+    let (near_host, far_host) = lay(near, far, prefix_len, options)?;
+    let last = |host: &Host| match host.interfaces.last().expect("a wire was laid").address {
+        IpAddr::V4(address) => address,
+        IpAddr::V6(_) => unreachable!("wires have addresses of version 4"),
+    };
+    introduce(near_host, last(far_host))?;
+    introduce(far_host, last(near_host))
+}
+
+/// Lays a veth pair between two hosts and brings it up, with the addresses of the ends that are no ports.
+pub(crate) fn lay<'a>(near: End<'a>, far: End<'a>, prefix_len: u8, options: &Options) -> Result<(&'a Host, &'a Host)> {
+    let veth_end = |end: &End<'_>| VethEnd { name: end.device, mac: Some(end.mac) };
     let veth = Veth {
         near: veth_end(&near),
         far: veth_end(&far),
@@ -58,27 +80,32 @@ pub(crate) fn join(near: End<'_>, far: End<'_>, prefix_len: u8, options: &Option
         mtu_bytes: options.mtu_bytes,
         n_queues: options.n_queues,
     };
-    let mut near_link = open(near.host)?;
-    let mut far_link = open(far.host)?;
     let wire = format!("the wire {}-{}", near.host.name, far.host.name);
-    near_link.add_veth(&veth).map_err(Error::kernel(format!("lay {wire}")))?;
-    let near_index = bring_up(&mut near_link, &near, prefix_len).map_err(Error::kernel(format!("bring up {wire}")))?;
-    let far_index = bring_up(&mut far_link, &far, prefix_len).map_err(Error::kernel(format!("bring up {wire}")))?;
-    let introduce = |netlink: &mut Netlink, index, to: Ipv4Addr| {
-        netlink.add_neighbour(index, to.into(), mac_for(to)).map_err(Error::kernel(format!("introduce {to}")))
-    };
-    introduce(&mut near_link, near_index, far.address)?;
-    introduce(&mut far_link, far_index, near.address)?;
-    for end in [near, far] {
+    open(near.host)?.add_veth(&veth).map_err(Error::kernel(format!("lay {wire}")))?;
+    for end in [&near, &far] {
+        bring_up(&mut open(end.host)?, end, prefix_len).map_err(Error::kernel(format!("bring up {wire}")))?;
+    }
+    let [near, far] = [near, far].map(|end| {
         end.host.interfaces.push(Interface {
             name: end.device.to_owned(),
             address: IpAddr::V4(end.address),
             prefix_len,
-            mac: mac_for(end.address),
+            mac: end.mac,
             mtu: Bytes(u64::from(options.mtu_bytes)),
         });
-    }
-    Ok(())
+        &*end.host
+    });
+    Ok((near, far))
+}
+
+/// Tells a host for good who has an address on the wire that was laid last.
+pub(crate) fn introduce(host: &Host, to: Ipv4Addr) -> Result<()> {
+    let device = &host.interfaces.last().expect("a wire was laid").name;
+    let tell = |netlink: &mut Netlink| {
+        let index = netlink.link(device)?.index;
+        netlink.add_neighbour(index, to.into(), mac_for(to))
+    };
+    tell(&mut open(host)?).map_err(Error::kernel(format!("introduce {to} to host {}", host.name)))
 }
 
 /// A socket to the routing of a host that was just made.
@@ -86,15 +113,16 @@ pub(crate) fn open(host: &Host) -> Result<Netlink> {
     host.enter_with(Netlink::open)?.map_err(Error::kernel(format!("open rtnetlink on host {}", host.name)))
 }
 
-fn bring_up(netlink: &mut Netlink, end: &End<'_>, prefix_len: u8) -> fathom_sys::Result<u32> {
+fn bring_up(netlink: &mut Netlink, end: &End<'_>, prefix_len: u8) -> fathom_sys::Result<()> {
     let index = netlink.link(end.device)?.index;
-    netlink.add_address(index, end.address.into(), prefix_len)?;
-    netlink.set_up(index)?;
-    Ok(index)
+    if !end.is_port {
+        netlink.add_address(index, end.address.into(), prefix_len)?;
+    }
+    netlink.set_up(index)
 }
 
 /// A locally administered address that shows the IPv4 address, so that captures read well.
-fn mac_for(address: Ipv4Addr) -> MacAddress {
+pub(crate) fn mac_for(address: Ipv4Addr) -> MacAddress {
     let [a, b, c, d] = address.octets();
     [0x02, 0, a, b, c, d]
 }

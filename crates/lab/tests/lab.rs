@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "functions shared by tests are tests too")]
 
 use fathom_lab::{
-    Error, Host, Lab, Name, Options, PRESETS, Standing, StateFolder, down,
+    Error, Host, Lab, Name, Options, PRESETS, Standing, StateFolder,
+    device::NoPrograms,
+    down,
     holder::{self, Up},
     list, preset, stale, undo_stale,
 };
@@ -57,7 +59,7 @@ fn holder_program() -> Command {
 fn role_of_the_holder() {
     let order = env::args().next_back().unwrap();
     // Its refusal has been handed over, and the exit code is not looked at.
-    let _ = holder::run(&order, std::io::stdout());
+    let _ = holder::run(&order, std::io::stdout(), &NoPrograms);
 }
 
 /// A state folder of its own, which goes with the first value.
@@ -110,7 +112,7 @@ fn the_counters_of_a_pair_count_the_frames_that_were_sent_and_nothing_else() {
     if lacks_privileges() {
         return;
     }
-    let lab = pair(&Options { mtu_bytes: 9000, n_queues: 1 });
+    let lab = pair(&Options { mtu_bytes: 9000, ..Options::default() });
     let (a, b) = (&lab.hosts()[0], &lab.hosts()[1]);
     assert_eq!((a.interfaces()[0].mtu, link(b).mtu_bytes), (Bytes(9000), 9000));
     assert_eq!(link(a).mac, Some(a.interfaces()[0].mac));
@@ -147,7 +149,7 @@ fn a_router_passes_every_datagram_on_once() {
         return;
     }
     let lab = Lab::build(preset::find("router").unwrap(), &Options::default(), holder_program()).unwrap();
-    let (a, r, b) = (lab.host("a").unwrap(), lab.host("r").unwrap(), lab.host("b").unwrap());
+    let (a, r, b) = (lab.host("a").unwrap(), lab.host("dut").unwrap(), lab.host("b").unwrap());
     let (client, server) = (udp(a), udp(b));
     for _ in 0..ROUNDS {
         client.send_to(b"across", server.local_addr().unwrap()).unwrap();
@@ -287,7 +289,7 @@ fn a_holder_that_is_killed_leaves_a_stale_journal_and_nothing_else() {
 
 #[test]
 fn an_option_out_of_range_is_refused_before_anything_is_touched() {
-    let options = Options { mtu_bytes: 20, n_queues: 1 };
+    let options = Options { mtu_bytes: 20, ..Options::default() };
     let error = Lab::build(preset::find("pair").unwrap(), &options, Command::new("/not/started")).unwrap_err();
     assert_eq!(error.to_string(), "MTU 20 is outside 68 to 65535 bytes");
     assert_eq!(preset::find("ring").unwrap_err().hint().unwrap(), "the presets are: pair, router");

@@ -42,6 +42,16 @@ pub mod host {
     pub const DEV_TX_ERRORS: &str = "dev_tx_errors";
     /// Packets that the queueing discipline of a device dropped (`RTM_GETQDISC`, `TCA_STATS_QUEUE`); of: the interface.
     pub const QDISC_DROPPED: &str = "qdisc_dropped";
+    /// Frames that an XDP program dropped, by the count of the driver (`ethtool -S`); of: the interface.
+    pub const DEV_XDP_DROPPED: &str = "dev_xdp_dropped";
+    /// Packets that rules with a counter dropped (nf_tables), in chains that packets enter from outside; of: the chain and the rule's handle.
+    pub const NFT_DROPPED: &str = "nft_dropped";
+    /// IP packets with an error in their header, such as a time to live that has run out (`Ip: InHdrErrors`).
+    pub const IP_IN_HEADER_ERRORS: &str = "ip_in_header_errors";
+    /// IP packets for an address that is neither ours nor one that is forwarded to (`Ip: InAddrErrors`).
+    pub const IP_IN_ADDRESS_ERRORS: &str = "ip_in_address_errors";
+    /// IP packets to be forwarded for which there was no route (`IpExt: InNoRoutes`).
+    pub const IP_IN_NO_ROUTES: &str = "ip_in_no_routes";
     /// IP packets dropped for want of memory (`/proc/net/snmp`, `Ip: InDiscards`).
     pub const IP_IN_DISCARDS: &str = "ip_in_discards";
     /// IP packets not sent for want of memory (`Ip: OutDiscards`).

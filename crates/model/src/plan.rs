@@ -107,6 +107,9 @@ pub struct LabPlan {
     /// The MTU of its links in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu_bytes: Option<u32>,
+    /// What stands between its hosts, such as `router` or `policer:200k,512`; a wire when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
 }
 
 /// Everything that a run does.
@@ -130,6 +133,9 @@ pub struct Plan {
     pub lab: Option<LabPlan>,
     /// The hosts by name.
     pub hosts: BTreeMap<String, Reach>,
+    /// The host between the two sides of every test: a device under test, whose counters are read beside theirs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via: Option<String>,
     /// The tests, in the order of a round.
     pub tests: Vec<TestPlan>,
 }

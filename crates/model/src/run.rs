@@ -28,6 +28,9 @@ pub struct Host {
     pub address: Option<String>,
     /// Its interface on the path under test.
     pub interface: Option<String>,
+    /// Its further interfaces there: a device between two wires has one on each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub further_interfaces: Vec<String>,
     /// How it was reached: `namespace a of lab pair`, `tls 10.0.0.2:7700`.
     pub reached: String,
     /// How its monotonic clock differs from the controller's, in nanoseconds: theirs minus ours.

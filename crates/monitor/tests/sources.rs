@@ -65,7 +65,7 @@ fn every_source_reads_every_recorded_tree_to_the_last_value() {
 
 /// Those that read files; what asks the kernel otherwise has no recorded tree, and is sampled on this machine below.
 fn files() -> Vec<Box<dyn Source>> {
-    every_source().into_iter().filter(|source| source.name() != "qdisc").collect()
+    every_source().into_iter().filter(|source| !["qdisc", "xdp", "nft"].contains(&source.name())).collect()
 }
 
 #[test]
@@ -141,7 +141,8 @@ fn a_thousand_datagrams_over_loopback_are_seen_on_this_machine() {
         receiver.recv(&mut [0; 16]).unwrap();
     }
     watch.sample(Nanos(2));
-    assert_eq!(watch.losses(), [""; 0]);
+    let losses: Vec<_> = watch.losses().iter().filter(|loss| !loss.starts_with("nft: ")).collect();
+    assert_eq!(losses, [""; 0], "rules are shown to root only, all else to everybody");
     let record = watch.finish();
     for (counter, of) in [
         (host::UDP_OUT_DATAGRAMS, ""),

@@ -1,20 +1,39 @@
 //! Which cores a thread may run on.
 
 use crate::{Error, Result};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::{
+    process::Pid,
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+};
 
 /// Binds the calling thread to one core, by the kernel's number.
 ///
 /// # Errors
 /// `EINVAL` when the core does not exist or the process may not use it (cpuset).
 pub fn pin_thread(core: usize) -> Result<()> {
-    let call = || format!("sched_setaffinity(core {core})");
+    pin(None, core, || format!("sched_setaffinity(core {core})"))
+}
+
+/// Binds another thread to one core, such as one of the kernel's; its work stays there until it ends.
+///
+/// Needs `CAP_SYS_NICE` for threads of others.
+///
+/// # Errors
+/// `ESRCH` when there is no such thread, `EINVAL` when the core does not exist.
+pub fn pin_other(thread: u32, core: usize) -> Result<()> {
+    let call = || format!("sched_setaffinity(thread {thread}, core {core})");
+    let pid = i32::try_from(thread).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| Error::new(call(), rustix::io::Errno::SRCH))?;
+    pin(Some(pid), core, call)
+}
+
+fn pin(thread: Option<Pid>, core: usize, call: impl Fn() -> String) -> Result<()> {
     if core >= CpuSet::MAX_CPU {
         return Err(Error::new(call(), rustix::io::Errno::INVAL));
     }
     let mut cores = CpuSet::new();
     cores.set(core);
-    sched_setaffinity(None, &cores).map_err(|errno| Error::new(call(), errno))
+    sched_setaffinity(thread, &cores).map_err(|errno| Error::new(call(), errno))
 }
 
 /// Lets the calling thread run on these cores and no others.
@@ -48,6 +67,14 @@ mod tests {
             allowed_cores().unwrap()
         });
         assert_eq!(seen.join().unwrap(), [last]);
+    }
+
+    #[test]
+    fn another_thread_is_pinned_by_its_number() {
+        let last = *allowed_cores().unwrap().last().unwrap();
+        pin_other(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned(), last).unwrap();
+        assert_eq!(allowed_cores().unwrap(), [last]);
+        assert_eq!(pin_other(0, last).unwrap_err().errno(), Some(libc::ESRCH));
     }
 
     #[test]

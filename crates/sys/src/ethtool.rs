@@ -1,7 +1,6 @@
-//! What a network device says of itself: driver, queues, offloads, statistics.
+//! What a network device says of itself: driver, queues, offloads, statistics; and which offloads it is to use.
 //!
-//! Through `ioctl(SIOCETHTOOL)`, which every driver since 2.6 answers and which needs no privilege to ask. Only questions: nothing
-//! here changes a device. The structures are those of `linux/ethtool.h`, read by offset, all numbers in native order.
+//! Through `ioctl(SIOCETHTOOL)`, which every driver since 2.6 answers and which needs no privilege to ask. The structures are those of `linux/ethtool.h`, read by offset, all numbers in native order.
 
 use crate::{Error, Result};
 use fathom_model::units::BitsPerSec;
@@ -10,6 +9,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 const GDRVINFO: u32 = 0x03;
 const GRINGPARAM: u32 = 0x10;
+const STSO: u32 = 0x1f;
+const SGRO: u32 = 0x2c;
 const GSTRINGS: u32 = 0x1b;
 const GSTATS: u32 = 0x1d;
 const GSSET_INFO: u32 = 0x37;
@@ -87,6 +88,24 @@ pub struct Feature {
     pub active: bool,
     /// Whether it can be switched: it is neither fixed on nor missing.
     pub changeable: bool,
+}
+
+/// Work that a device or its driver may do for the network stack, by the command that switches it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offload {
+    /// Large TCP segments are cut behind the stack (TSO, all kinds of it).
+    Segmentation = STSO as isize,
+    /// Segments of one flow are joined before the stack (GRO); a veth with it polls its ring by NAPI.
+    Merging = SGRO as isize,
+}
+
+/// Whether an offload is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Switch {
+    /// It is.
+    On = 1,
+    /// It is not.
+    Off = 0,
 }
 
 /// A network device that can be asked.
@@ -188,6 +207,19 @@ impl Device {
             Feature { name, active: bit(2), changeable: bit(0) && !bit(3) }
         };
         Ok(names.into_iter().enumerate().filter(|(_, name)| !name.is_empty()).map(feature).collect())
+    }
+
+    /// Uses an offload or leaves it. Needs `CAP_NET_ADMIN` over the device's namespace.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` when the device has no such offload.
+    pub fn switch(&self, offload: Offload, to: Switch) -> Result<()> {
+        // ethtool_value: cmd, data.
+        let mut order = vec![0; 8];
+        order[4..8].copy_from_slice(&(to as u32).to_ne_bytes());
+        let done = self.ask(offload as u32, order)?;
+        done.map(drop)
+            .ok_or_else(|| Error::new(format!("ethtool({}, {offload:?} {to:?})", self.name), Errno::OPNOTSUPP))
     }
 
     /// The driver's own counters (`ethtool -S`), in its order; empty when it has none.

@@ -5,6 +5,7 @@
 //! guards: what was acquired is undone when the guard is dropped.
 
 pub mod affinity;
+mod attributes;
 pub mod bpf;
 pub mod clock;
 mod control;
@@ -16,7 +17,9 @@ pub mod interrupt;
 pub mod limits;
 pub mod lua;
 pub mod namespace;
+pub mod napi;
 pub mod netlink;
+pub mod nftables;
 pub mod packet_socket;
 pub mod process;
 pub mod raw_ip;

@@ -10,9 +10,11 @@ use netlink_packet_core::{
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage as Message,
     address::{AddressAttribute, AddressMessage},
-    link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, Stats64},
+    link::{
+        InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp, Stats64, XdpAttached,
+    },
     neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState},
-    route::{RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType},
+    route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType},
     tc::{TcAttribute, TcHandle, TcMessage, TcStats2},
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
@@ -44,6 +46,8 @@ pub struct Link {
     pub is_up: bool,
     /// Whether it can pass frames; the peer of a veth that is down takes it away.
     pub has_carrier: bool,
+    /// Whether an XDP program is on it.
+    pub has_xdp: bool,
     /// The number of its receive queues.
     pub n_rx_queues: Option<u32>,
     /// The number of its transmit queues.
@@ -114,6 +118,10 @@ pub struct Route {
     /// The device, by index; found through the gateway when absent.
     pub device: Option<u32>,
 }
+
+/// The index of a bridge, beside those of its ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BridgeIndex(pub u32);
 
 /// A socket to the routing part of the kernel.
 #[derive(Debug)]
@@ -198,6 +206,32 @@ impl Netlink {
         self.change(&call, Message::NewLink(near), NLM_F_CREATE | NLM_F_EXCL)
     }
 
+    /// Makes a bridge without ports; it is down. It runs no spanning tree, so a port forwards as soon as it is up.
+    ///
+    /// # Errors
+    /// `EEXIST` when the name is taken, `EOPNOTSUPP` when the kernel has no bridge.
+    pub fn add_bridge(&mut self, name: &str, mac: MacAddress) -> Result<()> {
+        let mut message = LinkMessage::default();
+        message.attributes = vec![
+            LinkAttribute::IfName(name.to_owned()),
+            LinkAttribute::Address(mac.to_vec()),
+            LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)]),
+        ];
+        let call = format!("RTM_NEWLINK(bridge {name})");
+        self.change(&call, Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Makes a link a port of a bridge, both by index.
+    ///
+    /// # Errors
+    /// `EBUSY` when it is a port already, `EINVAL` when the other is no bridge.
+    pub fn add_port(&mut self, bridge: BridgeIndex, port: u32) -> Result<()> {
+        let mut message = link_message(port);
+        message.attributes.push(LinkAttribute::Controller(bridge.0));
+        let call = format!("RTM_SETLINK(link {port}, port of {})", bridge.0);
+        self.change(&call, Message::SetLink(message), 0)
+    }
+
     /// Lets a link pass frames. Needs `CAP_NET_ADMIN`, like all changes.
     ///
     /// # Errors
@@ -276,6 +310,38 @@ impl Netlink {
             vec![NeighbourAttribute::Destination(address.into()), NeighbourAttribute::LinkLayerAddress(mac.to_vec())];
         let call = format!("RTM_NEWNEIGH(link {index}, {address})");
         self.change(&call, Message::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// The router that packets to an address are handed to; absent when the address is on a link itself. Nothing is sent for it.
+    ///
+    /// # Errors
+    /// `ENETUNREACH` when there is no route.
+    pub fn gateway_to(&mut self, address: IpAddr) -> Result<Option<IpAddr>> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(address);
+        message.header.destination_prefix_length = if address.is_ipv4() { 32 } else { 128 };
+        message.attributes.push(RouteAttribute::Destination(address.into()));
+        let answers = self.request(&format!("RTM_GETROUTE({address})"), Message::GetRoute(message), CHANGE)?;
+        let gateway = |attribute: &RouteAttribute| match attribute {
+            RouteAttribute::Gateway(RouteAddress::Inet(address)) => Some(IpAddr::V4(*address)),
+            RouteAttribute::Gateway(RouteAddress::Inet6(address)) => Some(IpAddr::V6(*address)),
+            _ => None,
+        };
+        Ok(answers.iter().find_map(|answer| match answer {
+            Message::NewRoute(route) => route.attributes.iter().find_map(gateway),
+            _ => None,
+        }))
+    }
+
+    /// The Ethernet address of a neighbour on a link, as far as it is known already.
+    ///
+    /// # Errors
+    /// Whatever the kernel answers.
+    pub fn neighbour(&mut self, index: u32, address: IpAddr) -> Result<Option<MacAddress>> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = family(address);
+        let answers = self.request("RTM_GETNEIGH", Message::GetNeighbour(message), NLM_F_REQUEST | NLM_F_DUMP)?;
+        Ok(answers.into_iter().find_map(|answer| mac_of(answer, (index, address))))
     }
 
     /// Adds a route to the main table.
@@ -380,6 +446,18 @@ fn veth_end(veth: &Veth<'_>, end: &VethEnd<'_>) -> LinkMessage {
     message
 }
 
+/// The Ethernet address that a neighbour has, if it is this one.
+fn mac_of(answer: Message, (index, address): (u32, IpAddr)) -> Option<MacAddress> {
+    let Message::NewNeighbour(message) = answer else { return None };
+    let is_it = message.header.ifindex == index
+        && message.attributes.contains(&NeighbourAttribute::Destination(address.into()));
+    is_it.then_some(())?;
+    message.attributes.into_iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::LinkLayerAddress(bytes) => MacAddress::try_from(bytes).ok(),
+        _ => None,
+    })
+}
+
 /// The own address of a link; on a point-to-point link `Address` is the peer's.
 fn address_of(answer: Message) -> Option<(u32, IpAddr)> {
     let Message::NewAddress(message) = answer else { return None };
@@ -402,6 +480,7 @@ fn link_of(message: Message) -> Option<Link> {
         qdisc: None,
         is_up: flags.contains(LinkFlags::Up),
         has_carrier: flags.contains(LinkFlags::LowerUp),
+        has_xdp: false,
         n_rx_queues: None,
         n_tx_queues: None,
         stats: LinkStats::default(),
@@ -411,6 +490,9 @@ fn link_of(message: Message) -> Option<Link> {
             LinkAttribute::IfName(name) => link.name = name,
             LinkAttribute::Address(bytes) => link.mac = MacAddress::try_from(bytes).ok(),
             LinkAttribute::Mtu(mtu) => link.mtu_bytes = mtu,
+            LinkAttribute::Xdp(xdp) => {
+                link.has_xdp = xdp.iter().any(|one| matches!(one, LinkXdp::Attached(to) if *to != XdpAttached::None));
+            }
             LinkAttribute::Qdisc(qdisc) => link.qdisc = Some(qdisc),
             LinkAttribute::NumRxQueues(count) => link.n_rx_queues = Some(count),
             LinkAttribute::NumTxQueues(count) => link.n_tx_queues = Some(count),

@@ -7,7 +7,7 @@ use fathom_model::{
 };
 use fathom_statistics::mean;
 
-use super::{Cause, CoreUse, Evidenced, generator_limited, measured};
+use super::{Cause, CoreUse, Evidenced, device, generator_limited, measured};
 
 /// Cores that are busy for less than this could take over work.
 const FREE: f64 = 0.5;
@@ -21,7 +21,8 @@ impl Cause for CoreSaturated {
     }
 
     fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
-        if seen.reached() {
+        // The core of a device is told of as the device's, which is what the test is about.
+        if seen.reached() || device::full_core(seen).is_some() {
             return Vec::new();
         }
         // A sender that keeps its schedule spins between two packets, so its full core holds nothing back.

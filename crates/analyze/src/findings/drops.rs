@@ -170,7 +170,7 @@ impl Cause for DeviceReceive {
             };
             dropped.finding(seen)
         };
-        seen.hosts().filter_map(on_host).collect()
+        seen.hosts().filter(|host| !seen.is_of_device(host)).filter_map(on_host).collect()
     }
 }
 
@@ -202,7 +202,7 @@ impl Cause for DeviceSend {
             };
             dropped.finding(seen)
         };
-        seen.hosts().filter_map(on_host).collect()
+        seen.hosts().filter(|host| !seen.is_of_device(host)).filter_map(on_host).collect()
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod black_hole;
 mod core_saturated;
+mod device;
 mod drops;
 mod errors;
 mod flow_limited;
@@ -63,6 +64,12 @@ pub const CAUSES: &[&dyn Cause] = &[
     &unreachable::Unreachable,
     &black_hole::BlackHole,
     &outage::Outage,
+    &device::RING,
+    &device::PROGRAM,
+    &device::RULE,
+    &device::FORWARDING,
+    &device::OUTPUT,
+    &device::DeviceCore,
     &core_saturated::CoreSaturated,
     &generator_limited::GeneratorLimited,
     &generator_limited::OfferedTooLittle,
@@ -176,6 +183,16 @@ impl<'a> Evidenced<'a> {
     /// The hosts of the test, the one that begins first.
     pub(crate) fn hosts(&self) -> impl Iterator<Item = &'a str> {
         hosts_of(self.test)
+    }
+
+    /// The device between them, if there is one.
+    pub(crate) fn via(&self) -> Option<&'a str> {
+        self.run.plan.via.as_deref()
+    }
+
+    /// Whether what a host's interface drops is accounted for at the device between the two: its wires are memory.
+    pub(crate) fn is_of_device(&self, host: &str) -> bool {
+        self.via().is_some() && self.test.conservation.is_some() && self.is_memory(host)
     }
 
     /// The trials to judge by.

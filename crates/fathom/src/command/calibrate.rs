@@ -65,7 +65,7 @@ pub(super) fn ensure(is_quick: bool) -> anyhow::Result<()> {
 fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
     let mut calibration = Calibration::new();
     let here = (measuring::ends_here(), CEILINGS);
-    let in_lab = (measuring::ends_in_lab("pair"), CEILINGS_IN_LAB);
+    let in_lab = (measuring::ends_in_lab("pair", None)?, CEILINGS_IN_LAB);
     for (ends, ceilings) in [here, in_lab] {
         let test = |(kind, options): &(&str, Options)| TestPlan {
             name: (*kind).to_owned(),
@@ -86,6 +86,7 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
             seed: 1,
             tests: ceilings.iter().map(test).collect(),
             lab: ends.lab,
+            via: None,
             hosts: ends.hosts.into_iter().map(|(name, reach)| (name.to_owned(), reach)).collect(),
         };
         execute::complete(&mut plan)?;

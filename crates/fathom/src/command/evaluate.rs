@@ -5,12 +5,13 @@ use fathom_app::scenario::walk::Script;
 use fathom_model::{Settings, TestPlan, units::Nanos};
 
 use super::measuring::{self, Ends, Keep};
-use crate::exit::{Exit, engine_screen};
+use crate::exit::{Exit, Screen, engine_screen};
 
 const EXAMPLES: &str = "\
 Examples:
   fathom evaluate                                  in a lab of two hosts on this machine
   fathom evaluate 10.0.0.2 --key KEY               from this machine to a `fathom serve`
+  fathom evaluate --device router                  through the kernel's router, on a core of its own
   fathom evaluate --quick --expect 10Gbit --json   short, with a promise, for a machine to read
   fathom evaluate --script shop.scenario           with these users as the top row";
 
@@ -61,16 +62,23 @@ const TESTS: &[Row] = &[
 ];
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
-    let ends = match (matches.get_one::<String>("target"), matches.get_one::<String>("lab")) {
-        (Some(target), _) => measuring::ends_at(target, matches)?,
-        (None, lab) => measuring::ends_in_lab(lab.map_or("pair", String::as_str)),
+    let device = matches.get_one::<String>("device").map(String::as_str);
+    let ends = match matches.get_one::<String>("target") {
+        Some(_) if device.is_some() => {
+            return Err(Screen::new(Exit::Usage, "--device stands in a lab, and a target is none").into());
+        }
+        Some(target) => measuring::ends_at(target, matches)?,
+        None => measuring::ends_in_lab(measuring::lab_meant(matches).unwrap_or("pair"), device)?,
     };
     let pace = if matches.get_flag("quick") { QUICK } else { FULL };
     let mut tests = tests(&ends, &pace, matches)?;
     measuring::promise(&mut tests, matches)?;
     let title = match matches.get_one::<String>("target") {
         Some(target) => format!("Evaluation of {target}"),
-        None => "Evaluation of this machine, between two hosts of a lab".to_owned(),
+        None => match device {
+            Some(device) => format!("Evaluation of {device}, between two hosts of a lab"),
+            None => "Evaluation of this machine, between two hosts of a lab".to_owned(),
+        },
     };
     let plan = measuring::plan((title, pace.rounds), ends, tests, matches);
     if !matches.get_flag("plan") {

@@ -17,6 +17,7 @@ use fathom_model::units::Nanos;
 
 use super::measuring;
 use crate::{
+    device_programs::PacketPrograms,
     exit::{Exit, Screen},
     hosts,
 };
@@ -24,6 +25,8 @@ use crate::{
 const EXAMPLES: &str = "\
 Examples:
   fathom lab up pair                       two hosts, a and b, up for an hour
+  fathom lab up pair --name wall --device nft:1000
+                                           the same with a packet filter of 1000 rules between them
   fathom lab exec pair b -- fathom serve   a command on a host
   fathom evaluate --lab pair               measure in the lab that is up
   fathom lab down pair
@@ -42,6 +45,7 @@ pub(super) fn shape(command: Command) -> Command {
         )
         .arg(name().long("name").help("the lab's name [default: the preset's]"))
         .arg(Arg::new("for").long("for").value_name("TIME").default_value("1h").help("when it ends by itself"))
+        .arg(measuring::device())
         .arg(mtu());
     let words = Arg::new("words")
         .value_name("COMMAND")
@@ -73,6 +77,7 @@ pub(crate) fn screen(error: &fathom_lab::Error) -> Screen {
     let exit = match error {
         fathom_lab::Error::UnknownPreset(_)
         | fathom_lab::Error::BadOption { .. }
+        | fathom_lab::Error::BadDevice { .. }
         | fathom_lab::Error::BadName { .. } => Exit::Usage,
         _ => Exit::Preflight,
     };
@@ -95,7 +100,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         Some((_, given)) => {
             let order = given.get_one::<String>("order").expect("clap requires the order");
             // What went wrong was told to the process that asked, on standard output.
-            Ok(holder::run(order, io::stdout().lock()).map_or(Exit::Preflight, |()| Exit::Pass))
+            Ok(holder::run(order, io::stdout().lock(), &PacketPrograms).map_or(Exit::Preflight, |()| Exit::Pass))
         }
         None => unreachable!("clap requires a subcommand"),
     };
@@ -113,10 +118,11 @@ fn lab_name(given: &ArgMatches, otherwise: Option<&str>) -> anyhow::Result<Name>
 fn up(given: &ArgMatches) -> anyhow::Result<Exit> {
     let preset = preset::find(given.get_one::<String>("preset").expect("it has a default"))?;
     let name = lab_name(given, Some(preset.name))?;
-    let mut options = preset::Options::default();
+    let mut options = preset::Options { device_core: hosts::device_core(), ..preset::Options::default() };
     if let Some(mtu_bytes) = given.get_one::<u32>("mtu") {
         options.mtu_bytes = *mtu_bytes;
     }
+    options.device = given.get_one::<String>("device").map(|device| device.parse()).transpose()?;
     let lifetime = measuring::span(given, "for", Nanos::from_secs(3600))?;
     let state = StateFolder::from_environment()?;
     holder::up(hosts::holder_program()?, &Up { name: &name, state: &state, preset, options: &options, lifetime })?;
@@ -127,6 +133,11 @@ fn up(given: &ArgMatches) -> anyhow::Result<Exit> {
     }
     for loss in lab.losses() {
         eprintln!("lost: {} ({})", loss.what, loss.why);
+    }
+    if let Some(device) = lab.device() {
+        let core = device.core.map_or_else(|| "the core of whoever sends".to_owned(), |core| format!("core {core}"));
+        eprintln!("device: {} on {core}", device.device);
+        device.losses.iter().for_each(|loss| eprintln!("lost: {loss}"));
     }
     eprintln!("up for {lifetime}; take it down with: fathom lab down {name}");
     Ok(Exit::Pass)
@@ -157,7 +168,8 @@ fn list() -> anyhow::Result<Exit> {
     for (name, record) in fathom_lab::list(&state)? {
         let lab = Lab::find(&state, &name)?;
         let hosts: Vec<_> = lab.hosts().iter().map(|host| format!("{} {}", host.name(), host.address())).collect();
-        writeln!(out, "{name:<16} {:<8} {}", record.preset, hosts.join(", "))?;
+        let device = record.device.map(|device| format!(", device {}", device.device)).unwrap_or_default();
+        writeln!(out, "{name:<16} {:<8} {}{device}", record.preset, hosts.join(", "))?;
     }
     Ok(Exit::Pass)
 }

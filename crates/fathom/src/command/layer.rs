@@ -225,13 +225,17 @@ impl LayerCommand {
 
     /// The hosts, and the URL when the target needs nothing of ours.
     fn ends(&self, matches: &ArgMatches) -> anyhow::Result<(Ends, Option<String>)> {
-        match (matches.get_one::<String>("target"), matches.get_one::<String>("lab")) {
+        let device = matches.get_one::<String>("device").map(String::as_str);
+        match (matches.get_one::<String>("target"), measuring::lab_meant(matches)) {
+            (Some(_), Some(_)) if device.is_some() => {
+                Err(Screen::new(Exit::Usage, "--device stands in a lab, and a target is none").into())
+            }
             (Some(target), _) if self.name == "http" => Ok((measuring::ends_here(), Some(target.clone()))),
             (Some(target), None) if self.protocol(matches).is_some() => {
                 Ok((measuring::ends_here(), Some(target.clone())))
             }
             (Some(target), None) => Ok((measuring::ends_at(target, matches)?, None)),
-            (None, Some(lab)) => Ok((measuring::ends_in_lab(lab), None)),
+            (None, Some(lab)) => Ok((measuring::ends_in_lab(lab, device)?, None)),
             (Some(_), Some(_)) => Err(Screen::new(Exit::Usage, "either a target or --lab, not both").into()),
             (None, None) => Err(Screen::new(Exit::Usage, format!("fathom {} needs a {}", self.name, self.target.0))
                 .line("use", self.target.1)

@@ -4,13 +4,18 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use clap::{Arg, ArgAction, ArgMatches};
 use fathom_analyze::promise;
-use fathom_lab::StateFolder;
+use fathom_lab::{
+    Device, StateFolder,
+    device::{self, FORMS},
+    preset,
+};
 use fathom_model::{
     Plan, Run, TestPlan, Unit,
     plan::{LabPlan, Reach, SCHEMA},
     units::Nanos,
 };
 
+use super::lab_screen;
 use crate::{
     execute::{self, Executed, Surroundings},
     exit::{Exit, Screen},
@@ -46,11 +51,19 @@ pub(crate) fn arguments() -> Vec<Arg> {
         .action(ArgAction::Append),
         text("key", "KEY", "the key that `fathom serve` printed on the target"),
         text("lab", "NAME", "measure in this lab: a preset that is built for the run, or one that is up"),
+        device(),
         text("allow", "CIDR", "an address or network that traffic may be sent to").action(ArgAction::Append),
         Arg::new("plan").long("plan").help("print the plan and start nothing").action(ArgAction::SetTrue),
     ];
     arguments.extend(output::arguments());
     arguments
+}
+
+/// What stands between the hosts of a lab.
+pub(crate) fn device() -> Arg {
+    let about: Vec<_> = FORMS.iter().map(|(word, arguments, about)| format!("{word}{arguments} ({about})")).collect();
+    let help = format!("what stands between the hosts of a lab, on a core of its own: {}", about.join("; "));
+    Arg::new("device").long("device").value_name("DEVICE").help(help)
 }
 
 /// A span of time among the options.
@@ -64,7 +77,7 @@ pub(crate) fn span(matches: &ArgMatches, name: &str, default: Nanos) -> anyhow::
 pub(crate) struct Ends {
     /// The lab to be built, if any.
     pub(crate) lab: Option<LabPlan>,
-    /// The hosts by name.
+    /// The hosts by name, in the order of traffic.
     pub(crate) hosts: Vec<(&'static str, Reach)>,
 }
 
@@ -78,18 +91,52 @@ impl Ends {
     pub(crate) fn to(&self) -> &'static str {
         self.hosts[self.hosts.len() - 1].0
     }
+
+    /// The host between the two, if there is one.
+    pub(crate) fn via(&self) -> Option<&'static str> {
+        match self.hosts.as_slice() {
+            [_, (via, _), _] => Some(via),
+            _ => None,
+        }
+    }
 }
 
-/// Two hosts of a lab: one that is up by this name, else a preset that is built for the run.
-pub(crate) fn ends_in_lab(name: &str) -> Ends {
+/// The lab that is meant: a device stands in a pair unless another one is named.
+pub(crate) fn lab_meant(matches: &ArgMatches) -> Option<&str> {
+    let device = matches.get_one::<String>("device").map(|_| "pair");
+    matches.get_one::<String>("lab").map(String::as_str).or(device)
+}
+
+/// Two hosts of a lab with the device between them: one that is up by this name, else a preset that is built for the run.
+pub(crate) fn ends_in_lab(name: &str, device: Option<&str>) -> Result<Ends, Screen> {
     let labs = StateFolder::from_environment().and_then(|state| fathom_lab::list(&state));
-    let is_up = labs.is_ok_and(|labs| labs.iter().any(|(up, _)| up.as_str() == name));
-    let reach = |host: &str| {
-        if is_up { Reach::LabUp(name.to_owned(), host.to_owned()) } else { Reach::Lab(host.to_owned()) }
+    let up = labs.ok().and_then(|labs| labs.into_iter().find(|(up, _)| up.as_str() == name));
+    let (has_device, lab) = match &up {
+        Some((_, record)) => {
+            if let Some(device) = device {
+                return Err(Screen::new(
+                    Exit::Usage,
+                    format!("lab `{name}` is up, without --device {device} or with it"),
+                )
+                .line("why", "what stands in a lab is chosen when it is put up")
+                .line("use", format!("fathom lab up pair --name OTHER --device {device}, then --lab OTHER")));
+            }
+            (record.device.is_some(), None)
+        }
+        None => {
+            let device: Option<Device> = device.map(str::parse).transpose().map_err(|error| lab_screen(&error))?;
+            let options = preset::Options { device, ..preset::Options::default() };
+            let known =
+                preset::find(name).and_then(|preset| preset.device(&options)).map_err(|error| lab_screen(&error))?;
+            let device = device.map(|device| device.to_string());
+            (known.is_some(), Some(LabPlan { preset: name.to_owned(), mtu_bytes: None, device }))
+        }
     };
-    let hosts = vec![("a", reach("a")), ("b", reach("b"))];
-    let lab = (!is_up).then(|| LabPlan { preset: name.to_owned(), mtu_bytes: None });
-    Ends { lab, hosts }
+    let reach = |host: &str| {
+        if up.is_some() { Reach::LabUp(name.to_owned(), host.to_owned()) } else { Reach::Lab(host.to_owned()) }
+    };
+    let names = if has_device { vec!["a", device::HOST, "b"] } else { vec!["a", "b"] };
+    Ok(Ends { lab, hosts: names.into_iter().map(|host| (host, reach(host))).collect() })
 }
 
 /// This machine on both ends.
@@ -199,6 +246,7 @@ pub(crate) fn plan((title, rounds): (String, u32), ends: Ends, tests: Vec<TestPl
         rounds: matches.get_one::<u32>("rounds").copied().unwrap_or(rounds),
         until_ci,
         seed,
+        via: ends.via().map(str::to_owned),
         lab: ends.lab,
         hosts: ends.hosts.into_iter().map(|(name, reach)| (name.to_owned(), reach)).collect(),
         tests,

@@ -99,13 +99,14 @@ fn word(matches: &ArgMatches) -> &str {
 /// Where probes come from, and whom they are for.
 fn ends(matches: &ArgMatches, given: &mut Settings) -> anyhow::Result<Ends> {
     let has_key = matches.contains_id("key");
-    match (matches.get_one::<String>("target"), matches.get_one::<String>("lab")) {
+    let in_lab = |lab| measuring::ends_in_lab(lab, matches.get_one::<String>("device").map(String::as_str));
+    match (matches.get_one::<String>("target"), measuring::lab_meant(matches)) {
         (Some(target), None) if has_key => Ok(measuring::ends_at(target, matches)?),
         (Some(target), lab) => {
             given.set(HOST, target.clone());
-            Ok(lab.map_or_else(measuring::ends_here, |lab| measuring::ends_in_lab(lab)))
+            Ok(lab.map_or_else(|| Ok(measuring::ends_here()), in_lab)?)
         }
-        (None, Some(lab)) => Ok(measuring::ends_in_lab(lab)),
+        (None, Some(lab)) => Ok(in_lab(lab)?),
         (None, None) => Err(Screen::new(Exit::Usage, "fathom probe needs a HOST")
             .line("use", "an address or a name")
             .line("try", "fathom probe --lab router")

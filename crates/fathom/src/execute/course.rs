@@ -157,6 +157,7 @@ fn describe(run: &mut Run, hosts: &mut Hosts) -> Result<(), Screen> {
         let place = &hosts.places[&name];
         host.address = Some(place.address.to_string());
         host.interface.clone_from(&place.interface);
+        host.further_interfaces.clone_from(&place.further_interfaces);
         host.losses.clone_from(&place.losses);
         host.environment = environment;
         run.hosts.insert(name, host);
@@ -322,10 +323,17 @@ impl Course<'_> {
             };
             Part { host: host.to_owned(), role, interfaces: place.interface.iter().cloned().collect() }
         };
+        let initiator = part(&test.from, Side::Initiator, from_cores);
+        let bystander = |via: &String| {
+            let place = &hosts.places[via];
+            let interfaces = place.interface.iter().chain(&place.further_interfaces).cloned().collect();
+            Part::bystander(via, &initiator.role, interfaces)
+        };
         TrialPlan {
             round,
-            initiators: vec![part(&test.from, Side::Initiator, from_cores)],
+            bystanders: self.plan.via.iter().map(bystander).collect(),
             responder: test.to.as_deref().map(|to| part(to, Side::Responder, to_cores)),
+            initiators: vec![initiator],
         }
     }
 }

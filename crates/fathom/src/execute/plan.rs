@@ -6,6 +6,8 @@ use fathom_model::{
     units::Nanos,
 };
 
+use fathom_lab::preset::Options;
+
 use super::sought;
 use crate::{
     exit::{Exit, Screen, engine_screen},
@@ -55,9 +57,19 @@ pub(crate) fn complete(plan: &mut Plan) -> Result<(), Screen> {
         sought::share(width, "until_ci", UNTIL_CI)?;
     }
     if let Some(lab) = &plan.lab {
-        fathom_lab::preset::find(&lab.preset).map_err(|error| crate::command::lab_screen(&error))?;
+        let preset = fathom_lab::preset::find(&lab.preset).map_err(|error| crate::command::lab_screen(&error))?;
+        let device = lab.device.as_deref().map(str::parse).transpose();
+        let device = device.map_err(|error| crate::command::lab_screen(&error))?;
+        let options = Options { device, ..Options::default() };
+        preset.device(&options).map_err(|error| crate::command::lab_screen(&error))?;
     }
     let hosts: Vec<String> = plan.hosts.keys().cloned().collect();
+    if let Some(via) = &plan.via {
+        let is_end = plan.tests.iter().any(|test| test.from == *via || test.to.as_ref() == Some(via));
+        if !hosts.contains(via) || is_end {
+            return Err(wrong(format!("via: `{via}` is not a host between two others")).line("hosts", hosts.join(", ")));
+        }
+    }
     let mut names: Vec<&str> = plan.tests.iter().map(|test| test.name.as_str()).collect();
     names.sort_unstable();
     if let Some(twice) = names.windows(2).find_map(|pair| (pair[0] == pair[1]).then_some(pair[0])) {

@@ -184,6 +184,7 @@ impl Load {
             until_ci: None,
             seed: fathom_sys::clock::wall().0 & 0xffff_ffff,
             lab: None,
+            via: None,
             hosts: [(here, Reach::This)].into(),
             tests: vec![test],
         }

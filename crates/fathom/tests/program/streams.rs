@@ -49,7 +49,7 @@ fn what_a_host_does_not_have_is_answered_with_what_it_has() {
     let stage = Stage::new();
     let asked = ["tcp", "127.0.0.1", "--congestion", "nonesuch"];
     stage.fathom(asked).refused(3, &["no congestion control `nonesuch`", "fix", "cubic", "modprobe tcp_nonesuch"]);
-    stage.fathom(["tcp", "127.0.0.1", "--device", "none0"]).refused(3, &["cannot send through the interface none0"]);
+    stage.fathom(["tcp", "127.0.0.1", "--interface", "none0"]).refused(3, &["cannot send through the interface none0"]);
     stage.fathom(["tcp", "127.0.0.1", "--source", "192.0.2.77"]).refused(3, &["cannot send from 192.0.2.77"]);
     let four = ["tcp", "127.0.0.1", "--flow-label", "7"];
     stage.fathom(four).refused(2, &["flow-label", "a target with an IPv6 address"]);

@@ -3,6 +3,7 @@
 //! The main loop only moves messages: every role has a thread of its own, so a slow or stuck test cannot keep the agent from
 //! hearing that it must stop. An agent that hears nothing for 3 s aborts everything and ends.
 
+pub(crate) mod bystander;
 mod role;
 mod watch;
 

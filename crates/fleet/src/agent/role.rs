@@ -6,10 +6,15 @@ use std::{
     sync::mpsc::Receiver,
 };
 
-use fathom_engine::{Live, Session, StopFlag, find};
+use fathom_engine::{Live, Session, StopFlag, TestKind, find};
 use fathom_model::Role;
 
-use super::{Equipment, Start, say, watch::Watch};
+use super::{
+    Equipment,
+    bystander::{self, Bystander},
+    Start, say,
+    watch::Watch,
+};
 use crate::{
     Class, Failure,
     connection::Outbox,
@@ -45,7 +50,10 @@ impl Part {
     fn perform(self, equipment: &Equipment, outbox: &Outbox<FromAgent>) -> Result<Outcome, Failure> {
         let Self { ticket, role, watch, started, stop } = self;
         let wanting = |error| Failure::of_engine(&error, HasStarted::No);
-        let kind = find(equipment.kinds, &role.kind).map_err(wanting)?;
+        let kind: &dyn TestKind = match role.kind.as_str() {
+            bystander::NAME => &Bystander,
+            name => *find(equipment.kinds, name).map_err(wanting)?,
+        };
         equipment.policy.check(&role, kind.options())?;
         let observer = watch.map(|interfaces| (equipment.observer)(&interfaces));
         let test = kind.prepare(&role).map_err(wanting)?;

@@ -3,12 +3,13 @@
 use std::{collections::BTreeMap, ops::Range};
 
 use fathom_engine::Live;
-use fathom_model::{Endpoints, PeerClock, Role, Side, Trial, units::Nanos};
+use fathom_model::{Endpoints, PeerClock, Role, Settings, Side, Trial, units::Nanos};
 use fathom_sys::clock;
 
 use super::{Fleet, HostId, Turn};
 use crate::{
     Error, Loss,
+    agent::bystander,
     protocol::{FromAgent, Outcome, Ticket, ToAgent},
 };
 
@@ -43,6 +44,29 @@ pub struct TrialPlan {
     pub initiators: Vec<Part>,
     /// Who answers, if the test needs one of ours.
     pub responder: Option<Part>,
+    /// Who looks on: devices between the two, whose counters are read; they record nothing.
+    pub bystanders: Vec<Part>,
+}
+
+impl Part {
+    /// The part of a host that looks on for as long as another one plays.
+    #[must_use]
+    pub fn bystander(host: &str, role: &Role, interfaces: Vec<String>) -> Self {
+        let role = Role {
+            kind: bystander::NAME.to_owned(),
+            side: Side::Responder,
+            settings: Settings::default(),
+            address: None,
+            interface: None,
+            cores: Vec::new(),
+            ..role.clone()
+        };
+        Self { host: host.to_owned(), role, interfaces }
+    }
+
+    fn is_bystander(&self) -> bool {
+        self.role.kind == bystander::NAME
+    }
 }
 
 /// Who looks on while a trial runs.
@@ -133,35 +157,36 @@ impl Playing<'_> {
 /// A trial under way.
 struct Course<'a, 'b> {
     fleet: &'a mut Fleet,
-    /// The responder, if there is one, comes first.
+    /// The responder, if there is one, comes first, then those who look on.
     parts: Vec<Playing<'a>>,
-    n_responders: usize,
+    /// So many of them go on until they are told that the initiators have finished.
+    n_told: usize,
     supervision: &'a mut Supervision<'b>,
 }
 
 impl<'a, 'b> Course<'a, 'b> {
     fn new(fleet: &'a mut Fleet, plan: &'a TrialPlan, supervision: &'a mut Supervision<'b>) -> Result<Self, Error> {
         let mut parts = Vec::new();
-        for (n, part) in plan.responder.iter().chain(&plan.initiators).enumerate() {
+        let n_told = usize::from(plan.responder.is_some()) + plan.bystanders.len();
+        for (n, part) in plan.responder.iter().chain(&plan.bystanders).chain(&plan.initiators).enumerate() {
             let id = fleet.find(&part.host)?;
             if fleet.hosts[id].is_lost() {
                 return Err(fleet.hosts[id].lost());
             }
             fleet.refresh_clock(id)?;
-            let entry = entry(plan, part, n.checked_sub(usize::from(plan.responder.is_some())));
+            let entry = entry(plan, part, n.checked_sub(n_told));
             parts.push(Playing { part, entry, id, ticket: fleet.ticket(), state: State::Idle });
         }
-        let n_responders = usize::from(plan.responder.is_some());
-        Ok(Self { fleet, parts, n_responders, supervision })
+        Ok(Self { fleet, parts, n_told, supervision })
     }
 
     fn run(&mut self) -> Result<(), Error> {
-        let (responder, initiators) = (0..self.n_responders, self.n_responders..self.parts.len());
+        let (told, initiators) = (0..self.n_told, self.n_told..self.parts.len());
         let deadline = clock::now() + PREPARE_PATIENCE;
-        for n in responder.clone() {
+        for n in told.clone() {
             self.prepare(n, Endpoints::new())?;
         }
-        self.gather(deadline, Milestone::Ready, &responder)?;
+        self.gather(deadline, Milestone::Ready, &told)?;
         let endpoints = match self.parts.first().map(|first| &first.state) {
             Some(State::Ready(endpoints)) => endpoints.clone(),
             _ => Endpoints::new(),
@@ -175,10 +200,18 @@ impl<'a, 'b> Course<'a, 'b> {
         let start = self.start()?;
         let longest = self.parts.iter().map(|playing| playing.part.role.phases.longest()).max().unwrap_or_default();
         self.gather(start + longest + FINISH_PATIENCE, Milestone::Over, &initiators)?;
-        for n in responder.clone() {
-            self.tell(n, |ticket| ToAgent::Finish { ticket })?;
+        // A device is watched until the responder has taken what was still under way.
+        let is_bystander = |n: &usize| self.parts[*n].part.is_bystander();
+        let (bystanders, responder): (Vec<usize>, Vec<usize>) = told.clone().partition(is_bystander);
+        for parts in [responder, bystanders] {
+            for n in &parts {
+                self.tell(*n, |ticket| ToAgent::Finish { ticket })?;
+            }
+            if let (Some(first), Some(last)) = (parts.first(), parts.last()) {
+                self.gather(clock::now() + FINISH_PATIENCE, Milestone::Over, &(*first..last + 1))?;
+            }
         }
-        self.gather(clock::now() + FINISH_PATIENCE, Milestone::Over, &responder)
+        Ok(())
     }
 
     fn prepare(&mut self, n: usize, endpoints: Endpoints) -> Result<(), Error> {
@@ -215,8 +248,9 @@ impl<'a, 'b> Course<'a, 'b> {
 
     /// The clock of the host at the other end of a part, if that is one host.
     fn peer_clock(&self, n: usize) -> Option<PeerClock> {
-        let is_responder = |n: usize| n < self.n_responders;
-        let mut peers = (0..self.parts.len()).filter(|other| is_responder(*other) != is_responder(n));
+        let is_initiator = |n: usize| n >= self.n_told;
+        let mut peers = (0..self.parts.len())
+            .filter(|other| is_initiator(*other) != is_initiator(n) && !self.parts[*other].part.is_bystander());
         let peer = self.parts[peers.next()?].id;
         let is_one = peers.all(|other| self.parts[other].id == peer);
         is_one.then(|| self.fleet.peer_clock(self.parts[n].id, peer))
@@ -325,8 +359,10 @@ impl<'a, 'b> Course<'a, 'b> {
         for playing in self.parts {
             let State::Over(Some(outcome)) = playing.state else { continue };
             let Outcome { record, host, losses: lost } = *outcome;
-            starts.push(self.fleet.hosts[playing.id].clock.ours(record.start_ns + record.start_late_ns));
-            trial.records.insert(playing.entry, record);
+            if !playing.part.is_bystander() {
+                starts.push(self.fleet.hosts[playing.id].clock.ours(record.start_ns + record.start_late_ns));
+                trial.records.insert(playing.entry, record);
+            }
             let name = &playing.part.host;
             if let Some(host) = host {
                 trial.hosts.insert(name.clone(), host);

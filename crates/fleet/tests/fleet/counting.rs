@@ -142,6 +142,7 @@ pub(crate) fn plan(from: &str, to: &str, measure: Nanos) -> TrialPlan {
         round: 3,
         initiators: vec![part(from, Side::Initiator, measure)],
         responder: Some(part(to, Side::Responder, measure)),
+        bystanders: Vec::new(),
     }
 }
 

@@ -5,7 +5,7 @@
 mod pair;
 mod router;
 
-use crate::{Error, Host, Result};
+use crate::{Device, Error, Host, Result, device};
 use serde::{Deserialize, Serialize};
 
 /// Every topology.
@@ -18,9 +18,11 @@ pub struct Preset {
     pub name: &'static str,
     /// What it is, in one line.
     pub about: &'static str,
-    /// The names of its hosts, in the order of traffic.
+    /// The names of its hosts, in the order of traffic, without the device of the options.
     pub hosts: &'static [&'static str],
-    pub(crate) build: fn(&Options) -> Result<Vec<Host>>,
+    /// The device that it has in any case.
+    pub(crate) device: Option<Device>,
+    build: fn(&Options) -> Result<Vec<Host>>,
 }
 
 /// What can be chosen about a topology.
@@ -31,12 +33,16 @@ pub struct Options {
     pub mtu_bytes: u32,
     /// The queues of every device, each way, 1 to 64.
     pub n_queues: u32,
+    /// What stands between the hosts; a wire when absent.
+    pub device: Option<Device>,
+    /// The core that the device is to run on; absent for wherever frames are sent to it.
+    pub device_core: Option<usize>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         // What Ethernet has, and what one core can serve.
-        Self { mtu_bytes: 1500, n_queues: 1 }
+        Self { mtu_bytes: 1500, n_queues: 1, device: None, device_core: None }
     }
 }
 
@@ -53,6 +59,29 @@ impl Options {
             return Err(Error::BadOption { option: "queue count", given: self.n_queues, range: "1 to 64" });
         }
         Ok(())
+    }
+}
+
+impl Preset {
+    /// The device between its hosts, by the options or its own.
+    ///
+    /// # Errors
+    /// [`Error::BadDevice`] when both name one.
+    pub fn device(&self, options: &Options) -> Result<Option<Device>> {
+        match (self.device, options.device) {
+            (Some(own), Some(other)) if own != other => Err(Error::BadDevice {
+                given: other.to_string(),
+                why: format!("the preset {} has the device {own} already; use the preset pair", self.name),
+            }),
+            (own, other) => Ok(own.or(other)),
+        }
+    }
+
+    pub(crate) fn build(&self, options: &Options) -> Result<Vec<Host>> {
+        match self.device(options)? {
+            Some(device) => device::build(device, options),
+            None => (self.build)(options),
+        }
     }
 }
 

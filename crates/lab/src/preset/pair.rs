@@ -1,4 +1,4 @@
-//! Two hosts and one wire.
+//! Two hosts and one wire, or a device between them.
 
 use super::{Options, Preset};
 use crate::{
@@ -7,14 +7,19 @@ use crate::{
 };
 use std::net::Ipv4Addr;
 
-pub(super) const PRESET: Preset =
-    Preset { name: "pair", about: "two hosts a and b, joined by one wire", hosts: &["a", "b"], build };
+pub(super) const PRESET: Preset = Preset {
+    name: "pair",
+    about: "two hosts a and b, joined by one wire, or by the device of --device",
+    hosts: &["a", "b"],
+    device: None,
+    build,
+};
 
 fn build(options: &Options) -> Result<Vec<Host>> {
     let (mut a, mut b) = (quiet_host("a")?, quiet_host("b")?);
     join(
-        End { host: &mut a, device: "eth0", address: Ipv4Addr::new(198, 18, 0, 1) },
-        End { host: &mut b, device: "eth0", address: Ipv4Addr::new(198, 18, 0, 2) },
+        End::new(&mut a, "eth0", Ipv4Addr::new(198, 18, 0, 1)),
+        End::new(&mut b, "eth0", Ipv4Addr::new(198, 18, 0, 2)),
         24,
         options,
     )?;

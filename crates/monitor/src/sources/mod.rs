@@ -6,11 +6,13 @@ mod cpu;
 mod named;
 mod netdev;
 mod netstat;
+mod nft;
 mod qdisc;
 mod snmp;
 mod snmp6;
 mod sockstat;
 mod softnet;
+mod xdp;
 
 use std::{io, path::Path};
 
@@ -44,6 +46,8 @@ pub const SOURCES: &[fn() -> Box<dyn Source>] = &[
     || Box::new(softnet::Softnet::new()),
     || Box::new(netdev::NetDev::new()),
     || Box::new(qdisc::Qdisc::default()),
+    || Box::new(xdp::Xdp::default()),
+    || Box::new(nft::Nft::default()),
     || Box::new(snmp::source()),
     || Box::new(snmp6::Snmp6::new()),
     || Box::new(netstat::source()),

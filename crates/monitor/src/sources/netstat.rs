@@ -8,7 +8,8 @@ use super::{
 };
 use crate::procfs::ProcFile;
 
-const WANTED: [Wanted; 5] = [
+const WANTED: [Wanted; 6] = [
+    (host::IP_IN_NO_ROUTES, ("IpExt:", "InNoRoutes")),
     (host::TCP_DSACK_SEGMENTS, ("TcpExt:", "TCPDSACKRecvSegs")),
     (host::TCP_TIMEOUTS, ("TcpExt:", "TCPTimeouts")),
     (host::TCP_LISTEN_OVERFLOWS, ("TcpExt:", "ListenOverflows")),

@@ -8,7 +8,9 @@ use super::{
 };
 use crate::procfs::ProcFile;
 
-const WANTED: [Wanted; 13] = [
+const WANTED: [Wanted; 15] = [
+    (host::IP_IN_HEADER_ERRORS, ("Ip:", "InHdrErrors")),
+    (host::IP_IN_ADDRESS_ERRORS, ("Ip:", "InAddrErrors")),
     (host::IP_IN_DISCARDS, ("Ip:", "InDiscards")),
     (host::IP_OUT_DISCARDS, ("Ip:", "OutDiscards")),
     (host::TCP_IN_SEGMENTS, ("Tcp:", "InSegs")),

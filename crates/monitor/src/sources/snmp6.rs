@@ -14,7 +14,10 @@ use crate::procfs::{ProcFile, fields, lines, number};
 const OF: &str = "ipv6";
 
 /// Each counter with its name in the file.
-const WANTED: [(&str, &str); 8] = [
+const WANTED: [(&str, &str); 11] = [
+    (host::IP_IN_HEADER_ERRORS, "Ip6InHdrErrors"),
+    (host::IP_IN_ADDRESS_ERRORS, "Ip6InAddrErrors"),
+    (host::IP_IN_NO_ROUTES, "Ip6InNoRoutes"),
     (host::IP_IN_DISCARDS, "Ip6InDiscards"),
     (host::IP_OUT_DISCARDS, "Ip6OutDiscards"),
     (host::UDP_IN_DATAGRAMS, "Udp6InDatagrams"),

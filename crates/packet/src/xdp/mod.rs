@@ -1,4 +1,4 @@
-//! Programs that count or drop frames as they come in, before the network stack sees them.
+//! Programs that count, drop or hand on frames as they come in, before the network stack sees them.
 //!
 //! Each is a function that returns instructions, so there is nothing to compile and nothing to find at run time. They know
 //! frames without VLAN tags only.
@@ -8,6 +8,7 @@ mod dropper;
 mod gate;
 mod matching;
 mod policer;
+mod redirect;
 mod redirector;
 mod sink;
 #[cfg(test)]
@@ -17,6 +18,7 @@ pub use dropper::dropper;
 pub use gate::{Fate, Gate};
 pub use matching::Matching;
 pub use policer::{PolicerLimit, policer};
+pub use redirect::{Onward, Redirect};
 pub(crate) use redirector::redirector;
 pub use sink::{Arrivals, Expected, Sink, Times};
 #[cfg(test)]

@@ -462,6 +462,7 @@ fn host(address: &str, kernel: &str, queues: &str) -> Host {
     Host {
         address: Some(address.to_owned()),
         interface: Some("ens5".to_owned()),
+        further_interfaces: Vec::new(),
         reached: format!("tls {address}:7700"),
         clock_offset_ns: -18_400,
         clock_error_ns: Nanos(16_000),
@@ -502,6 +503,7 @@ pub(crate) fn run() -> Run {
             until_ci: None,
             seed: 42,
             lab: None,
+            via: None,
             hosts: BTreeMap::from([
                 ("gen-1".to_owned(), Reach::This),
                 ("web-1".to_owned(), Reach::Tls { address: "10.0.0.2:7700".to_owned(), key: None }),

@@ -311,6 +311,7 @@ mod tests {
             complete: true,
             cpu_ns: Nanos::ZERO,
             facts: BTreeMap::new(),
+            probe: None,
             users: None,
             errors: BTreeMap::new(),
             notes: Vec::new(),

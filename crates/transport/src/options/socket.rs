@@ -80,7 +80,7 @@ pub(crate) const SOURCE: OptionDoc = OptionDoc {
 };
 /// The initiator's interface.
 pub(crate) const DEVICE: OptionDoc = OptionDoc {
-    name: "device",
+    name: "interface",
     value: ValueKind::Source,
     default: None,
     help: "interface that the initiator sends and receives through (SO_BINDTODEVICE)",
@@ -398,7 +398,7 @@ mod tests {
             ("dscp", "46"),
             ("nodelay", "off"),
             ("keepalive", "9s"),
-            ("device", "lo"),
+            ("interface", "lo"),
             ("source", "127.0.0.9"),
         ]);
         options.pacing = BitsPerSec::new(8e6);
@@ -456,7 +456,7 @@ mod tests {
             "option `source` takes an IPv4 address, as the target has one, not `::1`"
         );
         assert_eq!(refusal("192.0.2.77").to_string(), "cannot send from 192.0.2.77");
-        let refused = ends(&options(&[("device", "none0")]), "127.0.0.1:0").unwrap_err();
+        let refused = ends(&options(&[("interface", "none0")]), "127.0.0.1:0").unwrap_err();
         assert_eq!(refused.to_string(), "cannot send through the interface none0");
     }
 

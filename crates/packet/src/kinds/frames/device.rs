@@ -124,6 +124,17 @@ impl Device {
         unsupported(what, &format!("ip link set {name} mtu {needed}, on both ends"))
     }
 
+    /// The Ethernet address of the router on the way to a host; absent when the host is on the link itself.
+    pub(super) fn router_to(&mut self, host: Ipv4Addr) -> Result<Option<MacAddress>, Error> {
+        let failed = |cause| Error::System { what: format!("find the way to {host}"), cause };
+        let Some(router) = self.netlink.gateway_to(host.into()).map_err(failed)? else { return Ok(None) };
+        let mac = self.netlink.neighbour(self.link.index, router).map_err(failed)?.map(MacAddress);
+        mac.map(Some).ok_or_else(|| {
+            let what = format!("the router {router} on the way to {host} is not known on {}", self.name());
+            unsupported(what, &format!("ping -c 1 {router}, or name its Ethernet address: --mac"))
+        })
+    }
+
     fn unreadable(&self, cause: fathom_sys::Error) -> Error {
         Error::System { what: format!("read the counters of {}", self.name()), cause }
     }

@@ -88,7 +88,7 @@ const OPTIONS: &[OptionDoc] = &[
         name: "mac",
         value: ValueKind::Text,
         default: None,
-        help: "address of the router to send to, if the responder is not on the same link",
+        help: "Ethernet address to send to; without it that of the router on the way, or of the responder on the same link",
     },
     OptionDoc {
         name: "counter",

@@ -44,9 +44,9 @@ const SOURCE_PORT: u16 = 49_152;
 
 impl Sending {
     pub(super) fn prepare(role: &Role) -> Result<Self, Error> {
-        let device = Device::find(role)?;
+        let mut device = Device::find(role)?;
         let settings = &role.settings;
-        let setup = Setup { ends: ends(&device, role)?, mtu_bytes: device.mtu_bytes(), seed: role.seed };
+        let setup = Setup { ends: ends(&mut device, role)?, mtu_bytes: device.mtu_bytes(), seed: role.seed };
         let blueprint = Arc::new(content::blueprint(settings, &setup, &device)?);
         let (n_workers, n_flows) = (n_workers(settings), blueprint.n_flows);
         if n_workers > n_flows {
@@ -105,13 +105,16 @@ fn pattern(settings: &Settings, seed: u64) -> Result<Option<Pattern>, Error> {
 }
 
 /// This device and what the responder has told.
-fn ends(device: &Device, role: &Role) -> Result<Ends, Error> {
+fn ends(device: &mut Device, role: &Role) -> Result<Ends, Error> {
     let unsupported = |what: String| Error::Unsupported { what, hint: None };
+    let address: Ipv4Addr = told(role, endpoint::ADDRESS)?;
     let mac = match &role.settings.text("mac") {
         Some(text) => text.parse().map_err(|error: crate::wire::MacError| unsupported(error.to_string()))?,
-        None => told::<MacAddress>(role, endpoint::MAC)?,
+        None => match device.router_to(address)? {
+            Some(router) => router,
+            None => told::<MacAddress>(role, endpoint::MAC)?,
+        },
     };
-    let address: Ipv4Addr = told(role, endpoint::ADDRESS)?;
     if mac.is_group() || address.is_multicast() || address.is_broadcast() {
         return Err(unsupported(format!("{mac} and {address} must each be of a single host")));
     }

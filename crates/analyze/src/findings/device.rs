@@ -1,0 +1,205 @@
+//! A device between the two ends dropped, or its core was full.
+
+use fathom_model::{
+    Evidence, Finding, NextStep, Severity,
+    units::{grouped, percent},
+};
+
+use super::{Cause, CoreUse, Evidenced, counted, explained, measured};
+use crate::conservation::device;
+
+/// Drops at one place of a device.
+pub(crate) struct DeviceDrops {
+    id: &'static str,
+    /// The place in the account of what was sent.
+    place: &'static str,
+    short: &'static str,
+    /// What happened, behind the name of the host.
+    what: &'static str,
+    /// What shows more of it, on the device.
+    command: &'static str,
+    expected: &'static str,
+}
+
+/// It did not take its frames as fast as they came.
+pub(crate) const RING: DeviceDrops = DeviceDrops {
+    id: "device-ring",
+    place: device::RING,
+    short: "device ring",
+    what: "did not keep up, so its receive ring was full",
+    command: "ethtool -S eth0",
+    expected: "show which queue was full",
+};
+
+/// A policer, or another program in front of the network stack.
+pub(crate) const PROGRAM: DeviceDrops = DeviceDrops {
+    id: "device-program",
+    place: device::PROGRAM,
+    short: "device XDP",
+    what: "drops in an XDP program, such as a policer",
+    command: "bpftool net show",
+    expected: "show which program it is, and on which interface",
+};
+
+/// A rule of its packet filter.
+pub(crate) const RULE: DeviceDrops = DeviceDrops {
+    id: "device-rule",
+    place: device::RULE,
+    short: "device rule",
+    what: "drops by a rule of its packet filter",
+    command: "nft --handle list ruleset",
+    expected: "show the rule by the number in the evidence",
+};
+
+/// IP of the device.
+pub(crate) const FORWARDING: DeviceDrops = DeviceDrops {
+    id: "device-forwarding",
+    place: device::FORWARDING,
+    short: "device ip",
+    what: "does not forward what it received",
+    command: "nstat -az 'Ip*'",
+    expected: "show why: no route, or a time to live that ran out",
+};
+
+/// The way out of the device.
+pub(crate) const OUTPUT: DeviceDrops = DeviceDrops {
+    id: "device-output",
+    place: device::OUTPUT,
+    short: "device out",
+    what: "could not hand on what it forwarded",
+    command: "ethtool -S eth1",
+    expected: "show which queue towards the receiver was full",
+};
+
+impl Cause for DeviceDrops {
+    fn id(&self) -> &'static str {
+        self.id
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        let (Some(via), Some(sum)) = (seen.via(), &seen.test.conservation) else { return Vec::new() };
+        let at_place: Vec<_> = sum.drops.iter().filter(|drop| drop.place == self.place && drop.n_dropped > 0).collect();
+        let n: u64 = at_place.iter().map(|drop| drop.n_dropped).sum();
+        if n == 0 {
+            return Vec::new();
+        }
+        let evidence = at_place.iter().flat_map(|drop| {
+            let counter = drop.counter.rsplit_once(' ').map_or(drop.counter.as_str(), |(_, counter)| counter);
+            let instances = seen.growth_by_instance(via, counter);
+            let told = instances.iter().map(|(of, n)| counted(via, format!("{counter} {of}").trim_end(), *n));
+            let told: Vec<Evidence> = told.collect();
+            if told.is_empty() { vec![counted(via, counter, drop.n_dropped)] } else { told }
+        });
+        let share = percent(fathom_model::units::ratio(n, sum.n_sent).unwrap_or(1.0).min(1.0));
+        let (n, of) = (n, grouped(sum.n_sent));
+        vec![Finding {
+            id: self.id.to_owned(),
+            short: self.short.to_owned(),
+            title: format!("the device {via} {}: {} dropped of {of} ({share})", self.what, grouped(n)),
+            severity: Severity::HoldsBack,
+            tests: vec![seen.test.name.clone()],
+            evidence: evidence.collect(),
+            explains: explained(n, seen.n_lost()),
+            next: Some(NextStep {
+                command: self.command.to_owned(),
+                on: Some(via.to_owned()),
+                expected: Some(self.expected.to_owned()),
+            }),
+        }]
+    }
+}
+
+/// The core on which a device runs had no time left.
+pub(crate) struct DeviceCore;
+
+/// The core of the device between the two, if it was full for the measured time.
+pub(crate) fn full_core(seen: &Evidenced<'_>) -> Option<CoreUse> {
+    let via = seen.via()?;
+    let core = format!("cpu{}", seen.environment(via)?.get("device", "core")?);
+    seen.cores(via).into_iter().find(|one| one.core == core && one.is_full())
+}
+
+impl Cause for DeviceCore {
+    fn id(&self) -> &'static str {
+        "device-core-full"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        let (Some(via), Some(core), false) = (seen.via(), full_core(seen), seen.reached()) else { return Vec::new() };
+        let (counter, word, share) = core.mostly();
+        let evidence = [("busy", core.busy()), (counter, share)];
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "device cpu".to_owned(),
+            title: format!(
+                "the device {via} runs on {}, which was busy {} of the time, mostly {word}: it forwards no more than this",
+                core.core,
+                percent(core.busy())
+            ),
+            severity: Severity::HoldsBack,
+            tests: vec![seen.test.name.clone()],
+            evidence: evidence.map(|(name, share)| measured(via, &format!("{name} {}", core.core), share)).to_vec(),
+            explains: None,
+            next: Some(NextStep {
+                command: "perf top -C ".to_owned() + core.core.trim_start_matches("cpu"),
+                on: Some(via.to_owned()),
+                expected: Some("show what the core of the device does for each frame".to_owned()),
+            }),
+        }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::story::Story;
+    use fathom_model::names::host;
+
+    #[test]
+    fn a_device_that_drops_is_named_with_the_place_and_its_counter() {
+        let cases: [(&str, &str, &str); 4] = [
+            (host::DEV_XDP_DROPPED, "eth0", "device-program"),
+            (host::NFT_DROPPED, "ip fathom forward 7", "device-rule"),
+            (host::IP_IN_NO_ROUTES, "", "device-forwarding"),
+            (host::DEV_TX_DROPPED, "eth1", "device-output"),
+        ];
+        for (counter, of, id) in cases {
+            let mut story = Story::new();
+            story.udp_stream(&[(1000, 900)]);
+            story.device_between("dut");
+            story.host_counter("dut", (counter, of), 90);
+            let finding = story.finding(id).unwrap();
+            assert!(finding.title.ends_with("90 dropped of 1,000 (9.0 %)"), "{}", finding.title);
+            assert_eq!((finding.explains, finding.severity), (Some(0.9), Severity::HoldsBack));
+            assert_eq!(finding.evidence[0].counter, format!("{counter} {of}").trim_end());
+            assert_eq!(finding.next.unwrap().on.as_deref(), Some("dut"));
+        }
+    }
+
+    #[test]
+    fn a_full_ring_is_the_device_s_and_not_the_sender_s() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 900)]);
+        story.device_between("dut");
+        story.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 100);
+        story.host_counter("dut", (host::DEV_RX_DROPPED, "eth0"), 100);
+        let run = story.analyzed();
+        let told: Vec<&str> = run.findings.iter().map(|finding| finding.id.as_str()).collect();
+        assert!(told.contains(&"device-ring"), "{told:?}");
+        assert!(!told.contains(&"device-send-drops") && !told.contains(&"device-receive-drops"), "{told:?}");
+    }
+
+    #[test]
+    fn the_core_of_the_device_is_named_when_it_is_full() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 900)]);
+        story.device_between("dut");
+        story.run.hosts.get_mut("dut").unwrap().environment.note("device", "core", "1");
+        story.cpu("dut", "cpu0", [90, 8, 0, 0]);
+        story.cpu("dut", "cpu1", [1, 2, 60, 0]);
+        assert_eq!(story.finding("device-core-full"), None, "another core is full");
+        story.cpu("dut", "cpu1", [1, 2, 96, 0]);
+        let finding = story.finding("device-core-full").unwrap();
+        assert!(finding.title.contains("the device dut runs on cpu1"), "{}", finding.title);
+    }
+}

@@ -1,0 +1,248 @@
+//! What can stand between the two hosts of a lab: the device under test.
+//!
+//! It knows what a device does and how it is written; [`topology`] joins its wires, and [`fitting`] puts on what makes it one.
+
+mod fitting;
+mod topology;
+
+use std::{fmt, num::NonZeroU32, str::FromStr};
+
+use fathom_model::units::{PerSec, approximate, rounded};
+use fathom_sys::netlink::MacAddress;
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+
+pub use fitting::{DeviceRecord, Thread};
+pub(crate) use fitting::{Fitting, fit};
+pub(crate) use topology::build;
+
+/// The name of the host that is a device.
+pub const HOST: &str = "dut";
+
+/// A device under test, with what was chosen about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Device {
+    /// The kernel's router between two networks.
+    Router,
+    /// The kernel's bridge between two wires of one network.
+    Bridge,
+    /// The kernel's router with a rule set of its packet filter.
+    Filter(RuleSet),
+    /// A program that hands frames from one wire to the other before the network stack sees them.
+    Redirect,
+    /// The kernel's router behind a program that lets frames pass up to a rate: its throughput is known.
+    Policer(Policer),
+}
+
+/// Rules that every packet is compared with, and what they drop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RuleSet {
+    /// The rules that a packet is compared with, without success, before it is let through.
+    pub n_rules: u32,
+    /// One of so many packets is dropped by a rule of its own; none when absent.
+    pub drop_one_of: Option<NonZeroU32>,
+}
+
+/// A rate that is kept, and how many frames may come at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policer {
+    /// Frames that pass per second in the long run.
+    pub rate_per_sec: u32,
+    /// Frames that pass at once after a pause.
+    pub burst: u32,
+}
+
+/// What runs on an interface of a device before the network stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Program {
+    /// Hands every IPv4 and IPv6 frame to another interface.
+    Redirect {
+        /// The index of the other interface.
+        to: u32,
+        /// Who is to receive the frames there.
+        destination: MacAddress,
+        /// Who sends them there: the address of the other interface.
+        source: MacAddress,
+    },
+    /// Lets frames pass up to a rate.
+    Policer(Policer),
+}
+
+/// Puts programs on interfaces; whoever builds a lab brings those of the packet layer.
+pub trait Programs: Sync {
+    /// Puts a program on an interface of the calling thread's network namespace, for as long as what is returned lives.
+    ///
+    /// # Errors
+    /// Without `CAP_BPF` and `CAP_NET_ADMIN` outside user namespaces.
+    fn attach(&self, program: &Program, interface: u32) -> fathom_sys::Result<Box<dyn Attached>>;
+}
+
+/// A program on an interface; dropping it takes the program off.
+pub trait Attached: Send + fmt::Debug {}
+
+/// Knows no program, for labs whose devices need none.
+#[derive(Debug, Clone, Copy)]
+pub struct NoPrograms;
+
+impl Programs for NoPrograms {
+    fn attach(&self, _: &Program, _: u32) -> fathom_sys::Result<Box<dyn Attached>> {
+        Err(fathom_sys::Error::new("attach a program", std::io::Error::from(std::io::ErrorKind::Unsupported)))
+    }
+}
+
+/// How a device is written: the word, its arguments, and what it is.
+pub const FORMS: &[(&str, &str, &str)] = &[
+    ("router", "", "the kernel's router"),
+    ("bridge", "", "the kernel's bridge"),
+    ("nft", "[:RULES[,1/N]]", "a router with RULES rules of nftables (100), of which one may drop every Nth packet"),
+    ("redirect", "", "an XDP program that hands frames on"),
+    (
+        "policer",
+        "[:RATE[,BURST]]",
+        "a router that passes RATE frames/s (200k), BURST at once (512), and drops the rest",
+    ),
+];
+
+/// As many rules as show the cost of one without taking long to make.
+const RULES_DEFAULT: u32 = 100;
+/// Far below what every path of this kind carries, so that only the policer drops.
+const POLICER_DEFAULT: Policer = Policer { rate_per_sec: 200_000, burst: 512 };
+/// More than a rule set of any firewall that is gone through rule by rule.
+const RULES: std::ops::RangeInclusive<u32> = 1..=20_000;
+const ONE_OF: std::ops::RangeInclusive<u32> = 2..=1_000_000;
+const RATE: std::ops::RangeInclusive<u32> = 1..=100_000_000;
+const BURST: std::ops::RangeInclusive<u32> = 1..=1_000_000;
+
+/// All forms on one line, for hints and help.
+#[must_use]
+pub fn forms() -> String {
+    FORMS.iter().map(|(word, arguments, _)| format!("{word}{arguments}")).collect::<Vec<_>>().join(", ")
+}
+
+impl FromStr for Device {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = |why: String| Error::BadDevice { given: text.to_owned(), why };
+        let (word, arguments) = text.split_once(':').map_or((text, None), |(word, rest)| (word, Some(rest)));
+        let (first, second) = arguments.map_or((None, None), |rest| match rest.split_once(',') {
+            Some((first, second)) => (Some(first), Some(second)),
+            None => (Some(rest), None),
+        });
+        match word {
+            "router" | "bridge" | "redirect" if arguments.is_some() => {
+                Err(wrong(format!("a {word} has nothing to choose")))
+            }
+            "router" => Ok(Self::Router),
+            "bridge" => Ok(Self::Bridge),
+            "redirect" => Ok(Self::Redirect),
+            "nft" => {
+                let n_rules = first.map_or(Ok(RULES_DEFAULT), |text| number("the number of rules", text, RULES));
+                let one_of = |text: &str| {
+                    let n = text.trim().strip_prefix("1/").ok_or_else(|| format!("`{text}` is not written as 1/N"))?;
+                    number("N of 1/N", n, ONE_OF)
+                };
+                let drop_one_of = second.map(one_of).transpose().map_err(wrong)?.and_then(NonZeroU32::new);
+                Ok(Self::Filter(RuleSet { n_rules: n_rules.map_err(wrong)?, drop_one_of }))
+            }
+            "policer" => {
+                let Policer { rate_per_sec, burst } = POLICER_DEFAULT;
+                let rate_per_sec = first.map_or(Ok(rate_per_sec), |text| number("the rate", text, RATE));
+                let burst = second.map_or(Ok(burst), |text| number("the burst", text, BURST));
+                Ok(Self::Policer(Policer { rate_per_sec: rate_per_sec.map_err(wrong)?, burst: burst.map_err(wrong)? }))
+            }
+            _ => Err(wrong(format!("there is no device `{word}`"))),
+        }
+    }
+}
+
+/// A whole number, `k` and `M` allowed, in its range.
+fn number(what: &str, text: &str, range: std::ops::RangeInclusive<u32>) -> std::result::Result<u32, String> {
+    let (low, high) = (*range.start(), *range.end());
+    let read = text.trim().parse::<PerSec>().map_err(|error| format!("{what}: {error}"))?;
+    let whole = u32::try_from(rounded(read.get())).ok().filter(|n| range.contains(n));
+    let is_whole = |n: &u32| (approximate(u64::from(*n)) - read.get()).abs() < 1e-6;
+    whole
+        .filter(is_whole)
+        .ok_or_else(|| format!("{what}: `{}` is not a whole number from {low} to {high}", text.trim()))
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Router => f.write_str("router"),
+            Self::Bridge => f.write_str("bridge"),
+            Self::Redirect => f.write_str("redirect"),
+            Self::Filter(RuleSet { n_rules, drop_one_of }) => {
+                write!(f, "nft:{n_rules}")?;
+                drop_one_of.map_or(Ok(()), |n| write!(f, ",1/{n}"))
+            }
+            Self::Policer(Policer { rate_per_sec, burst }) => write!(f, "policer:{rate_per_sec},{burst}"),
+        }
+    }
+}
+
+impl TryFrom<String> for Device {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<Device> for String {
+    fn from(device: Device) -> Self {
+        device.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> String {
+        text.parse::<Device>().unwrap().to_string()
+    }
+
+    #[test]
+    fn a_device_is_read_with_what_is_left_out() {
+        assert_eq!(
+            (read("router"), read("bridge"), read("redirect")),
+            ("router".into(), "bridge".into(), "redirect".into())
+        );
+        assert_eq!(
+            (read("nft"), read("nft:7"), read("nft:1k,1/50")),
+            ("nft:100".into(), "nft:7".into(), "nft:1000,1/50".into())
+        );
+        assert_eq!((read("policer"), read("policer:50k")), ("policer:200000,512".into(), "policer:50000,512".into()));
+        assert_eq!(read("policer:1M,1"), "policer:1000000,1");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_device_is_named() {
+        let cases = [
+            ("wheel", "wheel"),
+            ("router:2", "nothing to choose"),
+            ("nft:0", "1 to 20000"),
+            ("nft:2.5", "whole number"),
+            ("nft:10,50", "1/N"),
+            ("nft:10,1/1", "2 to 1000000"),
+            ("policer:fast", "the rate"),
+            ("policer:1k,0", "the burst"),
+        ];
+        for (text, named) in cases {
+            let error = text.parse::<Device>().unwrap_err();
+            assert!(error.to_string().contains(named), "{text}: {error}");
+            assert!(error.hint().unwrap().contains("policer[:RATE[,BURST]]"));
+        }
+    }
+
+    #[test]
+    fn every_word_of_the_table_is_a_device() {
+        for (word, _, about) in FORMS {
+            assert!(word.parse::<Device>().is_ok() && !about.is_empty(), "{word}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Devices of a lab on the real kernel: each forwards, counts what it drops, and leaves nothing behind.
+
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "functions shared by tests are tests too")]
+
+use fathom_lab::{Device, Error, Host, Lab, Options, Standing, preset};
+use fathom_model::units::Nanos;
+use fathom_sys::{
+    affinity, clock,
+    netlink::Netlink,
+    nftables::{Fate, Nftables},
+    process::may_administer_network,
+};
+use std::{env, fs, io::ErrorKind, net::UdpSocket, path::PathBuf, process::Command, time::Duration};
+
+/// Datagrams that are counted.
+const ROUNDS: u64 = 50;
+/// Long enough for a busy machine, short enough for a test that fails.
+const PATIENCE: Nanos = Nanos::from_secs(20);
+
+/// Says loudly that a test did not run; where tests must be complete it fails instead.
+fn lacks_privileges() -> bool {
+    let lacking = !may_administer_network();
+    if lacking {
+        assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "these tests need root");
+        eprintln!("SKIPPED: needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
+    }
+    lacking
+}
+
+fn lab_with(device: &str) -> Lab {
+    let core = affinity::allowed_cores().unwrap().last().copied();
+    let options = Options { device: Some(device.parse().unwrap()), device_core: core, ..Options::default() };
+    // As root nothing is started.
+    Lab::build(preset::find("pair").unwrap(), &options, Command::new("/not/started")).unwrap()
+}
+
+fn udp(host: &Host) -> UdpSocket {
+    let socket = host.enter_with(|| UdpSocket::bind((host.address(), 0))).unwrap().unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket
+}
+
+/// Frames that the kernel sends on its own account when a device is new.
+const OWN_FRAMES: u64 = 10;
+
+/// Waits until a device of the middle host has sent that many frames: it counts behind their arrival.
+fn wait_for_frames(dut: &Host, device: &'static str, n: u64) {
+    let deadline = clock::now() + PATIENCE;
+    loop {
+        let stats = dut.enter_with(|| Netlink::open()?.link(device)).unwrap().unwrap().stats;
+        assert!(
+            stats.tx_packets <= n + OWN_FRAMES && clock::now() < deadline,
+            "{} of {n} frames by {device}",
+            stats.tx_packets
+        );
+        if stats.tx_packets >= n {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn every_device_of_the_kernel_passes_every_datagram_on_once() {
+    if lacks_privileges() {
+        return;
+    }
+    for device in ["router", "bridge", "nft:200"] {
+        let lab = lab_with(device);
+        let [a, dut, b] = ["a", "dut", "b"].map(|name| lab.host(name).unwrap());
+        let (client, server) = (udp(a), udp(b));
+        for _ in 0..ROUNDS {
+            client.send_to(b"across", server.local_addr().unwrap()).unwrap();
+            let (_, from) = server.recv_from(&mut [0; 10]).unwrap();
+            assert_eq!(from.ip(), a.address(), "{device}");
+            server.send_to(b"back", from).unwrap();
+            assert_eq!(client.recv_from(&mut [0; 10]).unwrap().1.ip(), b.address(), "{device}");
+        }
+        wait_for_frames(dut, "eth1", ROUNDS);
+        wait_for_frames(dut, "eth0", ROUNDS);
+        assert_eq!(lab.device().unwrap().device.to_string().split(':').next(), device.split(':').next());
+    }
+}
+
+#[test]
+fn what_a_rule_drops_and_what_passes_adds_up_to_what_came() {
+    if lacks_privileges() {
+        return;
+    }
+    let lab = lab_with("nft:30,1/5");
+    let [a, dut, b] = ["a", "dut", "b"].map(|name| lab.host(name).unwrap());
+    let (client, server) = (udp(a), udp(b));
+    for _ in 0..ROUNDS {
+        client.send_to(b"across", server.local_addr().unwrap()).unwrap();
+    }
+    let n_arrived = (0..ROUNDS - ROUNDS / 5).map(|_| server.recv_from(&mut [0; 10]).unwrap()).count() as u64;
+    let counted = dut.enter_with(|| -> fathom_sys::Result<_> {
+        let mut nft = Nftables::open()?;
+        let chains = nft.base_chains()?;
+        assert_eq!(chains.len(), 1);
+        Ok((nft.counted(&chains[0])?, nft.counted(&Nftables::chain("fathom", "rules"))?))
+    });
+    let (entry, rules) = counted.unwrap().unwrap();
+    let seen: Vec<(Fate, u64)> = entry.iter().map(|rule| (rule.fate, rule.n_packets)).collect();
+    assert_eq!(seen, [(Fate::Passed, ROUNDS), (Fate::Dropped, ROUNDS / 5), (Fate::Passed, n_arrived)]);
+    assert_eq!((rules.len(), rules.iter().map(|rule| rule.n_packets).sum::<u64>()), (30, 0));
+    server.set_nonblocking(true).unwrap();
+    assert_eq!(server.recv_from(&mut [0; 10]).unwrap_err().kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn a_device_has_threads_on_its_core_and_they_go_with_it() {
+    if lacks_privileges() {
+        return;
+    }
+    let lab = lab_with("router");
+    let record = lab.device().unwrap().clone();
+    if lab.standing() == Standing::Contained && record.threads.is_empty() {
+        return eprintln!("SKIPPED: {:?}", record.losses);
+    }
+    assert_eq!(record.losses, [""; 0]);
+    let interfaces: Vec<&str> = record.threads.iter().map(|thread| thread.interface.as_str()).collect();
+    assert_eq!(interfaces, ["eth1", "eth0"], "one per interface");
+    let core = record.core.unwrap().to_string();
+    let places: Vec<PathBuf> = record.threads.iter().map(|thread| format!("/proc/{}", thread.pid).into()).collect();
+    for (place, thread) in places.iter().zip(&record.threads) {
+        let name = fs::read_to_string(place.join("comm")).unwrap();
+        assert!(name.starts_with(&format!("napi/{}-", thread.interface)), "{name}");
+        let status = fs::read_to_string(place.join("status")).unwrap();
+        let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+        assert_eq!(allowed.trim(), core);
+    }
+    drop(lab);
+    let deadline = clock::now() + PATIENCE;
+    // The kernel removes namespaces in the background.
+    while places.iter().any(|place| place.exists()) {
+        assert!(clock::now() < deadline, "{places:?} are still there");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_device_that_needs_a_program_is_refused_where_there_is_none() {
+    if lacks_privileges() {
+        return;
+    }
+    let options = Options { device: Some(Device::Redirect), ..Options::default() };
+    let build = |preset: &str| Lab::build(preset::find(preset).unwrap(), &options, Command::new("/not/started"));
+    let error = build("pair").unwrap_err();
+    assert_eq!(error.to_string(), "cannot put the program of redirect on eth0 of host dut");
+    let error = build("router").unwrap_err();
+    assert!(matches!(error, Error::BadDevice { .. }), "{error}");
+}

@@ -1,0 +1,47 @@
+//! What the rules of the packet filter dropped: nf_tables by netlink, as `/proc` does not say it.
+//!
+//! Only rules that count, and only those of chains that packets enter from outside: a rule set of thousands that these jump to would
+//! take longer to read than a device under test can spare. Only of the running system: under another root there is nothing to ask.
+
+use std::{io, path::Path};
+
+use fathom_model::names::host;
+use fathom_sys::nftables::{Fate, Nftables};
+
+use super::{Recorder, Source};
+
+/// The source; it stays in the network namespace of the thread that takes the first sample.
+#[derive(Default)]
+pub(super) struct Nft(Option<Nftables>);
+
+impl Source for Nft {
+    fn name(&self) -> &'static str {
+        "nft"
+    }
+
+    fn counters(&self) -> &'static [&'static str] {
+        &[host::NFT_DROPPED]
+    }
+
+    fn sample(&mut self, root: &Path, out: &mut dyn Recorder) -> io::Result<()> {
+        if root != Path::new("/") {
+            return Ok(());
+        }
+        let failed = |error: fathom_sys::Error| error.source;
+        let nft = match &mut self.0 {
+            Some(nft) => nft,
+            none => none.insert(Nftables::open().map_err(failed)?),
+        };
+        let chains = nft.base_chains().map_err(failed)?;
+        // Nothing is dropped where there are no rules, and that is known.
+        out.value(host::NFT_DROPPED, "", 0);
+        for chain in chains {
+            for rule in nft.counted(&chain).map_err(failed)? {
+                if rule.fate == Fate::Dropped {
+                    out.value(host::NFT_DROPPED, &format!("{chain} {}", rule.handle), rule.n_packets);
+                }
+            }
+        }
+        Ok(())
+    }
+}

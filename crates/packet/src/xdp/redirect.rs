@@ -1,0 +1,93 @@
+//! From one wire to another without the network stack: what a device can do at most.
+
+use fathom_sys::{
+    Result,
+    bpf::{
+        Assembler, Helper, Program, ProgramType,
+        Register::{R1, R2, R7},
+        XdpAction, XdpLink, XdpMode,
+    },
+};
+
+use super::Matching;
+use crate::wire::MacAddress;
+
+/// Where frames go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Onward {
+    /// The index of the device that they leave by.
+    pub device: u32,
+    /// Who is to receive them.
+    pub destination: MacAddress,
+    /// Who sends them on: the address of that device.
+    pub source: MacAddress,
+}
+
+/// Hands every IPv4 and IPv6 frame to another device, with new Ethernet addresses; everything else passes to the stack.
+///
+/// It is no router: the time to live stays as it was.
+#[derive(Debug)]
+pub struct Redirect {
+    program: Program,
+}
+
+impl Redirect {
+    /// Loads the program; it works once it is attached.
+    ///
+    /// # Errors
+    /// Without `CAP_BPF` and `CAP_NET_ADMIN`.
+    pub fn load(onward: &Onward) -> Result<Self> {
+        let mut a = Assembler::new();
+        let leave = a.label();
+        Matching::AnyIp.assemble(&mut a, leave);
+        for (at, MacAddress(mac)) in [(0, onward.destination), (6, onward.source)] {
+            for (pair, at) in mac.chunks_exact(2).zip((at..).step_by(2)) {
+                a.store(R7.half(at), i32::from(u16::from_ne_bytes([pair[0], pair[1]])));
+            }
+        }
+        a.load_constant(R1, onward.device.into()).mov(R2, 0).call(Helper::Redirect).exit();
+        a.bind(leave).give(XdpAction::Pass);
+        Ok(Self { program: Program::load(ProgramType::Xdp, "fathom_redirect", &a.assemble())? })
+    }
+
+    /// What runs at each frame.
+    #[must_use]
+    pub const fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Puts the program on a device of this network namespace, for as long as the link lives.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` when the driver has no native mode, `EBUSY` when the device already has a program.
+    pub fn attach(&self, ifindex: u32, mode: XdpMode) -> Result<XdpLink> {
+        XdpLink::attach(&self.program, ifindex, mode)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::trial::*, *};
+
+    #[test]
+    fn a_frame_goes_on_with_new_addresses_and_is_the_same_otherwise() {
+        let (destination, source) = (MacAddress([2, 1, 2, 3, 4, 5]), MacAddress([2, 9, 8, 7, 6, 5]));
+        let Some(redirect) = or_skip(Redirect::load(&Onward { device: 1, destination, source })) else { return };
+        let before = frame(64, 7);
+        let run = redirect.program().test_run(&before, 1).unwrap();
+        assert_eq!(run.value, XdpAction::Redirect as u32);
+        assert_eq!((&run.frame[..6], &run.frame[6..12]), (&destination.0[..], &source.0[..]));
+        assert_eq!(run.frame[12..], before[12..]);
+    }
+
+    #[test]
+    fn what_is_no_ip_passes_as_it_is() {
+        let mac = MacAddress([2, 0, 0, 0, 0, 1]);
+        let Some(redirect) = or_skip(Redirect::load(&Onward { device: 1, destination: mac, source: mac })) else {
+            return;
+        };
+        let arp = with_type(&frame(64, 0), 0x0806);
+        let run = redirect.program().test_run(&arp, 1).unwrap();
+        assert_eq!((run.value, run.frame), (XdpAction::Pass as u32, arp));
+    }
+}

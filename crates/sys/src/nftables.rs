@@ -1,0 +1,390 @@
+//! Rules of the kernel's packet filter: made, counted and read back, without the program `nft`.
+//!
+//! Through netlink (`linux/netfilter/nf_tables.h`), in the network namespace of the thread that opened it; needs `CAP_NET_ADMIN`
+//! there, also for reading. It makes the few rules that a device under test needs, and reads the counters of anybody's.
+
+use std::{fmt, io, net::Ipv4Addr, num::NonZeroU32};
+
+use netlink_sys::protocols::NETLINK_NETFILTER;
+
+use crate::{
+    Error, Result,
+    attributes::{ACKNOWLEDGE, APPEND, Body, CREATE, Conversation, DUMP, Request, attribute, attributes},
+};
+
+/// The subsystem of nf_tables, in the high byte of a message's type and in the header of a batch.
+const SUBSYSTEM: u8 = 10;
+const BATCH_BEGIN: u16 = 0x10;
+const BATCH_END: u16 = 0x11;
+const NEW_TABLE: u8 = 0;
+const DELETE_TABLE: u8 = 2;
+const NEW_CHAIN: u8 = 3;
+const GET_CHAIN: u8 = 4;
+const NEW_RULE: u8 = 6;
+const GET_RULE: u8 = 7;
+
+const UNSPECIFIED: u8 = 0;
+/// `NFPROTO_IPV4`: the family of the tables that are made here.
+const IPV4: u8 = 2;
+/// The families by their numbers (`linux/netfilter.h`), as `nft` calls them.
+const FAMILIES: [(u8, &str); 6] = [(1, "inet"), (IPV4, "ip"), (3, "arp"), (5, "netdev"), (7, "bridge"), (10, "ip6")];
+
+/// Attributes of tables, chains and rules: the table is the first of each, a chain's name and a rule's chain differ.
+const TABLE: u16 = 1;
+const CHAIN_NAME: u16 = 3;
+const CHAIN_HOOK: u16 = 4;
+const CHAIN_TYPE: u16 = 7;
+const HOOK_NUMBER: u16 = 1;
+const HOOK_PRIORITY: u16 = 2;
+const RULE_CHAIN: u16 = 2;
+const RULE_HANDLE: u16 = 3;
+const RULE_EXPRESSIONS: u16 = 4;
+const ELEMENT: u16 = 1;
+const EXPRESSION_NAME: u16 = 1;
+const EXPRESSION_DATA: u16 = 2;
+const COUNTER_PACKETS: u16 = 2;
+const IMMEDIATE_REGISTER: u16 = 1;
+const IMMEDIATE_DATA: u16 = 2;
+const DATA_VALUE: u16 = 1;
+const DATA_VERDICT: u16 = 2;
+const VERDICT_CODE: u16 = 1;
+const VERDICT_CHAIN: u16 = 2;
+
+const REGISTER_VERDICT: u32 = 0;
+const REGISTER: u32 = 1;
+const DROP: i32 = 0;
+const ACCEPT: i32 = 1;
+const JUMP: i32 = -3;
+
+/// As many rules as fit a message of the default send buffer (208 KiB), at 200 bytes each, with room to spare.
+const RULES_AT_ONCE: usize = 500;
+
+/// Where in the path of a packet a chain begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    /// Before the route is looked up.
+    Prerouting = 0,
+    /// Packets for this host.
+    Input = 1,
+    /// Packets for others.
+    Forward = 2,
+}
+
+/// Which packets a rule is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Matching {
+    /// All of them.
+    Any,
+    /// Those from this address.
+    Source(Ipv4Addr),
+    /// One of every so many that come to the rule, the first of each group.
+    OneOf(NonZeroU32),
+}
+
+/// What a rule does with its packets, after counting them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict<'a> {
+    /// They go on.
+    Accept,
+    /// They end here.
+    Drop,
+    /// The rules of another chain come first.
+    Jump(&'a str),
+}
+
+/// One rule; it counts what it matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rule<'a> {
+    /// Its packets.
+    pub matching: Matching,
+    /// What becomes of them.
+    pub verdict: Verdict<'a>,
+}
+
+/// Rules that are gone through in their order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chain<'a> {
+    /// Unique in its table.
+    pub name: &'a str,
+    /// Where packets enter it; absent for one that others jump to.
+    pub hook: Option<Hook>,
+    /// What it does.
+    pub rules: Vec<Rule<'a>>,
+}
+
+/// What became of packets at a rule, as it is read back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// They ended there.
+    Dropped,
+    /// They went on, to another rule or out of the chain.
+    Passed,
+}
+
+/// A rule that counts, whoever made it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CountedRule {
+    /// The chain that it stands in.
+    pub chain: ChainName,
+    /// Its number in the table, as `nft --handle` shows it.
+    pub handle: u64,
+    /// What became of its packets.
+    pub fate: Fate,
+    /// How many it matched.
+    pub n_packets: u64,
+}
+
+/// A chain by its family, its table and its own name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChainName {
+    family: u8,
+    table: String,
+    name: String,
+}
+
+impl fmt::Display for ChainName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let family = FAMILIES.iter().find(|(number, _)| *number == self.family).map_or("?", |(_, name)| name);
+        write!(f, "{family} {} {}", self.table, self.name)
+    }
+}
+
+/// A socket to nf_tables.
+#[derive(Debug)]
+pub struct Nftables(Conversation);
+
+impl Nftables {
+    /// Opens one in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// Whatever `socket` and `bind` answer.
+    pub fn open() -> Result<Self> {
+        let open = Conversation::open(NETLINK_NETFILTER);
+        open.map(Self).map_err(|error| Error::new("socket(NETLINK_NETFILTER)", error))
+    }
+
+    /// Makes a table for IPv4 with these chains; a rule may jump to any of them.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` or `ENOENT` when the kernel lacks a part of it.
+    pub fn install(&mut self, table: &str, chains: &[Chain<'_>]) -> Result<()> {
+        let failed = |what: &str| format!("nf_tables(new {what} in table {table})");
+        let begin = request(NEW_TABLE, CREATE, body(IPV4).text(TABLE, table));
+        let makers = std::iter::once(begin).chain(chains.iter().map(|chain| new_chain(table, chain)));
+        self.commit(makers.collect()).map_err(|error| Error::new(failed("chains"), error))?;
+        for chain in chains {
+            for rules in chain.rules.chunks(RULES_AT_ONCE) {
+                let rules = rules.iter().map(|rule| new_rule((table, chain.name), rule)).collect();
+                self.commit(rules).map_err(|error| Error::new(failed("rules"), error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a table for IPv4 with everything in it.
+    ///
+    /// # Errors
+    /// `ENOENT` when there is none of that name.
+    pub fn remove(&mut self, table: &str) -> Result<()> {
+        let gone = self.commit(vec![request(DELETE_TABLE, 0, body(IPV4).text(TABLE, table))]);
+        gone.map_err(|error| Error::new(format!("nf_tables(delete table {table})"), error))
+    }
+
+    /// The chains that packets enter from outside, of all families.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_NET_ADMIN`, `EINVAL` when the kernel has no nf_tables.
+    pub fn base_chains(&mut self) -> Result<Vec<ChainName>> {
+        let answers = self.0.ask(request(GET_CHAIN, DUMP, body(UNSPECIFIED)));
+        let answers = answers.map_err(|error| Error::new("nf_tables(get chains)", error))?;
+        Ok(answers.iter().filter_map(|answer| base_chain_of(answer)).collect())
+    }
+
+    /// The rules of a chain that count, in their order.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_NET_ADMIN`.
+    pub fn counted(&mut self, chain: &ChainName) -> Result<Vec<CountedRule>> {
+        let of_chain = body(chain.family).text(TABLE, &chain.table).text(RULE_CHAIN, &chain.name);
+        let answers = self.0.ask(request(GET_RULE, DUMP, of_chain));
+        let answers = answers.map_err(|error| Error::new(format!("nf_tables(get rules of {chain})"), error))?;
+        Ok(answers.iter().filter_map(|answer| counted_of(answer.get(4..)?, chain)).collect())
+    }
+
+    /// A chain of a table for IPv4 that was made here.
+    #[must_use]
+    pub fn chain(table: &str, name: &str) -> ChainName {
+        ChainName { family: IPV4, table: table.to_owned(), name: name.to_owned() }
+    }
+
+    /// Carries these out together or not at all.
+    fn commit(&mut self, mut requests: Vec<Request>) -> io::Result<()> {
+        if let Some(Request(_, flags, _)) = requests.last_mut() {
+            *flags |= ACKNOWLEDGE;
+        }
+        let mark = |kind| Request(kind, 0, Body::of([UNSPECIFIED, 0, 0, SUBSYSTEM]));
+        let batch = std::iter::once(mark(BATCH_BEGIN)).chain(requests).chain([mark(BATCH_END)]);
+        self.0.ask_all(batch).map(drop)
+    }
+}
+
+fn request(message: u8, flags: u16, body: Body) -> Request {
+    Request(u16::from_be_bytes([SUBSYSTEM, message]), flags, body)
+}
+
+/// `struct nfgenmsg`: the family, the version, and a number that only a batch uses.
+fn body(family: u8) -> Body {
+    Body::of([family, 0, 0, 0])
+}
+
+fn new_chain(table: &str, chain: &Chain<'_>) -> Request {
+    let body = body(IPV4).text(TABLE, table).text(CHAIN_NAME, chain.name);
+    let body = match chain.hook {
+        // The priority of filters is 0.
+        Some(hook) => {
+            let hook = Body::default().number(HOOK_NUMBER, hook as u32).number(HOOK_PRIORITY, 0);
+            body.nest(CHAIN_HOOK, &hook).text(CHAIN_TYPE, "filter")
+        }
+        None => body,
+    };
+    request(NEW_CHAIN, CREATE, body)
+}
+
+fn new_rule((table, chain): (&str, &str), rule: &Rule<'_>) -> Request {
+    let matching = match rule.matching {
+        Matching::Any => Body::default(),
+        Matching::Source(address) => {
+            // 4 bytes from byte 12 of the network header (base 1).
+            let load = Body::default().number(1, REGISTER).number(2, 1).number(3, 12).number(4, 4);
+            expression("payload", &load).join(&equals(&address.octets()))
+        }
+        Matching::OneOf(n) => {
+            // Counts up (type 0) and begins again after n.
+            let load = Body::default().number(1, REGISTER).number(2, n.get()).number(3, 0);
+            expression("numgen", &load).join(&equals(&0_u32.to_ne_bytes()))
+        }
+    };
+    let count = expression("counter", &Body::default());
+    let expressions = matching.join(&count).join(&decide(rule.verdict));
+    let body = body(IPV4).text(TABLE, table).text(RULE_CHAIN, chain).nest(RULE_EXPRESSIONS, &expressions);
+    request(NEW_RULE, CREATE | APPEND, body)
+}
+
+fn expression(name: &str, data: &Body) -> Body {
+    let expression = Body::default().text(EXPRESSION_NAME, name).nest(EXPRESSION_DATA, data);
+    Body::default().nest(ELEMENT, &expression)
+}
+
+/// Goes on with the rule only where the register holds this.
+fn equals(value: &[u8]) -> Body {
+    // The operator 0 is equality.
+    expression(
+        "cmp",
+        &Body::default().number(1, REGISTER).number(2, 0).nest(3, &Body::default().put(DATA_VALUE, value)),
+    )
+}
+
+fn decide(verdict: Verdict<'_>) -> Body {
+    let (code, chain) = match verdict {
+        Verdict::Accept => (ACCEPT, None),
+        Verdict::Drop => (DROP, None),
+        Verdict::Jump(chain) => (JUMP, Some(chain)),
+    };
+    let verdict = Body::default().number(VERDICT_CODE, code.cast_unsigned());
+    let verdict = chain.into_iter().fold(verdict, |verdict, chain| verdict.text(VERDICT_CHAIN, chain));
+    let data = Body::default().nest(DATA_VERDICT, &verdict);
+    expression("immediate", &Body::default().number(IMMEDIATE_REGISTER, REGISTER_VERDICT).nest(IMMEDIATE_DATA, &data))
+}
+
+fn text_of(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes.strip_suffix(b"\0").unwrap_or(bytes)).into_owned()
+}
+
+fn base_chain_of(answer: &[u8]) -> Option<ChainName> {
+    let (family, said) = (*answer.first()?, answer.get(4..)?);
+    attribute(said, CHAIN_HOOK)?;
+    let text = |kind| attribute(said, kind).map(text_of);
+    Some(ChainName { family, table: text(TABLE)?, name: text(CHAIN_NAME)? })
+}
+
+fn counted_of(said: &[u8], chain: &ChainName) -> Option<CountedRule> {
+    let handle = u64::from_be_bytes(attribute(said, RULE_HANDLE)?.try_into().ok()?);
+    let (mut n_packets, mut fate) = (None, Fate::Passed);
+    for (_, expression) in attributes(attribute(said, RULE_EXPRESSIONS)?) {
+        let Some(data) = attribute(expression, EXPRESSION_DATA) else { continue };
+        match attribute(expression, EXPRESSION_NAME).map(text_of).as_deref() {
+            Some("counter") => {
+                n_packets = attribute(data, COUNTER_PACKETS).and_then(|n| n.try_into().ok()).map(u64::from_be_bytes);
+            }
+            Some("immediate") if drops(data) => fate = Fate::Dropped,
+            Some("reject") => fate = Fate::Dropped,
+            _ => {}
+        }
+    }
+    Some(CountedRule { chain: chain.clone(), handle, fate, n_packets: n_packets? })
+}
+
+fn drops(immediate: &[u8]) -> bool {
+    let verdict = attribute(immediate, IMMEDIATE_DATA).and_then(|data| attribute(data, DATA_VERDICT));
+    verdict.and_then(|verdict| attribute(verdict, VERDICT_CODE)) == Some(DROP.to_be_bytes().as_slice())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namespace::NetNs;
+    use std::net::UdpSocket;
+
+    #[test]
+    fn every_packet_is_counted_at_the_rule_that_it_met() {
+        let namespace = match NetNs::new() {
+            Err(error) if error.is_permission() => {
+                assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "this test needs root");
+                return eprintln!("SKIPPED: needs CAP_SYS_ADMIN");
+            }
+            namespace => namespace.unwrap(),
+        };
+        namespace.enter_with(look).unwrap();
+    }
+
+    fn look() {
+        let rule = |matching, verdict| Rule { matching, verdict };
+        let unmatched = Matching::Source(Ipv4Addr::new(192, 0, 2, 1));
+        let rules = vec![
+            rule(Matching::Any, Verdict::Jump("others")),
+            rule(Matching::OneOf(NonZeroU32::new(4).unwrap()), Verdict::Drop),
+            rule(Matching::Source(Ipv4Addr::LOCALHOST), Verdict::Accept),
+        ];
+        let chains = [
+            Chain { name: "entry", hook: Some(Hook::Input), rules },
+            // More than fit one batch.
+            Chain { name: "others", hook: None, rules: vec![rule(unmatched, Verdict::Drop); 1_200] },
+        ];
+        let mut nft = Nftables::open().unwrap();
+        assert_eq!(nft.base_chains().unwrap(), []);
+        nft.install("planted", &chains).unwrap();
+        let to = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for _ in 0..40 {
+            // A datagram that the filter drops is refused at once on the loopback, or not, as the kernel likes.
+            let _ = from.send_to(b"counted", to.local_addr().unwrap());
+        }
+        let found = nft.base_chains().unwrap();
+        assert_eq!(found, [Nftables::chain("planted", "entry")]);
+        assert_eq!(found[0].to_string(), "ip planted entry");
+        let counted = nft.counted(&found[0]).unwrap();
+        let seen: Vec<(Fate, u64)> = counted.iter().map(|rule| (rule.fate, rule.n_packets)).collect();
+        assert_eq!(seen, [(Fate::Passed, 40), (Fate::Dropped, 10), (Fate::Passed, 30)]);
+        let others = nft.counted(&Nftables::chain("planted", "others")).unwrap();
+        assert_eq!((others.len(), others.iter().map(|rule| rule.n_packets).sum::<u64>()), (1_200, 0));
+        assert!(
+            nft.install(
+                "planted",
+                &[Chain { name: "x", hook: None, rules: vec![rule(unmatched, Verdict::Jump("nowhere"))] }]
+            )
+            .is_err()
+        );
+        nft.remove("planted").unwrap();
+        assert_eq!(nft.remove("planted").unwrap_err().errno(), Some(libc::ENOENT));
+    }
+}

@@ -21,7 +21,8 @@ impl Cause for CoreSaturated {
     }
 
     fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
-        if seen.reached() {
+        // Single packets ask nothing of a core; what else keeps it busy is not theirs to tell.
+        if seen.reached() || seen.test.layer == Layer::Path {
             return Vec::new();
         }
         // A sender that keeps its schedule spins between two packets, so its full core holds nothing back.

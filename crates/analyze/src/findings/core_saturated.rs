@@ -21,8 +21,8 @@ impl Cause for CoreSaturated {
     }
 
     fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
-        // The core of a device is told of as the device's, which is what the test is about.
-        if seen.reached() || device::full_core(seen).is_some() {
+        // Single packets ask nothing of a core; the core of a device is told of as the device's, which is what the test is about.
+        if seen.reached() || seen.test.layer == Layer::Path || device::full_core(seen).is_some() {
             return Vec::new();
         }
         // A sender that keeps its schedule spins between two packets, so its full core holds nothing back.

@@ -1,6 +1,6 @@
 //! The wire between the hosts: full, or not there.
 
-use fathom_model::{Evidence, Finding, LimitKind, NextStep, Severity, Unit, units::percent};
+use fathom_model::{Evidence, Finding, Layer, LimitKind, NextStep, Severity, Unit, units::percent};
 
 use super::{Cause, Evidenced, measured};
 use crate::{
@@ -50,6 +50,10 @@ impl Cause for NoLineRate {
 
     fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
         let Some(Line::None { host, interface, driver }) = line(seen.run, seen.test) else { return Vec::new() };
+        // Probes are far from filling a line.
+        if seen.test.layer == Layer::Path {
+            return Vec::new();
+        }
         let of_wire = |unit| matches!(unit, Unit::BitsPerSec | Unit::FramesPerSec);
         if !main_rate(seen.test).is_some_and(|main| of_wire(main.metric.unit)) {
             return Vec::new();

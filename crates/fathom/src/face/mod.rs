@@ -2,6 +2,7 @@
 
 mod ab;
 mod getopt;
+mod hping3;
 mod iperf3;
 mod load;
 mod webbench;
@@ -22,6 +23,7 @@ pub(crate) struct Face {
 /// The faces there are.
 pub(crate) const FACES: &[Face] = &[
     Face { name: "ab", run: ab::run },
+    Face { name: "hping3", run: hping3::run },
     Face { name: "iperf3", run: iperf3::run },
     Face { name: "webbench", run: webbench::run },
     Face { name: "wrk", run: wrk::run },

@@ -15,6 +15,7 @@ mod evaluation;
 mod faces;
 mod iperf3;
 mod latency;
+mod probes;
 mod refusals;
 mod scenarios;
 mod scripts;

@@ -127,7 +127,12 @@ impl Stage {
 
     /// Puts a lab up that goes with the returned value.
     pub(crate) fn lab(&self, name: &'static str) -> LabUp<'_> {
-        self.fathom(["lab", "up", "pair", "--name", name, "--for", "5min"]).succeeded();
+        self.lab_of("pair", name)
+    }
+
+    /// The same of any topology.
+    pub(crate) fn lab_of(&self, preset: &str, name: &'static str) -> LabUp<'_> {
+        self.fathom(["lab", "up", preset, "--name", name, "--for", "5min"]).succeeded();
         LabUp { stage: self, name }
     }
 }
@@ -155,6 +160,11 @@ impl LabUp<'_> {
 
     fn program(&self) -> &str {
         self.stage.program.to_str().unwrap()
+    }
+
+    /// Runs any program on one of its hosts.
+    pub(crate) fn exec(&self, host: &str, words: &[&str]) -> Ending {
+        self.stage.fathom([&["lab", "exec", self.name, host, "--"], words].concat())
     }
 
     /// A `fathom serve` on host b that is ready, and its key.

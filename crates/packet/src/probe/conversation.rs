@@ -132,6 +132,8 @@ impl Default for IpAsk {
 pub enum FlowRule {
     /// All probes belong to one flow.
     Constant,
+    /// All come from one port, and nothing else is made alike: payloads stay as they are given.
+    SamePort,
     /// Each comes from a port of its own, as a new client would.
     PerProbe,
 }
@@ -156,6 +158,8 @@ pub struct Order {
     pub length: Option<u16>,
     /// The port that is asked.
     pub port: Option<u16>,
+    /// For an ICMP timestamp: the time of day in UT, in milliseconds.
+    pub originate: Option<u32>,
 }
 
 /// Everything that the probes to one host have in common.
@@ -205,7 +209,7 @@ impl Conversation {
 
     fn source_port(&self, tag: u16) -> u16 {
         match self.flow {
-            FlowRule::Constant => self.ports.source,
+            FlowRule::Constant | FlowRule::SamePort => self.ports.source,
             FlowRule::PerProbe => self.ports.source.wrapping_add(tag),
         }
     }
@@ -339,9 +343,10 @@ impl Conversation {
     }
 
     fn icmp(&self, (kind, code): (u8, u8), order: Order, payload: &mut Vec<u8>) -> Vec<u8> {
+        // Originate, receive and transmit time follow; the first is that of whoever asks.
         if kind == TIMESTAMP && self.destination.is_ipv4() {
-            // Originate, receive and transmit time follow; the first is given by whoever asks.
             payload.resize(payload.len().max(12), 0);
+            payload[..4].copy_from_slice(&order.originate.unwrap_or(0).to_be_bytes());
         } else if self.flow == FlowRule::Constant {
             payload[..2].copy_from_slice(&(!order.tag).to_be_bytes());
         }
@@ -391,12 +396,12 @@ impl Conversation {
                 tag
             }
             (Ask::Udp, FlowRule::PerProbe) => word(0)?.wrapping_sub(self.ports.source),
-            (Ask::Tcp(_) | Ask::Udp, FlowRule::Constant) if word(0)? != self.ports.source => return None,
-            (Ask::Tcp(TcpAsk { sequence: None, .. }), FlowRule::Constant) => {
+            (Ask::Tcp(_) | Ask::Udp, _) if word(0)? != self.ports.source => return None,
+            (Ask::Tcp(TcpAsk { sequence: None, .. }), _) => {
                 let sequence = u32::from_be_bytes(*bytes.get(4..)?.first_chunk()?);
                 self.tag_of_sequence(sequence)
             }
-            (Ask::Tcp(_), FlowRule::Constant) | (Ask::Raw { .. }, _) => {
+            (Ask::Tcp(_) | Ask::Raw { .. }, _) | (Ask::Udp, FlowRule::SamePort) => {
                 let identification = ip.ipv4().filter(|_| self.ip.identification.is_none())?.header().identification();
                 identification ^ self.identification(0)
             }
@@ -450,7 +455,7 @@ impl Conversation {
     /// Whether a port is one that our probes come from.
     fn is_ours(&self, port: u16) -> bool {
         match self.flow {
-            FlowRule::Constant => port == self.ports.source,
+            FlowRule::Constant | FlowRule::SamePort => port == self.ports.source,
             FlowRule::PerProbe => port.wrapping_sub(self.ports.source) < TAGS,
         }
     }
@@ -464,9 +469,10 @@ impl Conversation {
     /// Whether probes differ in nothing that an ICMP error would quote.
     fn is_untagged(&self) -> bool {
         match self.ask {
-            Ask::Tcp(ask) => ask.sequence.is_some() && self.flow == FlowRule::Constant,
+            Ask::Tcp(ask) => ask.sequence.is_some() && self.flow != FlowRule::PerProbe,
+            Ask::Udp => self.flow == FlowRule::SamePort,
             Ask::Raw { .. } => true,
-            Ask::Udp | Ask::Icmp { .. } => false,
+            Ask::Icmp { .. } => false,
         }
     }
 
@@ -518,7 +524,9 @@ impl Conversation {
             let word = u16::from_be_bytes(*payload.first_chunk()?);
             (0..TAGS).find(|tag| self.word_of(*tag, payload) == Some(word))
         };
-        Some((What::Udp { source_port: header.source_port }, by_port.or_else(by_echo)))
+        let is_marked = self.flow == FlowRule::Constant;
+        let tag = by_port.or_else(|| if is_marked { by_echo() } else { None });
+        Some((What::Udp { source_port: header.source_port }, tag))
     }
 
     /// The first word of the payload of a UDP probe of a constant flow, as long as another payload.

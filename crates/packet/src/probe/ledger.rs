@@ -162,8 +162,16 @@ impl Ledger {
         }
     }
 
-    /// The number of the last probe with a tag.
-    fn number(&self, tag: u16) -> Option<u64> {
+    /// When the last probe with a tag was sent.
+    #[must_use]
+    pub fn sent_at(&self, tag: u16) -> Option<Nanos> {
+        self.number(tag)?;
+        self.slots.get(usize::from(tag)).map(|slot| slot.sent)
+    }
+
+    /// The number, from 0, of the last probe with a tag.
+    #[must_use]
+    pub fn number(&self, tag: u16) -> Option<u64> {
         let n_tags = u64::from(TAGS);
         let last = self.counts.n_sent.checked_sub(1)?;
         let back = (last % n_tags + n_tags - u64::from(tag)) % n_tags;

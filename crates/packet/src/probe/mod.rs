@@ -18,6 +18,6 @@ mod simulated;
 pub use conversation::{Ask, Conversation, FlowRule, IpAsk, Order, Ports, TAGS, TIMESTAMP, TcpAsk};
 pub use course::{Conduct, Course, Event, Handed, Line, Passed, Step};
 pub use ledger::{Counts, Fate, Gap, Ledger};
-pub use raw::RawLine;
+pub use raw::{OwnDevice, RawLine, source_towards};
 pub use reply::{Complaint, IpSeen, Reply, TcpFlags, TcpSeen, Trouble, What};
 pub use series::{Schedule, Series};

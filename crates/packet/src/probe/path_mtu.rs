@@ -61,7 +61,7 @@ pub struct PathMtu {
     queue: Vec<u16>,
     good: Option<u16>,
     /// The shortest length above the good ones that did not come through.
-    bad: u16,
+    bad: u32,
     told: BTreeMap<IpAddr, u32>,
     too_long_here: Option<u16>,
     next_send: Nanos,
@@ -79,7 +79,7 @@ impl PathMtu {
             round: 0,
             queue,
             good: None,
-            bad: range.ceiling.saturating_add(1),
+            bad: u32::from(range.ceiling) + 1,
             told: BTreeMap::new(),
             too_long_here: None,
             next_send: Nanos::ZERO,
@@ -90,13 +90,14 @@ impl PathMtu {
     #[must_use]
     pub fn found(&self) -> Found {
         let told = self.told.values().copied().filter(|mtu| *mtu > 0).min();
-        let is_explained = |length: u16| {
-            told.is_some_and(|mtu| u32::from(length) > mtu)
+        let is_explained = |length: u32| {
+            told.is_some_and(|mtu| length > mtu)
                 || self.told.values().any(|mtu| *mtu == 0)
-                || self.too_long_here.is_some_and(|here| length >= here)
+                || self.too_long_here.is_some_and(|here| length >= u32::from(here))
         };
-        let is_beyond = self.bad > self.range.ceiling;
-        let vanishing_from = Some(self.bad).filter(|bad| self.good.is_some() && !is_beyond && !is_explained(*bad));
+        let is_beyond = self.bad > u32::from(self.range.ceiling);
+        let vanishing = Some(self.bad).filter(|bad| self.good.is_some() && !is_beyond && !is_explained(*bad));
+        let vanishing_from = vanishing.and_then(|bad| u16::try_from(bad).ok());
         Found { mtu: self.good, told: self.told.clone(), vanishing_from }
     }
 
@@ -111,25 +112,25 @@ impl PathMtu {
         let good = answered.unwrap_or(0);
         let failed = self.trials.iter().map(|trial| trial.length).filter(|length| *length > good).min();
         let here = self.too_long_here.filter(|here| *here > good);
-        let beyond = self.range.ceiling.saturating_add(1);
-        self.bad = failed.into_iter().chain(here).min().unwrap_or(beyond);
+        let beyond = u32::from(self.range.ceiling) + 1;
+        self.bad = failed.into_iter().chain(here).min().map_or(beyond, u32::from);
     }
 
     /// The lengths of the next round; none when everything is known.
     fn next_lengths(&self) -> Vec<u16> {
         let Some(good) = self.good else { return Vec::new() };
-        let between = self.bad - good - 1;
+        let between = self.bad - u32::from(good) - 1;
         if between == 0 {
             return Vec::new();
         }
         let told = self.told.values().filter_map(|mtu| u16::try_from(*mtu).ok());
-        let within = |length: &u16| *length > good && *length < self.bad;
+        let within = |length: &u16| *length > good && u32::from(*length) < self.bad;
         // What somebody said, and the next longer one, decide it in one round if it is true.
         let mut lengths: Vec<u16> = told.flat_map(|mtu| [mtu, mtu.saturating_add(1)]).filter(within).collect();
         if lengths.is_empty() {
-            let n = LENGTHS.min(between);
-            let spread = |nth: u16| {
-                let offset = u32::from(between) * u32::from(nth) / u32::from(n);
+            let n = u32::from(LENGTHS).min(between);
+            let spread = |nth: u32| {
+                let offset = between * nth / n;
                 good + u16::try_from(offset).expect("it is at most the distance between two lengths")
             };
             lengths = (1..=n).map(spread).filter(within).collect();

@@ -1,10 +1,14 @@
 //! The line of a host with `CAP_NET_RAW`: packets as they are, and the kernel's own time for each.
 
-use std::net::IpAddr;
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
+};
 
 use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::{
     clock,
+    netlink::Netlink,
     raw_ip::{self, Broadcast, Direction, Ear, Sender},
     wire_time::Epoch,
 };
@@ -82,5 +86,44 @@ impl Line for RawLine {
             self.ear.wait(left)?;
         }
         Ok(())
+    }
+}
+
+/// The own address from which the kernel would send to another; nothing is sent for it.
+///
+/// # Errors
+/// When there is no route.
+pub fn source_towards(destination: IpAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = if destination.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0))?;
+    // Any port does: a datagram socket that connects only looks the route up.
+    socket.connect((destination, 9))?;
+    Ok(socket.local_addr()?.ip())
+}
+
+/// The device that has an own address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnDevice {
+    /// Its name.
+    pub name: String,
+    /// The longest packet that it takes.
+    pub mtu: u16,
+}
+
+impl OwnDevice {
+    /// Looks it up.
+    ///
+    /// # Errors
+    /// When the kernel does not tell its links.
+    pub fn of(address: IpAddr) -> fathom_sys::Result<Option<Self>> {
+        let mut netlink = Netlink::open()?;
+        // The loopback device has more addresses than it is given.
+        let is_it = |candidate: IpAddr| {
+            candidate == address
+                || address.is_loopback() && candidate.is_loopback() && candidate.is_ipv4() == address.is_ipv4()
+        };
+        let index = netlink.addresses()?.into_iter().find(|(_, candidate)| is_it(*candidate)).map(|(index, _)| index);
+        let link = netlink.links()?.into_iter().find(|link| Some(link.index) == index);
+        Ok(link.map(|link| Self { name: link.name, mtu: u16::try_from(link.mtu_bytes).unwrap_or(u16::MAX) }))
     }
 }

@@ -66,8 +66,9 @@ pub(super) const SERIES: &[Metric] = &[
 ];
 
 pub(super) const MTU: &[Metric] = &[Metric::of(
-    Named("path_mtu_bytes", "path MTU"),
-    Measure(Unit::Bytes, Better::Higher),
+    Named("path_mtu_bytes", "path MTU, bytes"),
+    // MTUs are told byte by byte, and never in KiB.
+    Measure(Unit::Count, Better::Higher),
     "RFC 8899 section 5",
     Derivation::total(HERE, PATH_MTU),
 )];

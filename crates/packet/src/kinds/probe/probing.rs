@@ -4,10 +4,10 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use fathom_engine::{Error, Live, Session, Stop, Test};
 use fathom_model::{Endpoints, Note, Record, Role, Side, Timeline, units::Nanos};
-use fathom_sys::{clock, netlink::Netlink, raw_ip::Broadcast};
+use fathom_sys::{clock, raw_ip::Broadcast};
 
 use super::{ADDRESS, options};
-use crate::probe::{Conduct, Conversation, Event, IpAsk, Order, Ports, RawLine, Step};
+use crate::probe::{Conduct, Conversation, Event, IpAsk, Order, OwnDevice, Ports, RawLine, Step, source_towards};
 
 /// A course of probes that ends in a record.
 pub(super) trait Course: crate::probe::Course + Send {
@@ -64,7 +64,9 @@ impl Probing {
             secret,
             payload: Vec::new(),
         };
-        course.adapt(&mut conversation, device_mtu(source))?;
+        // Where the device cannot be told, packets may be as long as IP allows.
+        let mtu = OwnDevice::of(source).ok().flatten().map_or(u16::MAX, |device| device.mtu);
+        course.adapt(&mut conversation, mtu)?;
         let what = format!("sending {} to {destination}", options::words(settings));
         let line = RawLine::open(destination, Broadcast::Refused)
             .map_err(|cause| Error::system(what, "CAP_NET_RAW", cause))?;
@@ -89,15 +91,7 @@ fn source(asked: Option<String>, destination: IpAddr) -> Result<IpAddr, Error> {
         )
     };
     let Some(asked) = asked else {
-        let any: IpAddr = if destination.is_ipv4() {
-            std::net::Ipv4Addr::UNSPECIFIED.into()
-        } else {
-            std::net::Ipv6Addr::UNSPECIFIED.into()
-        };
-        let socket = UdpSocket::bind((any, 0)).map_err(no_route)?;
-        // Any port does: a datagram socket that connects only looks the route up.
-        socket.connect((destination, 9)).map_err(no_route)?;
-        return Ok(socket.local_addr().map_err(no_route)?.ip());
+        return source_towards(destination).map_err(no_route);
     };
     let own = "one of this host's addresses: ip address";
     let address: IpAddr = asked.parse().map_err(|_| options::unsupported(format!("`{asked}` is no address"), own))?;
@@ -108,18 +102,6 @@ fn source(asked: Option<String>, destination: IpAddr) -> Result<IpAddr, Error> {
         return Err(options::unsupported(format!("no packet from {address} can go to {destination}"), own));
     }
     Ok(address)
-}
-
-/// What the device of an address takes; the longest packet of IP where it cannot be told.
-fn device_mtu(source: IpAddr) -> u16 {
-    let found = Netlink::open().and_then(|mut netlink| {
-        let addresses = netlink.addresses()?;
-        let index = addresses.into_iter().find(|(_, address)| *address == source).map(|(index, _)| index);
-        let link = netlink.links()?.into_iter().find(|link| Some(link.index) == index);
-        Ok(link.map(|link| link.mtu_bytes))
-    });
-    let mtu = found.ok().flatten().unwrap_or(u32::MAX);
-    u16::try_from(mtu).unwrap_or(u16::MAX)
 }
 
 /// A course that is looked at now and then.

@@ -2,6 +2,7 @@
 
 mod hosts;
 mod overview;
+mod probe;
 mod steps;
 mod test;
 

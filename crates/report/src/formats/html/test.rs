@@ -35,6 +35,7 @@ pub(super) fn section(run: &Run, test: &TestRun) -> Markup {
             @if test.unavailable.is_none() {
                 @if let Some(found) = &test.curve { (curve(test, found)) }
                 (super::steps::section(test))
+                (super::probe::section(test))
                 (values(run, test))
                 @if rate_of(test).is_some() { (rate(test)) }
                 (plots(run, test))

@@ -38,9 +38,7 @@ pub(super) fn write(screen: &mut Screen, run: &Run, test: &TestRun) {
     if let Some(users) = &test.users {
         steps::write(screen, test, users);
     }
-    if let Some(probe) = probe::found(test) {
-        probe::write(screen, probe);
-    }
+    probe::write(screen, test);
     percentiles(screen, test);
     if let Some(conservation) = &test.conservation {
         screen.gap();

@@ -1,0 +1,232 @@
+//! The face of hping3: packets by hand, one after the other, and what comes back.
+//!
+//! It is a thin translation of options into a conversation and a course of `fathom_packet::probe`, which run in this process so that
+//! every reply is printed when it comes.
+
+mod options;
+mod show;
+mod speaking;
+
+use std::{fs, io::Write as _, net::IpAddr};
+
+use fathom_model::units::Nanos;
+use fathom_packet::probe::{
+    Ask, Conduct, Conversation, FlowRule, IpAsk, OwnDevice, Ports, RawLine, TcpAsk, port_scan::Scan, source_towards,
+};
+use fathom_sys::{clock, raw_ip::Broadcast, signal};
+
+use super::load;
+use crate::{
+    exit::{Exit, Screen, privileges},
+    target::{self, Allowed},
+};
+use options::{Early, Mode, Options};
+use speaking::{Scanning, Speaking};
+
+/// hping3's exit code for a command line that it cannot use, and for no reply at all.
+const FAILED: Exit = Exit::Of(1);
+/// A flood without a count ends by itself: everything has a bounded duration.
+const FLOOD_MAX: Nanos = Nanos::from_secs(60);
+/// So do packets without a count.
+const PATIENT_MAX: Nanos = Nanos::from_secs(24 * 3600);
+/// How long hping3 waits for the last reply.
+const PATIENCE: Nanos = Nanos::from_secs(1);
+
+const USAGE: &str = "\
+usage: hping3 host [options]
+  -c --count N       end after so many packets     -i --interval N|uN  seconds or microseconds between them
+  --fast, --faster   100 and 1000 a second         --flood             flat out; replies are counted, not shown
+  -n -q -V --beep    numeric, quiet, verbose, bell -I --interface DEV  send through this device only
+Mode                 TCP unless -0 raw IP, -1 ICMP, -2 UDP, -8 --scan PORTS
+IP                   -a spoof (in a lab), -t ttl, -N id, -r relative id, -y don't fragment, -o tos, -H protocol
+ICMP                 -C type, -K code, --icmp-ts
+UDP and TCP          -s base port, -p [+][+]port, -k keep the port, -w window, -Q, -M seq, -L ack,
+                     -F -S -R -P -A -U -X -Y flags, --tcpexitcode, --tcp-mss N, --tcp-timestamp
+Common               -d bytes of data, -E file, -e signature, -T --traceroute, --tr-stop, --tr-keep-ttl, --tr-no-rtt
+";
+
+/// Runs it with hping3's own arguments.
+pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
+    let options = match options::read(words) {
+        Ok(options) => options,
+        Err(Early::Help) => return load::say(USAGE).map(|()| Exit::Pass),
+        Err(Early::Version) => {
+            let text = format!("hping3 version 3.0.0-alpha-2 ({})\n", crate::wire_up::TOOL);
+            return load::say(&text).map(|()| Exit::Pass);
+        }
+        Err(Early::Wrong(text)) => {
+            eprint!("{text}");
+            return Ok(FAILED);
+        }
+        Err(Early::NotDone(name, instead)) => {
+            return Err(Screen::new(FAILED, format!("hping3 {name} is not done here")).line("use", instead).into());
+        }
+    };
+    let Ok(addresses) = target::resolve(&options.host) else {
+        eprintln!("Unable to resolve '{}'", options.host);
+        return Ok(FAILED);
+    };
+    // hping3 speaks IPv4 only; where there is no such address, this speaks IPv6.
+    let preferred = addresses.iter().find(|address| address.is_ipv4()).or_else(|| addresses.first());
+    let Some(target) = preferred.copied() else { return Ok(FAILED) };
+    let is_in_lab = target::is_in_lab();
+    if !is_in_lab {
+        allow(target, &options)?;
+    }
+    let own = source_towards(target).map_err(|error| {
+        Screen::new(Exit::Preflight, format!("there is no route to {target}"))
+            .line("why", error.to_string())
+            .line("try", format!("ip route get {target}"))
+    })?;
+    let conversation = conversation(&options, (own, target), is_in_lab)?;
+    let broadcast = if is_in_lab { Broadcast::Sent } else { Broadcast::Refused };
+    let line = RawLine::open(target, broadcast)
+        .and_then(|line| options.interface.as_deref().map_or(Ok(()), |name| line.bind_device(name)).map(|()| line));
+    let line = line.map_err(|error| {
+        let screen = Screen::new(Exit::Preflight, format!("sending packets to {target} needs CAP_NET_RAW"));
+        if error.is_permission() {
+            return privileges(screen);
+        }
+        Screen::new(FAILED, format!("cannot send to {target}")).because(&error)
+    })?;
+    let device = OwnDevice::of(own)?.unwrap_or(OwnDevice { name: "?".to_owned(), mtu: 0 });
+    if options.verbose {
+        load::say(&format!("using {}, addr: {own}, MTU: {}\n", device.name, device.mtu))?;
+    }
+    match &options.mode {
+        Mode::Scan(ports) => scan(&options, ports, (&conversation, line)),
+        _ => send(&options, &device, (&conversation, line)),
+    }
+}
+
+/// Refuses a target that the user has not allowed.
+fn allow(target: IpAddr, options: &Options) -> anyhow::Result<()> {
+    let allowed = Allowed::gather(std::iter::empty())?;
+    let command = format!("fathom probe {}", options.host);
+    Ok(allowed
+        .check(target, &options.host, &command)
+        .map_err(|screen| screen.line("or", format!("FATHOM_ALLOW={target} hping3 …")))?)
+}
+
+/// Where packets say they are from: elsewhere in a lab only.
+fn source(options: &Options, own: IpAddr, is_in_lab: bool) -> Result<IpAddr, Screen> {
+    let Some(spoof) = &options.spoof else { return Ok(own) };
+    let addresses = target::resolve(spoof)?;
+    let fits = addresses.into_iter().find(|address| address.is_ipv4() == own.is_ipv4());
+    let Some(address) = fits else {
+        return Err(Screen::new(FAILED, format!("{spoof} has no address of the target's version of IP")));
+    };
+    if is_in_lab || address == own {
+        return Ok(address);
+    }
+    Err(Screen::new(Exit::Preflight, format!("{address} is not this host's address towards the target"))
+        .line("why", "whoever that is would get the answers: foreign source addresses are for labs alone")
+        .line("fix", "fathom lab up pair && fathom lab exec pair a -- fathom as hping3 … 198.18.0.2"))
+}
+
+fn conversation(options: &Options, (own, target): (IpAddr, IpAddr), is_in_lab: bool) -> anyhow::Result<Conversation> {
+    let source = source(options, own, is_in_lab)?;
+    let wall = clock::wall().0;
+    let secret = u32::try_from((wall ^ wall >> 17) & u64::from(u32::MAX)).expect("32 bits are left");
+    let ask = match options.mode {
+        Mode::Tcp | Mode::Scan(_) => Ask::Tcp(TcpAsk {
+            flags: options.flags,
+            window: options.window,
+            sequence: options.sequence,
+            acknowledgment: options.acknowledgment,
+            mss: options.mss,
+            timestamp: options.timestamp.then_some(secret),
+        }),
+        Mode::Udp => Ask::Udp,
+        Mode::Icmp if options.icmp == (8, 0) => Ask::echo(target),
+        Mode::Icmp => Ask::Icmp { kind: options.icmp.0, code: options.icmp.1 },
+        Mode::Raw => Ask::Raw { protocol: options.protocol },
+    };
+    // As hping3 chooses its first port, with room above for those of the packets that follow.
+    let random_port = 1024 + u16::try_from(secret % 2000).expect("it is below 2000");
+    Ok(Conversation {
+        source,
+        destination: target,
+        ask,
+        ip: IpAsk {
+            hops: options.ttl.unwrap_or(if options.traceroute { 1 } else { 64 }),
+            traffic_class: options.tos,
+            identification: options.id,
+            dont_fragment: options.dont_fragment,
+        },
+        ports: Ports { destination: options.port, source: options.base_port.unwrap_or(random_port) },
+        flow: if options.keep { FlowRule::SamePort } else { FlowRule::PerProbe },
+        secret,
+        payload: payload(options)?,
+    })
+}
+
+/// The signature, then the beginning of the file, then as many X as are missing.
+fn payload(options: &Options) -> anyhow::Result<Vec<u8>> {
+    let mut payload = options.sign.clone().into_bytes();
+    if let Some(path) = &options.file {
+        let bytes = fs::read(path)
+            .map_err(|error| Screen::new(FAILED, format!("cannot read {path}")).line("why", error.to_string()))?;
+        payload.extend(bytes);
+    }
+    payload.resize(options.data.into(), b'X');
+    Ok(payload)
+}
+
+fn told_end(is_bounded: bool) {
+    if is_bounded {
+        eprintln!("fathom: a flood without a count ends after {FLOOD_MAX}; -c says how many packets it is to be");
+    }
+}
+
+fn send(
+    options: &Options,
+    device: &OwnDevice,
+    (conversation, mut line): (&Conversation, RawLine),
+) -> anyhow::Result<Exit> {
+    load::say(&show::head(options, &device.name, conversation.destination))?;
+    if options.flood {
+        eprintln!("hping in flood mode, no replies will be shown");
+    }
+    let signals = signal::watch()?;
+    let start = clock::now();
+    let end = start + if options.flood && options.count.is_none() { FLOOD_MAX } else { PATIENT_MAX };
+    let mut speaking = Speaking::new(options, conversation.ip.hops, end);
+    let is_stopped = || signals.received().is_some();
+    let outcome = Conduct { conversation, line: &mut line, is_stopped: &is_stopped }.run(&mut speaking);
+    told_end(options.flood && options.count.is_none() && clock::now() >= end);
+    if let Some(error) = speaking.failed.take() {
+        return Err(error.into());
+    }
+    if speaking.n_too_long() > 0 {
+        eprintln!("fathom: packets longer than the MTU of {} bytes are not cut into fragments: less -d", device.mtu);
+    }
+    let heard = speaking.n_received > 0;
+    std::io::stderr().write_all(speaking.tail().as_bytes())?;
+    outcome.map_err(|error| Screen::new(FAILED, format!("cannot send to {}", options.host)).because(&error))?;
+    if options.flags_are_exit_code {
+        return Ok(Exit::Of(speaking.last_flags.0));
+    }
+    Ok(if heard { Exit::Pass } else { FAILED })
+}
+
+fn scan(options: &Options, text: &str, (conversation, mut line): (&Conversation, RawLine)) -> anyhow::Result<Exit> {
+    let services = speaking::services();
+    let ports = speaking::ports(text, &services).ok_or_else(|| {
+        Screen::new(FAILED, format!("`{text}` is no list of ports")).line("use", "--scan 1-30,80,!22")
+    })?;
+    eprint!("{}", show::scan_head(options, conversation.destination, (text, ports.len())));
+    let signals = signal::watch()?;
+    // As many a second as hping3 sends where it is not told otherwise, and each silent port asked three times.
+    let scan = Scan { ports, tries: 3, patience: PATIENCE, gap: Nanos::from_millis(1) };
+    let mut scanning = Scanning::new(options, scan, &services);
+    let is_stopped = || signals.received().is_some();
+    let outcome = Conduct { conversation, line: &mut line, is_stopped: &is_stopped }.run(&mut scanning);
+    if let Some(error) = scanning.failed.take() {
+        return Err(error.into());
+    }
+    outcome.map_err(|error| Screen::new(FAILED, format!("cannot send to {}", options.host)).because(&error))?;
+    eprintln!("All replies received. Done.");
+    load::say(&scanning.tail())?;
+    Ok(Exit::Pass)
+}

@@ -1,0 +1,332 @@
+//! Single packets through a router of a lab, with planted conditions, and the face of hping3 beside hping3.
+
+use fathom_model::{Run, TestRun, probe::PortState, probe::ProbeRecord};
+
+use crate::{
+    faces::is_installed,
+    stage::{Ending, LabUp, Stage, lacks_root, skip},
+};
+
+/// The addresses of the router lab.
+const NEAR: &str = "198.18.0.254";
+const B: &str = "198.18.1.1";
+
+/// What the probes of one kind found.
+#[track_caller]
+fn probe<'a>(run: &'a Run, kind: &str) -> &'a ProbeRecord {
+    let records = test(run, kind).trials[0].records.values();
+    records.filter_map(|record| record.probe.as_ref()).next().unwrap()
+}
+
+#[track_caller]
+fn test<'a>(run: &'a Run, kind: &str) -> &'a TestRun {
+    run.tests.iter().find(|test| test.kind == kind).unwrap()
+}
+
+#[track_caller]
+fn total(run: &Run, kind: &str, counter: &str) -> u64 {
+    let records = test(run, kind).trials[0].records.values();
+    records.filter_map(|record| record.totals.get(counter)).copied().next().unwrap()
+}
+
+fn findings(run: &Run) -> Vec<&str> {
+    run.findings.iter().map(|finding| finding.id.as_str()).collect()
+}
+
+/// Whether a program that plants conditions is missing, which is said.
+fn lacks(tools: &[&str]) -> bool {
+    let missing =
+        tools.iter().find(|tool| !is_installed(tool) && !std::path::Path::new("/usr/sbin").join(tool).exists());
+    if let Some(tool) = missing {
+        skip(&format!("needs {tool}"));
+    }
+    missing.is_some()
+}
+
+/// Plants rules of a filter on a host, all in the chain of one hook.
+fn plant(lab: &LabUp<'_>, host: &str, hook: &str, rules: &[&str]) {
+    let rules = rules.join("\n  ");
+    let table =
+        format!("table inet planted {{\n chain c {{\n  type filter hook {hook} priority 0\n  {rules}\n }}\n}}\n");
+    let script = format!("nft -f - <<'X'\n{table}X\n");
+    lab.exec(host, &["sh", "-c", &script]).succeeded();
+}
+
+#[test]
+fn probes_through_a_lab_show_its_router_its_mtu_and_no_loss() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let run = stage.fathom(["probe", "--lab", "router", "--json"]).succeeded().run();
+    for (counter, n) in [("sent", 10), ("received", 10), ("lost", 0), ("late", 0), ("duplicates", 0), ("reordered", 0)]
+    {
+        assert_eq!(total(&run, "probe", counter), n, "{counter}");
+    }
+    let rtt = test(&run, "probe").summaries[0].value.unwrap();
+    assert!(rtt > 1e3 && rtt < 1e9, "{rtt} ns");
+    let loss = test(&run, "probe").summaries.iter().find(|summary| summary.metric.name == "loss_ratio").unwrap();
+    let interval = loss.confidence.unwrap();
+    // None of ten is anything up to 28 % (Wilson).
+    assert!(loss.value == Some(0.0) && interval.low == 0.0 && (0.27..0.29).contains(&interval.high), "{interval:?}");
+    let mtu = probe(&run, "probe_mtu").path_mtu.clone().unwrap();
+    assert_eq!((mtu.mtu_bytes, mtu.vanishing_from_bytes, mtu.too_big.len()), (Some(1500), None, 0));
+    let hops = &probe(&run, "probe_route").hops;
+    let seen: Vec<_> =
+        hops.iter().map(|hop| (hop.addresses.join(" "), hop.n_sent, hop.rtt_ns.len(), hop.target)).collect();
+    assert_eq!(seen, [(NEAR.to_owned(), 3, 3, false), (B.to_owned(), 3, 3, true)]);
+
+    let text = stage.fathom(["probe", "--lab", "router"]).succeeded().stdout;
+    for word in ["packets of up to 1,500 B come through", NEAR, "the host", "hop"] {
+        assert!(text.contains(word), "{word} is missing in\n{text}");
+    }
+}
+
+#[test]
+fn every_protocol_reaches_a_host_of_both_versions_of_ip() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    for host in ["127.0.0.1", "::1"] {
+        for protocol in ["icmp", "tcp", "udp", "ip"] {
+            // Nobody listens on port 1, which is an answer too.
+            let port: &[&str] = if ["tcp", "udp"].contains(&protocol) { &["--port", "1"] } else { &[] };
+            // What the host's kernel complains of is limited: RFC 1812 section 4.3.2.8, RFC 4443 section 2.4.
+            let words = [
+                "probe",
+                host,
+                "--test",
+                "rtt",
+                "--protocol",
+                protocol,
+                "--count",
+                "3",
+                "--interval",
+                "20ms",
+                "--json",
+            ];
+            let run = stage.fathom([&words[..], port].concat()).succeeded().run();
+            assert_eq!((total(&run, "probe", "received"), total(&run, "probe", "sent")), (3, 3), "{host} {protocol}");
+        }
+        let run = stage.fathom(["probe", host, "--test", "route", "--protocol", "tcp", "--json"]).succeeded().run();
+        assert_eq!(probe(&run, "probe_route").hops.len(), 1);
+        let mtu = stage.fathom(["probe", host, "--test", "mtu", "--json"]).succeeded().run();
+        assert!(probe(&mtu, "probe_mtu").path_mtu.as_ref().unwrap().mtu_bytes.unwrap() > 1500);
+    }
+}
+
+#[test]
+fn a_narrow_link_is_found_whether_its_router_speaks_or_not() {
+    if lacks_root() || lacks(&["ip", "nft"]) {
+        return;
+    }
+    let stage = Stage::new();
+    let lab = stage.lab_of("router", "narrow");
+    lab.exec("r", &["ip", "link", "set", "eth1", "mtu", "1400"]).succeeded();
+    let search = || {
+        let words = ["probe", B, "--test", "mtu", "--timeout", "200ms", "--json"];
+        let run = lab.fathom("a", &words).succeeded().run();
+        (probe(&run, "probe_mtu").path_mtu.clone().unwrap(), findings(&run).contains(&"path-mtu-black-hole"))
+    };
+    let (told, is_black_hole) = search();
+    assert_eq!((told.mtu_bytes, told.vanishing_from_bytes, is_black_hole), (Some(1400), None, false));
+    assert_eq!(
+        told.too_big.iter().map(|said| (said.from.as_str(), said.mtu_bytes)).collect::<Vec<_>>(),
+        [(NEAR, 1400)]
+    );
+
+    plant(&lab, "r", "output", &["icmp type destination-unreachable drop"]);
+    let (silent, is_black_hole) = search();
+    assert_eq!((silent.mtu_bytes, silent.vanishing_from_bytes, is_black_hole), (Some(1400), Some(1401), true));
+    assert_eq!(silent.too_big, []);
+    let text = lab.fathom("a", &["probe", B, "--test", "mtu", "--timeout", "200ms"]).succeeded().stdout;
+    assert!(text.contains("black hole: packets of 1,401 B and more vanish"), "{text}");
+}
+
+#[test]
+fn lost_probes_and_an_outage_are_those_that_were_planted() {
+    if lacks_root() || lacks(&["nft"]) {
+        return;
+    }
+    let stage = Stage::new();
+    let lab = stage.lab_of("router", "lossy");
+    let rules =
+        ["icmp type echo-request icmp sequence { 3, 7, 11 } drop", "icmp type echo-request icmp sequence 20-29 drop"];
+    plant(&lab, "r", "forward", &rules);
+    let words = ["probe", B, "--count", "50", "--interval", "10ms", "--timeout", "300ms", "--json"];
+    let run = lab.fathom("a", &words).succeeded().run();
+    assert_eq!((total(&run, "probe", "sent"), total(&run, "probe", "lost")), (50, 13));
+    let outages = &probe(&run, "probe").outages;
+    assert_eq!(outages.len(), 1, "{outages:?}");
+    let (from, length) = (outages[0].from_ns.as_secs_f64(), outages[0].length_ns.unwrap().as_secs_f64());
+    assert!(outages[0].n_probes == 10 && from >= 0.2 && length >= 0.1 - 0.01, "from {from} s, {length} s");
+    assert!(findings(&run).contains(&"outage"));
+
+    plant(&lab, "b", "input", &["ip protocol icmp drop"]);
+    let silent = lab.fathom("a", &["probe", B, "--count", "3", "--timeout", "100ms", "--json"]).code(1).run();
+    assert_eq!((total(&silent, "probe", "received"), findings(&silent).contains(&"unreachable")), (0, true));
+    // By another protocol it is there, and a promise is judged.
+    let tcp = ["probe", B, "--protocol", "tcp", "--count", "3", "--expect"];
+    lab.fathom("a", &[&tcp[..], &["loss_ratio<=0.9"]].concat()).succeeded();
+    lab.fathom("a", &[&tcp[..], &["rtt_ns_max<1ns"]].concat()).code(10);
+}
+
+#[test]
+fn ports_are_open_closed_or_filtered_as_they_were_planted() {
+    if lacks_root() || lacks(&["nft"]) {
+        return;
+    }
+    let stage = Stage::new();
+    let lab = stage.lab_of("router", "ports");
+    let server = lab.start("b", &["serve", "--only", "http", "--listen", "0.0.0.0", "--http-port", "80"]);
+    server.says("http");
+    let rules = ["tcp dport 82 drop", "tcp dport 83 reject with icmp type admin-prohibited", "udp dport 82 drop"];
+    plant(&lab, "b", "input", &rules);
+    let scan = |words: &[&str]| {
+        let scan = ["probe", B, "--ports", "79-83", "--timeout", "200ms", "--json"];
+        let run = lab.fathom("a", &[&scan[..], words].concat()).succeeded().run();
+        probe(&run, "probe_ports").ports.clone()
+    };
+    let ports = scan(&[]);
+    let states: Vec<_> = ports.iter().map(|port| (port.port, port.state)).collect();
+    use PortState::{Closed, Filtered, Open, OpenOrFiltered};
+    assert_eq!(states, [(79, Closed), (80, Open), (81, Closed), (82, Filtered), (83, Filtered)]);
+    assert_eq!(ports[4].answer, format!("prohibited by a filter, says {B}"));
+    assert_eq!((ports[3].answer.as_str(), ports[3].rtt_ns), ("nothing", None));
+    let states: Vec<_> = scan(&["--protocol", "udp"]).iter().map(|port| port.state).collect();
+    assert_eq!(states, [Closed, Closed, Closed, OpenOrFiltered, Closed]);
+}
+
+#[test]
+fn a_flood_reads_its_answers_and_counts_them_truly() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let run = stage.fathom(["probe", "127.0.0.1", "--flood", "--count", "5000", "--json"]).succeeded().run();
+    let (sent, received) = (total(&run, "probe", "sent"), total(&run, "probe", "received"));
+    assert_eq!((sent, received + total(&run, "probe", "lost")), (5000, 5000));
+    assert!(received > 4000, "{received} answers");
+    let rate = test(&run, "probe").summaries.iter().find(|summary| summary.metric.name == "sent_per_sec").unwrap();
+    assert!(rate.value.unwrap() > 1000.0, "{rate:?}");
+}
+
+#[test]
+fn what_cannot_be_probed_is_refused_with_the_way_out() {
+    let stage = Stage::new();
+    let refused = |code, words: &[&str], said: &[&str]| stage.fathom([&["probe"], words].concat()).refused(code, said);
+    refused(3, &["192.0.2.1"], &["192.0.2.1 is not a target you have allowed", "--allow 192.0.2.1"]);
+    refused(3, &["224.0.0.1", "--allow", "224.0.0.0/4"], &["224.0.0.1 is never a target"]);
+    refused(3, &["no-such-host.invalid"], &["there is no host `no-such-host.invalid`"]);
+    refused(2, &[], &["needs a HOST", "--lab router"]);
+    refused(2, &["127.0.0.1", "--test", "mtu", "--count", "3"], &["--count says nothing to --test mtu"]);
+    refused(2, &["127.0.0.1", "--until", "2001-01-01T00:00"], &["no time that is to come"]);
+    refused(2, &["127.0.0.1", "--test", "ports", "--protocol", "icmp"], &["protocol"]);
+    refused(3, &["127.0.0.1", "--ports", "80-70"], &["`80-70` is no port and no range", "--ports 22,80"]);
+    refused(3, &["127.0.0.1", "--count", "1", "--source", "192.0.2.9"], &["cannot send from 192.0.2.9"]);
+    refused(3, &["127.0.0.1", "--count", "1", "--timeout", "1h"], &["option `timeout` takes"]);
+    let face =
+        |code, words: &[&str], said: &[&str]| stage.fathom([&["as", "hping3"], words].concat()).refused(code, said);
+    face(3, &["-S", "192.0.2.1"], &["192.0.2.1 is not a target", "FATHOM_ALLOW=192.0.2.1 hping3"]);
+    face(3, &["-S", "-a", "192.0.2.9", "127.0.0.1"], &["192.0.2.9 is not this host's address", "labs alone"]);
+    face(1, &["--listen", "x", "127.0.0.1"], &["hping3 --listen is not done here", "tcpdump"]);
+    face(1, &["--nosuch", "127.0.0.1"], &["unrecognized option `--nosuch'"]);
+}
+
+#[test]
+fn without_root_a_lab_of_one_s_own_is_probed_and_elsewhere_the_ways_out_are_told() {
+    if lacks_root() {
+        return;
+    }
+    /// A user that owns nothing.
+    const NOBODY: u32 = 65_534;
+    let stage = Stage::owned_by(NOBODY);
+    let as_nobody = |words: &[&str]| {
+        let mut command = stage.command("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(stage.program()).args(words);
+        stage.spawn(command).ends()
+    };
+    as_nobody(&["probe", "127.0.0.1", "--count", "1"])
+        .refused(3, &["needs CAP_NET_RAW", "sudo fathom", "setcap", "in a user namespace"]);
+    let run = as_nobody(&["probe", "--lab", "router", "--json"]).succeeded().run();
+    assert_eq!(probe(&run, "probe_route").hops.len(), 2);
+}
+
+/// A line without its numbers.
+fn shape(line: &str) -> String {
+    let mut shape = String::new();
+    for c in line.chars() {
+        let c = if c.is_ascii_digit() { '#' } else { c };
+        if !(c == '#' && shape.ends_with('#')) {
+            shape.push(c);
+        }
+    }
+    shape
+}
+
+/// What must be alike: the lines by their shape, in both streams.
+fn shapes(ending: &Ending) -> (Vec<String>, Vec<String>) {
+    let of = |text: &str| text.lines().map(shape).collect();
+    (of(&ending.stdout), of(&ending.stderr))
+}
+
+#[test]
+fn the_face_of_hping3_prints_what_hping3_prints() {
+    if lacks_root() || lacks(&["hping3", "nft"]) {
+        return;
+    }
+    let stage = Stage::new();
+    let lab = stage.lab_of("router", "hping");
+    let server = lab.start("b", &["serve", "--only", "http", "--listen", "0.0.0.0", "--http-port", "80"]);
+    server.says("http");
+    plant(&lab, "b", "input", &["tcp dport 82 drop"]);
+    let fast = ["-n", "-i", "u20000"];
+    let cases: &[(&[&str], i32)] = &[
+        (&["-S", "-p", "80", "-c", "3"], 0),
+        (&["-S", "-p", "81", "-c", "2"], 0),
+        (&["-S", "-p", "82", "-c", "1"], 1),
+        (&["-A", "-p", "80", "-c", "2"], 0),
+        (&["-F", "-p", "81", "-c", "2"], 0),
+        (&["-F", "-p", "80", "-c", "1"], 1),
+        (&["-F", "-P", "-U", "-R", "-X", "-Y", "-p", "80", "-c", "1"], 1),
+        (&["-1", "-c", "2"], 0),
+        (&["-1", "-c", "2", "-d", "56"], 0),
+        (&["-1", "-C", "13", "-c", "2"], 0),
+        (&["-2", "-p", "9", "-c", "2"], 0),
+        (&["-S", "-p", "80", "-c", "2", "-V"], 0),
+        (&["-S", "-p", "80", "-c", "2", "-Q"], 0),
+        (&["-S", "-p", "80", "-c", "2", "-q"], 0),
+        (&["-S", "-p", "++79", "-c", "3"], 0),
+        (&["-S", "-p", "80", "-c", "2", "-r"], 0),
+        (&["-S", "-p", "80", "-c", "1", "--tcp-timestamp", "-V"], 0),
+        (&["-S", "-p", "80", "-c", "1", "--tcp-mss", "1000", "-d", "20", "-e", "sign"], 0),
+        (&["-S", "-p", "80", "-c", "2", "--tcpexitcode"], 18),
+        (&["-S", "-p", "80", "-y", "-t", "9", "-N", "7", "-w", "99", "-s", "5000", "-M", "9", "-L", "3", "-c", "2"], 0),
+        (&["-T", "-1", "-c", "3"], 0),
+        (&["-T", "-S", "-p", "80", "-c", "9", "--tr-stop"], 0),
+        (&["-1", "-t", "1", "-c", "1"], 0),
+        (&["-S", "-p", "80", "-c", "1", "-a", "198.18.0.77"], 1),
+    ];
+    for (words, code) in cases {
+        let words = [words, &fast[..], &[B]].concat();
+        let theirs = lab.exec("a", &[&["hping3"], &words[..]].concat()).code(*code);
+        let ours = lab.fathom("a", &[&["as", "hping3"], &words[..]].concat()).code(*code);
+        assert_eq!(shapes(&ours), shapes(&theirs), "{words:?}\n{}{}", ours.stdout, theirs.stdout);
+    }
+    for words in [&["-8", "79-82", "-S", B][..], &["-8", "79-81", "-S", "-V", B]] {
+        let theirs = lab.exec("a", &[&["hping3"], words].concat()).code(0);
+        let ours = lab.fathom("a", &[&["as", "hping3"], words].concat()).code(0);
+        assert_eq!(shapes(&ours).0, shapes(&theirs).0, "{words:?}\n{}{}", ours.stdout, theirs.stdout);
+        // Theirs moves its cursor about in the last line of stderr.
+        assert_eq!(shapes(&ours).1[..5], shapes(&theirs).1[..5], "{words:?}");
+    }
+    let flood = ["-S", "-p", "80", "--flood", "-c", "2000", B];
+    let ours = lab.fathom("a", &[&["as", "hping3"], &flood[..]].concat()).code(0);
+    assert!(
+        ours.stderr.contains("hping in flood mode") && ours.stderr.contains("2000 packets transmitted"),
+        "{}",
+        ours.stderr
+    );
+    assert!(!ours.stderr.contains(", 0 packets received"), "replies are counted: {}", ours.stderr);
+}

@@ -1,0 +1,39 @@
+//! What must hold for every packet that may be a reply to a probe.
+//!
+//! Shared by the fuzz target and by the test of `packet` that runs the corpus.
+
+use fathom_packet::probe::{Ask, Conversation, FlowRule, IpAsk, Order, Ports, TAGS};
+
+/// Reads packets as every kind of conversation would: whatever they hold, they are replies to a probe or they are not.
+pub(crate) fn replies(packet: &[u8]) {
+    for (source, destination) in [("192.0.2.100", "192.0.2.200"), ("2001:db8::64", "2001:db8::c8")] {
+        let destination = destination.parse().expect("it is an address");
+        for ask in
+            [Ask::echo(destination), Ask::Icmp { kind: 13, code: 0 }, Ask::SYN, Ask::Udp, Ask::Raw { protocol: 253 }]
+        {
+            for flow in [FlowRule::Constant, FlowRule::SamePort, FlowRule::PerProbe] {
+                let conversation = Conversation {
+                    source: source.parse().expect("it is an address"),
+                    destination,
+                    ask,
+                    ip: IpAsk::default(),
+                    ports: Ports { destination: 80, source: 40_000 },
+                    flow,
+                    secret: 0x1234_5678,
+                    payload: Vec::new(),
+                };
+                let read = conversation.read(packet);
+                assert!(read.and_then(|reply| reply.tag).is_none_or(|tag| tag < TAGS), "{read:?}");
+                assert!(conversation.own(packet).is_none_or(|tag| tag < TAGS));
+                // What was sent is recognised whatever came before.
+                let tag =
+                    packet.iter().fold(0, |tag: u16, byte| tag.wrapping_mul(31).wrapping_add((*byte).into())) % TAGS;
+                let mut written = Vec::new();
+                conversation.write(Order { tag, ..Order::default() }, &mut written);
+                let is_marked = destination.is_ipv4()
+                    || !matches!((ask, flow), (Ask::Raw { .. }, _) | (Ask::Udp, FlowRule::SamePort));
+                assert_eq!(conversation.own(&written), Some(tag).filter(|_| is_marked), "{ask:?} {flow:?}");
+            }
+        }
+    }
+}

@@ -219,6 +219,14 @@ pub fn recv(socket: impl AsFd, bytes: &mut [u8], wait: Wait) -> Result<Option<us
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sender(rustix::net::SocketAddrAny);
 
+impl Sender {
+    /// Its address; nothing for a socket of the local kind.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.0.clone().try_into().ok()
+    }
+}
+
 /// Receives a datagram with its sender; nothing means not now. Bytes that do not fit are lost.
 ///
 /// # Errors
@@ -248,18 +256,6 @@ pub fn datagram_sharing(address: SocketAddr) -> Result<Socket> {
     socket.set_reuse_port(true).map_err(named("setsockopt(SO_REUSEPORT)"))?;
     socket.bind(&address.into()).map_err(|error| Error::new(format!("bind({address})"), error))?;
     Ok(socket)
-}
-
-/// Waits for a datagram, of which as much is received as there is room for, and says where it came from.
-///
-/// Nothing means none within the time-out.
-///
-/// # Errors
-/// `recvfrom`, such as `ECONNREFUSED` on a connected socket whose peer is gone.
-pub fn receive_from(socket: impl AsFd, bytes: &mut [u8]) -> Result<Option<(usize, SocketAddr)>> {
-    let received = rustix::net::recvfrom(socket, bytes, RecvFlags::empty());
-    let received = not_now(received.map(|(count, _, from)| (count, from)), "recvfrom")?;
-    Ok(received.and_then(|(count, from)| Some((count, from?.try_into().ok()?))))
 }
 
 /// Receives at most `count` bytes from a TCP socket and discards them without copying (`MSG_TRUNC`, see tcp(7)).
@@ -564,10 +560,11 @@ mod tests {
         near.send_to(b"hello", &local_address(&far).unwrap().into()).unwrap();
         let from = local_address(&near).unwrap();
         let mut bytes = [0; 4];
-        assert_eq!(receive_from(&far, &mut bytes).unwrap(), Some((4, from)), "cut to the room for it");
+        let (count, sender) = recv_from(&far, &mut bytes, Wait::Block).unwrap().unwrap();
+        assert_eq!((count, sender.address()), (4, Some(from)), "cut to the room for it");
         assert_eq!(&bytes, b"hell");
         set_timeout(&far, Nanos::from_millis(1)).unwrap();
-        assert_eq!(receive_from(&far, &mut bytes).unwrap(), None);
+        assert_eq!(recv_from(&far, &mut bytes, Wait::Block).unwrap(), None);
     }
 
     #[test]

@@ -125,12 +125,12 @@ impl Stage {
         Running { child, stdout, stderr, shown }
     }
 
-    /// Puts a lab up that goes with the returned value.
+    /// Puts a lab of two hosts up that goes with the returned value.
     pub(crate) fn lab(&self, name: &'static str) -> LabUp<'_> {
         self.lab_of("pair", name)
     }
 
-    /// The same of any topology.
+    /// The same of another preset.
     pub(crate) fn lab_of(&self, preset: &str, name: &'static str) -> LabUp<'_> {
         self.fathom(["lab", "up", preset, "--name", name, "--for", "5min"]).succeeded();
         LabUp { stage: self, name }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use fathom_engine::{Error, Test, TestKind};
 use fathom_model::{
-    Better, Derivation, Layer, Metric, Note, OptionDoc, Role, Settings, Side, Unit,
+    Better, Derivation, Endpoints, Layer, Metric, Note, OptionDoc, Role, Settings, Side, Unit,
     metric::{Measure, Named},
     names::count,
     units::Nanos,
@@ -165,6 +165,16 @@ impl Stream {
         told.into_iter().enumerate().map(connect).collect()
     }
 
+    /// What the initiator is told: the responder's own addresses.
+    fn endpoints<'a>(&self, sockets: impl Iterator<Item = &'a Socket>) -> Endpoints {
+        if self.role.side == Side::Initiator {
+            return Endpoints::new();
+        }
+        let address = |socket| socket::local_address(socket).ok().map(|address| address.to_string());
+        let addresses: Vec<_> = sockets.filter_map(address).collect();
+        [(ADDRESSES.to_owned(), addresses.join(","))].into()
+    }
+
     fn token(&self, flow: usize) -> Token {
         Token::new(self.role.seed, u16::try_from(flow).expect("at most 4096 flows"))
     }
@@ -172,13 +182,6 @@ impl Stream {
     fn note(&mut self, id: &str, text: impl Into<String>) {
         self.notes.push(Note { id: id.to_owned(), text: text.into() });
     }
-}
-
-/// The sockets' own addresses, as the initiator is told them.
-fn addresses<'a>(sockets: impl Iterator<Item = &'a Socket>) -> fathom_model::Endpoints {
-    let address = |socket| socket::local_address(socket).ok().map(|address| address.to_string());
-    let addresses: Vec<_> = sockets.filter_map(address).collect();
-    [(ADDRESSES.to_owned(), addresses.join(","))].into()
 }
 
 impl TestKind for UdpStream {

@@ -10,7 +10,7 @@ use fathom_sys::{
 
 use super::{
     END_MARK_GAP, IPDV, LATE, LOSS_BURST, MESSAGES_RECEIVED, ONE_WAY_DELAY, ONE_WAY_DELAY_ERROR, REORDERING_EXTENT,
-    STRANGERS, Stream, addresses,
+    STRANGERS, Stream,
 };
 use crate::{
     causes::Causes,
@@ -61,10 +61,7 @@ impl Receiving {
 
 impl Test for Receiving {
     fn endpoints(&self) -> Endpoints {
-        match self.stream.role.side {
-            Side::Initiator => Endpoints::new(),
-            Side::Responder => addresses(self.flows.iter().map(|(socket, _)| socket)),
-        }
+        self.stream.endpoints(self.flows.iter().map(|(socket, _)| socket))
     }
 
     fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {

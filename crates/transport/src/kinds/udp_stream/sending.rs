@@ -7,7 +7,7 @@ use fathom_sys::{
     socket::{self, Socket, Wait},
 };
 
-use super::{END_MARK_GAP, END_MARKS, Stream, addresses};
+use super::{END_MARK_GAP, END_MARKS, Stream};
 use crate::{
     causes::Causes,
     datagrams::{LENGTH, Load, Message, Own, Part, Sender, Sendings, Step, Token},
@@ -44,10 +44,7 @@ impl Sending {
 
 impl Test for Sending {
     fn endpoints(&self) -> Endpoints {
-        match self.stream.role.side {
-            Side::Initiator => Endpoints::new(),
-            Side::Responder => addresses(self.flows.iter().map(|(socket, _)| socket)),
-        }
+        self.stream.endpoints(self.flows.iter().map(|(socket, _)| socket))
     }
 
     fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
@@ -168,12 +165,11 @@ impl Flow<'_> {
     fn find_receiver(&mut self, socket: &Socket) -> bool {
         while !self.worker.is_over() {
             let mut room = [0; 8];
-            let found = socket::receive_from(socket, &mut room).and_then(|came| match came {
-                Some((n, from)) if self.token.heard(&room[..n]) == Some(Message::Here) => {
-                    socket.connect(&from.into()).map_err(socket::named("connect"))?;
-                    Ok(true)
-                }
-                _ => Ok(false),
+            let found = socket::recv_from(socket, &mut room, Wait::Block).and_then(|came| {
+                let here = came.filter(|(n, _)| self.token.heard(&room[..*n]) == Some(Message::Here));
+                let Some(from) = here.and_then(|(_, sender)| sender.address()) else { return Ok(false) };
+                socket.connect(&from.into()).map_err(socket::named("connect"))?;
+                Ok(true)
             });
             match found {
                 Ok(true) => return true,

@@ -368,8 +368,8 @@ impl Drop for Turn<'_> {
 
 fn receive_from(socket: &Socket, bytes: &mut [u8; 5]) -> Option<(usize, SocketAddr)> {
     loop {
-        match socket::receive_from(socket, bytes) {
-            Ok(received) => return received,
+        match socket::recv_from(socket, bytes, Wait::Never) {
+            Ok(received) => return received.and_then(|(count, sender)| Some((count, sender.address()?))),
             // An earlier answer was refused by its receiver; the next datagram is another matter.
             Err(error) if error.source.kind() == io::ErrorKind::ConnectionRefused => {}
             Err(_) => return None,

@@ -143,13 +143,13 @@ pub(crate) fn conservation(test: &TestRun, hosts: &BTreeMap<String, Host>, via: 
         of_device(|counter| grown(via, counter), ring, backlog).map(|place| (via, place))
     });
     let between: Vec<(&str, Place)> = between.collect();
-    let sending = sending.map(|place| (sender, place));
     let mut receiving = of_receiver(|counter| grown(receiver, counter), backlog);
-    if via.is_some_and(|via| is_memory(hosts, via)) {
-        // The receiver's interface counts again what the device's could not hand over to it.
-        let output = between.last().map_or(0, |(_, (_, _, n_dropped))| *n_dropped);
-        receiving[0].2 = receiving[0].2.saturating_sub(output);
+    // The receiver's interface counts again what memory in front of it could not hand over to it (`veth_get_stats64`).
+    let last = between.last().map_or((sender, sending[AT_DEVICE]), |last| *last);
+    if is_memory(hosts, last.0) {
+        receiving[0].2 = receiving[0].2.saturating_sub(last.1.2);
     }
+    let sending = sending.map(|place| (sender, place));
     let receiving = receiving.map(|place| (receiver, place));
     let places = sending.into_iter().chain(between).chain(receiving);
     let places = places.filter(|(host, (_, counter, _))| was_sampled(&trials, host, counter));
@@ -256,6 +256,18 @@ mod tests {
         assert_eq!((dropped, sum.n_unexplained), (vec!["receiver's backlog"], 0));
         let told: Vec<&str> = run.findings.iter().map(|finding| finding.id.as_str()).collect();
         assert_eq!(told, ["backlog-overflow", "no-line-rate"]);
+    }
+
+    #[test]
+    fn a_frame_that_a_full_ring_refused_counts_once_though_both_ends_of_the_wire_count_it() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 900)]);
+        story.driver("veth");
+        story.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 100);
+        story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 100);
+        let run = story.analyzed();
+        let sum = run.tests[0].conservation.as_ref().unwrap();
+        assert_eq!((dropped(sum), sum.n_unexplained), (vec![("sender's device", 100)], 0));
     }
 
     #[test]

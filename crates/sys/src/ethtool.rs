@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 const GDRVINFO: u32 = 0x03;
 const GRINGPARAM: u32 = 0x10;
+const STXCSUM: u32 = 0x17;
 const STSO: u32 = 0x1f;
 const SGRO: u32 = 0x2c;
 const GSTRINGS: u32 = 0x1b;
@@ -93,6 +94,8 @@ pub struct Feature {
 /// Work that a device or its driver may do for the network stack, by the command that switches it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offload {
+    /// Checksums of what is sent are written behind the stack.
+    Checksums = STXCSUM as isize,
     /// Large TCP segments are cut behind the stack (TSO, all kinds of it).
     Segmentation = STSO as isize,
     /// Segments of one flow are joined before the stack (GRO); a veth with it polls its ring by NAPI.

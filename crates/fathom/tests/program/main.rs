@@ -9,6 +9,7 @@ mod stage;
 mod traces;
 
 mod commands;
+mod devices;
 mod endings;
 mod evaluation;
 mod faces;

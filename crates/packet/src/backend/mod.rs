@@ -99,7 +99,7 @@ const BACKENDS: &[&dyn Backend] = &[&live::Live, &xsk::Xsk(Mode::ZeroCopy), &xsk
 /// The words of the option that chooses one.
 pub const WORDS: &[&str] = &[AUTO, "live", "xsk", "socket"];
 /// The word for the first that works.
-const AUTO: &str = "auto";
+pub const AUTO: &str = "auto";
 
 impl Load {
     /// Its first flow, and the distance to the next.

@@ -1,8 +1,9 @@
 //! What layers 2 and 3 can run.
 
 pub mod frames;
+pub mod stack_receive;
 
 use fathom_engine::TestKind;
 
 /// All kinds of test of this crate.
-pub const KINDS: &[&dyn TestKind] = &[&frames::Frames];
+pub const KINDS: &[&dyn TestKind] = &[&frames::Frames, &stack_receive::StackReceive];

@@ -74,10 +74,17 @@ fn of_sender(grown: impl Fn(&str) -> u64, backlog: u64, refused: u64) -> [Place;
     places
 }
 
-/// What a host that receives dropped before the socket; a device also counts what its `backlog` drops (`enqueue_to_backlog`).
-fn of_receiver(grown: impl Fn(&str) -> u64, backlog: u64) -> [Place; 3] {
+/// The ring of a veth, where nothing but the other end stands behind it.
+const VETH_RING: &str = "ring between the veth's ends";
+
+/// What a host that receives dropped before the socket.
+///
+/// A device also counts what its `backlog` drops (`enqueue_to_backlog`), and what the `ring` of a veth had no room for, which its
+/// other end counts too (`veth_get_stats64` of Linux 6.18).
+fn of_receiver(grown: impl Fn(&str) -> u64, (backlog, ring): (u64, u64)) -> [Place; 3] {
+    let device = grown(host::DEV_RX_DROPPED).saturating_sub(backlog).saturating_sub(ring);
     [
-        ("receiver's device", host::DEV_RX_DROPPED, grown(host::DEV_RX_DROPPED).saturating_sub(backlog)),
+        ("receiver's device", host::DEV_RX_DROPPED, device),
         ("receiver's backlog", host::SOFTNET_DROPPED, backlog),
         ("receiver's ip input", host::IP_IN_DISCARDS, grown(host::IP_IN_DISCARDS)),
     ]
@@ -134,23 +141,23 @@ pub(crate) fn conservation(test: &TestRun, hosts: &BTreeMap<String, Host>, via: 
     let n_received = total(&trials, to, count::RECEIVED)?;
     let grown = |host: &str, counter: &str| growth_on_path(&trials, (host, hosts.get(host)), counter);
     let backlog = grown(receiver, host::SOFTNET_DROPPED);
-    let behind_sender = if is_memory(hosts, sender) { backlog } else { 0 };
+    let ring = total(&trials, from, count::VETH_RING_DROPPED).unwrap_or(0);
+    let behind_sender = if is_memory(hosts, sender) { backlog.saturating_add(ring) } else { 0 };
     let refused = total(&trials, from, count::SEND_REFUSED).unwrap_or(0);
     let mut sending = of_sender(|counter| grown(sender, counter), behind_sender, refused);
-    let between = via.into_iter().flat_map(|via| {
-        // What an interface that is memory could not hand over found no room in the ring of the device.
-        let ring = if is_memory(hosts, sender) { std::mem::take(&mut sending[AT_DEVICE].2) } else { 0 };
-        of_device(|counter| grown(via, counter), ring, backlog).map(|place| (via, place))
-    });
-    let between: Vec<(&str, Place)> = between.collect();
-    let mut receiving = of_receiver(|counter| grown(receiver, counter), backlog);
-    // The receiver's interface counts again what memory in front of it could not hand over to it (`veth_get_stats64`).
-    let last = between.last().map_or((sender, sending[AT_DEVICE]), |last| *last);
-    if is_memory(hosts, last.0) {
-        receiving[0].2 = receiving[0].2.saturating_sub(last.1.2);
-    }
+    let own_rings = ring_drops(&trials, (from, sender), (to, receiver));
+    let (between, in_front) = match via {
+        Some(via) => {
+            // What an interface that is memory could not hand over found no room in the ring of the device.
+            let at_device = if is_memory(hosts, sender) { std::mem::take(&mut sending[AT_DEVICE].2) } else { 0 };
+            let places = of_device(|counter| grown(via, counter), at_device.saturating_add(ring), backlog);
+            let output = places.last().map_or(0, |place| place.2);
+            (places.map(|place| (via, place)).to_vec(), if is_memory(hosts, via) { output } else { 0 })
+        }
+        None => (Vec::new(), ring),
+    };
     let sending = sending.map(|place| (sender, place));
-    let receiving = receiving.map(|place| (receiver, place));
+    let receiving = of_receiver(|counter| grown(receiver, counter), (backlog, in_front)).map(|place| (receiver, place));
     let places = sending.into_iter().chain(between).chain(receiving);
     let places = places.filter(|(host, (_, counter, _))| was_sampled(&trials, host, counter));
     let drops = places.map(|(host, (place, counter, n_dropped))| Drops {
@@ -158,7 +165,8 @@ pub(crate) fn conservation(test: &TestRun, hosts: &BTreeMap<String, Host>, via: 
         counter: format!("{host} {counter}"),
         n_dropped,
     });
-    let drops: Vec<Drops> = drops.chain(socket_drops(test.layer, &trials, to, receiver)).collect();
+    let rings = own_rings.filter(|drop| via.is_none() || drop.place != VETH_RING);
+    let drops: Vec<Drops> = rings.chain(drops).chain(socket_drops(test.layer, &trials, to, receiver)).collect();
     Some(Conservation {
         what: what.to_owned(),
         n_intended: total(&trials, from, count::INTENDED),
@@ -187,6 +195,23 @@ pub(crate) fn is_memory(hosts: &BTreeMap<String, Host>, host: &str) -> bool {
 
 fn was_sampled(trials: &[&Trial], host: &str, counter: &str) -> bool {
     trials.iter().any(|trial| trial.hosts.get(host).is_some_and(|record| record.named(counter).next().is_some()))
+}
+
+/// Drops for want of room in rings that the trial's own records count: between the ends of a veth, and of AF_XDP sockets.
+fn ring_drops<'a>(
+    trials: &'a [&Trial],
+    from: (Side, &'a str),
+    to: (Side, &'a str),
+) -> impl Iterator<Item = Drops> + use<'a> {
+    let places = [
+        (from, VETH_RING, count::VETH_RING_DROPPED),
+        (to, "receiver's AF_XDP ring", count::RING_FULL),
+        (to, "receiver's AF_XDP memory", count::FILL_EMPTY),
+    ];
+    places.into_iter().filter_map(|((side, host), place, counter)| {
+        let n_dropped = total(trials, side, counter).filter(|n| *n > 0)?;
+        Some(Drops { place: place.to_owned(), counter: format!("{host} {counter}"), n_dropped })
+    })
 }
 
 /// Drops for want of room in the receiving socket.
@@ -259,15 +284,18 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_a_full_ring_refused_counts_once_though_both_ends_of_the_wire_count_it() {
+    fn a_drop_between_the_ends_of_a_veth_that_three_counters_saw_counts_once() {
         let mut story = Story::new();
-        story.udp_stream(&[(1000, 900)]);
+        story.udp_stream(&[(1000, 880)]);
         story.driver("veth");
+        story.total("client", count::VETH_RING_DROPPED, 100);
+        story.total("target", count::FILL_EMPTY, 20);
         story.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 100);
         story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 100);
         let run = story.analyzed();
         let sum = run.tests[0].conservation.as_ref().unwrap();
-        assert_eq!((dropped(sum), sum.n_unexplained), (vec![("sender's device", 100)], 0));
+        assert_eq!(dropped(sum), [("ring between the veth's ends", 100), ("receiver's AF_XDP memory", 20)]);
+        assert_eq!(sum.n_unexplained, 0);
     }
 
     #[test]

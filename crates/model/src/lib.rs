@@ -7,6 +7,7 @@ pub mod environment;
 pub mod finding;
 pub mod histogram;
 pub mod metric;
+pub mod mix;
 pub mod names;
 pub mod plan;
 pub mod record;

@@ -129,7 +129,7 @@ fn what_a_policer_dropped_is_what_the_driver_counts_and_what_did_not_arrive() {
     };
     // Where this machine pauses for seconds in between, a second's frame passes too.
     assert!(fate.dropped.0 > 0 && (20..SENT).contains(&fate.passed.0), "{fate:?}");
-    let n_arrived = (0..fate.passed.0).map(|_| server.recv_from(&mut [0; 10]).unwrap()).count() as u64;
+    let n_arrived = (0..fate.passed.0).filter(|_| server.recv_from(&mut [0; 10]).is_ok()).count() as u64;
     assert_eq!(n_arrived + fate.dropped.0, SENT);
     server.set_nonblocking(true).unwrap();
     assert_eq!(server.recv_from(&mut [0; 10]).unwrap_err().kind(), ErrorKind::WouldBlock);

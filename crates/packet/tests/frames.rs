@@ -18,6 +18,7 @@ use fathom_model::{
 };
 use fathom_packet::{
     kinds::frames::Frames,
+    wire::MacAddress,
     xdp::{Fate, Gate, Matching, PolicerLimit, dropper, policer},
 };
 use fathom_sys::{
@@ -47,10 +48,14 @@ fn may_load_programs() -> bool {
 struct Wire {
     near: NetNs,
     far: NetNs,
+    far_address: &'static str,
+    /// What forwards between them, where there is something.
+    router: Option<NetNs>,
 }
 
 const NEAR: &str = "near0";
 const FAR: &str = "far0";
+const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
 impl Wire {
     fn up() -> Option<Self> {
@@ -59,7 +64,7 @@ impl Wire {
 
     fn of_mtu(mtu_bytes: u32) -> Option<Self> {
         let near = or_skip(NetNs::new())?;
-        let wire = Self { near, far: NetNs::new().unwrap() };
+        let wire = Self { near, far: NetNs::new().unwrap(), far_address: "198.18.0.2", router: None };
         let ends = (VethEnd { name: NEAR, mac: None }, VethEnd { name: FAR, mac: None });
         let veth = Veth { near: ends.0, far: ends.1, far_namespace: Some(wire.far.as_fd()), mtu_bytes, n_queues: 1 };
         wire.near.enter_with(|| Netlink::open().unwrap().add_veth(&veth).unwrap()).unwrap();
@@ -72,6 +77,35 @@ impl Wire {
             });
         }
         Some(wire)
+    }
+
+    /// The same with Linux forwarding in the middle; also the address of the router's near end.
+    fn through_router() -> Option<(Self, String)> {
+        let near = or_skip(NetNs::new())?;
+        let (router, far) = (NetNs::new().unwrap(), NetNs::new().unwrap());
+        for (host, (name, mac), to) in [(&near, (NEAR, None), "in0"), (&far, (FAR, Some(FAR_MAC)), "out0")] {
+            let ends = (VethEnd { name, mac }, VethEnd { name: to, mac: None });
+            let far_namespace = Some(router.as_fd());
+            let veth = Veth { near: ends.0, far: ends.1, far_namespace, mtu_bytes: 1500, n_queues: 1 };
+            host.enter_with(|| Netlink::open().unwrap().add_veth(&veth).unwrap()).unwrap();
+        }
+        let up = |name: &str, address: &str| {
+            let mut netlink = Netlink::open().unwrap();
+            let link = netlink.link(name).unwrap();
+            netlink.add_address(link.index, address.parse().unwrap(), 24).unwrap();
+            netlink.set_up(link.index).unwrap();
+            link
+        };
+        near.enter_with(|| up(NEAR, "198.18.0.1")).unwrap();
+        far.enter_with(|| up(FAR, "198.18.1.2")).unwrap();
+        let into = router.enter_with(|| {
+            std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+            let out = up("out0", "198.18.1.254");
+            Netlink::open().unwrap().add_neighbour(out.index, "198.18.1.2".parse().unwrap(), FAR_MAC).unwrap();
+            up("in0", "198.18.0.254")
+        });
+        let mac = MacAddress(into.unwrap().mac.unwrap()).to_string();
+        Some((Self { near, far, far_address: "198.18.1.2", router: Some(router) }, mac))
     }
 
     /// Does something on one host, with the name of its device.
@@ -104,7 +138,7 @@ impl Wire {
 
     fn prepare(&self, side: Side, settings: &Settings, peer: Endpoints) -> Result<Box<dyn Test>, Error> {
         self.on(side, |name| {
-            let address = if side == Side::Initiator { "198.18.0.1" } else { "198.18.0.2" };
+            let address = if side == Side::Initiator { "198.18.0.1" } else { self.far_address };
             Frames.prepare(&Role {
                 test: "test".to_owned(),
                 kind: Frames.name().to_owned(),
@@ -347,6 +381,21 @@ fn loss_that_was_planted_in_the_way_of_live_frames_is_found_exactly() {
 }
 
 #[test]
+fn live_frames_are_made_anew_whatever_a_router_on_the_same_machine_wrote_into_their_pages() {
+    let Some((wire, mac)) = Wire::through_router().filter(|_| may_load_programs()) else { return };
+    // A veth takes redirected frames while its other end has a program; this one lets all pass.
+    let gate = dropper(Matching::UdpPort(1), NonZeroU32::MIN).unwrap();
+    let attach = || gate.attach(Netlink::open().unwrap().link("in0").unwrap().index, XdpMode::Native).unwrap();
+    let _link = wire.router.as_ref().unwrap().enter_with(attach).unwrap();
+    let options = [("mac", mac.as_str()), ("count", "20000"), ("rate", "100k"), ("backend", "live")];
+    let trial = wire.run(&options).unwrap();
+    assert_eq!(trial.sent(), 20_000);
+    let of_ring = trial.initiator.totals[host::DEV_TX_DROPPED];
+    assert_eq!(trial.received() + of_ring, trial.sent(), "{:?}", trial.responder.totals);
+    assert_eq!(trial.responder.totals["reordered"], 0);
+}
+
+#[test]
 fn live_frames_out_of_a_device_that_went_down_are_not_taken_for_sent_for_long() {
     let Some(wire) = Wire::up().filter(|_| may_load_programs()) else { return };
     let trial = wire.run_while(&[("rate", "10k"), ("backend", "live")], || wire.cut()).unwrap();
@@ -465,4 +514,90 @@ fn frames_to_many_hosts_at_once_are_refused() {
     let Some(wire) = Wire::up() else { return };
     let error = wire.run(&[("mac", "ff:ff:ff:ff:ff:ff")]).unwrap_err();
     assert_eq!(error.to_string(), "ff:ff:ff:ff:ff:ff and 198.18.0.2 must each be of a single host");
+}
+
+/// Lines of which each makes other headers.
+const LINES: &[&str] = &[
+    "vlan 100 / ip / udp 1024-65535? > 9",
+    "svlan 5 / vlan 6-9 each / ip6 / tcp > 80 seq ? each",
+    "mpls 16 / mpls 17 / ip ttl 3 / icmp seq 0-65535 each",
+    "ip 10.0.0.0/24 > 10.9.0.0/16? each options 01010101 / udp",
+    "arp",
+    "eth > ff:ff:ff:ff:ff:ff type 0x88b5 / \"text\" mark random",
+];
+
+#[test]
+fn frames_of_a_line_leave_by_every_backend_and_are_counted_whatever_their_headers_are() {
+    let Some(wire) = Wire::up().filter(|_| may_load_programs()) else { return };
+    for (backend, _) in backends() {
+        for line in LINES {
+            let options = [("frame", *line), ("count", "2001"), ("rate", "100k"), ("backend", *backend)];
+            let trial = wire.run(&options).unwrap_or_else(|error| panic!("{backend}: {line}: {error}"));
+            trial.assert_clean();
+            assert_eq!(trial.sent() + trial.refused(), 2_001, "{backend}: {line}");
+            assert_eq!(trial.received(), trial.sent(), "{backend}: {line}");
+            let order = (trial.responder.totals["reordered"], trial.responder.totals["duplicates"]);
+            assert_eq!(order, (0, 0), "{backend}: {line}");
+        }
+    }
+}
+
+#[test]
+fn frames_of_a_mix_are_all_counted_and_each_size_has_its_share() {
+    let Some(wire) = Wire::up().filter(|_| may_load_programs()) else { return };
+    let bytes =
+        |wire: &Wire| wire.on(Side::Responder, |name| Netlink::open().unwrap().link(name).unwrap().stats.rx_bytes);
+    for (backend, _) in backends() {
+        let before = bytes(&wire);
+        let options = [("mix", "imix"), ("flows", "5"), ("count", "6000"), ("rate", "100k"), ("backend", *backend)];
+        let trial = wire.run(&options).unwrap_or_else(|error| panic!("{backend}: {error}"));
+        trial.assert_clean();
+        assert_eq!((trial.sent() + trial.refused(), trial.refused()), (6_000, 0), "{backend}");
+        let expected = 6_000 / 12 * (7 * 60 + 4 * 566 + 1_514);
+        // What came through the stack, veth counts without the 14 bytes of the header; and the kernel sends a few frames of its own.
+        let counted = bytes(&wire) - before + if *backend == "live" { 0 } else { 6_000 * 14 };
+        assert!(
+            (expected..expected + 5_000).contains(&counted),
+            "{backend}: {counted} bytes, and {expected} were sent"
+        );
+    }
+}
+
+#[test]
+fn a_capture_is_sent_as_it_is_and_counted_by_the_frame() {
+    let Some(wire) = Wire::up().filter(|_| may_load_programs()) else { return };
+    let path = std::env::temp_dir().join(format!("fathom-frames-{}.pcap", std::process::id()));
+    let mut file: Vec<u8> =
+        [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 262_144, 1].iter().flat_map(|word| word.to_le_bytes()).collect();
+    for length in [60_u32, 200, 1514] {
+        file.extend([0, 0, length, length].iter().flat_map(|word| word.to_le_bytes()));
+        file.extend(
+            [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5][..], &vec![7; usize::try_from(length).unwrap() - 14]]
+                .concat(),
+        );
+    }
+    std::fs::write(&path, file).unwrap();
+    let path_text = path.to_str().unwrap();
+    for (backend, _) in backends() {
+        for counter in ["native", "generic", "socket"] {
+            let options = [
+                ("capture", path_text),
+                ("count", "3000"),
+                ("rate", "50k"),
+                ("backend", *backend),
+                ("counter", counter),
+            ];
+            // With a generic program at its other end a veth takes no redirected frames.
+            if *backend == "live" && counter != "native" {
+                continue;
+            }
+            let trial = wire.run(&options).unwrap_or_else(|error| panic!("{backend} {counter}: {error}"));
+            assert_eq!((trial.sent(), trial.received()), (3_000, 3_000), "{backend} {counter}");
+            assert!(trial.responder.notes.iter().any(|note| note.id == "frames-unmarked"));
+            assert!(!trial.responder.distributions.contains_key("latency_ns"));
+        }
+    }
+    std::fs::remove_file(&path).unwrap();
+    let error = wire.run(&[("capture", path_text)]).unwrap_err();
+    assert!(error.to_string().starts_with(&format!("cannot send the capture {path_text}: No such file")), "{error}");
 }

@@ -6,7 +6,7 @@
 use crate::{Error, Result, netlink::Netlink};
 use rustix::{
     fs::{Mode, OFlags},
-    process::{Gid, Uid, getegid, geteuid},
+    process::{Gid, Uid, getegid, geteuid, getppid},
     thread::{
         LinkNameSpaceType, UnshareFlags, move_into_link_name_space, set_thread_gid, set_thread_uid, unshare_unsafe,
     },
@@ -56,6 +56,21 @@ impl NetNs {
     /// When `/proc` is not mounted.
     pub fn current() -> Result<Self> {
         Self::open("/proc/thread-self/ns/net")
+    }
+
+    /// Whether the calling thread is where the process was started from; a host of a lab is not.
+    ///
+    /// A process in a user namespace of its own may not look at its parent's: that is a host of a lab without root.
+    ///
+    /// # Errors
+    /// When `/proc` is not mounted.
+    pub fn is_inherited() -> Result<bool> {
+        let parent = getppid().map_or(1, |parent| parent.as_raw_nonzero().get());
+        match Self::open(format!("/proc/{parent}/ns/net")) {
+            Ok(origin) => Self::current()?.is_same(&origin),
+            Err(error) if error.is_permission() => Ok(is_first_user_namespace()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Runs `work` in a fresh thread inside the namespace and returns its result.
@@ -241,6 +256,8 @@ mod tests {
         }
         let before = NetNs::current().unwrap();
         let namespace = NetNs::new().unwrap();
+        assert!(NetNs::is_inherited().unwrap());
+        assert!(!namespace.enter_with(NetNs::is_inherited).unwrap().unwrap());
         let links = namespace.enter_with(|| Netlink::open()?.links()).unwrap().unwrap();
         assert_eq!(links.len(), 1);
         assert!(links[0].is_up);

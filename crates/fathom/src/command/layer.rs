@@ -123,6 +123,7 @@ Examples:
   fathom packet --lab pair --rate 100k --duration 5s
   fathom packet --device nft:1000 --find-limit 'lost<0.1%'
   fathom packet --lab pair --test stack-receive --end filter --rules 1000
+  fathom packet --lab pair --rate 100k --arrivals poisson --flows 1000 --backend xsk
   fathom packet 10.0.0.2 --key KEY --size 1518",
 };
 

@@ -1,11 +1,10 @@
-//! Headers as they are on the wire, one file per header, and a whole frame of fathom's.
+//! Headers as they are on the wire, one file per header.
 //!
 //! Lengths here are Linux's: without the four bytes of the frame's checksum, which the device appends. [`FrameSize`] is the only
 //! place that knows both.
 
 mod checksum;
 mod ethernet;
-mod frame;
 mod ipv4;
 mod mark;
 mod size;
@@ -13,7 +12,6 @@ mod udp;
 
 pub use checksum::Sum;
 pub use ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, MacAddress, MacError};
-pub use frame::{Endpoint, Flow, Template};
 pub(crate) use ipv4::IS_FRAGMENT;
 pub use ipv4::{Ipv4, PROTOCOL_UDP};
 pub use mark::{Mark, MarkPlace};

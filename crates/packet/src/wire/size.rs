@@ -7,7 +7,9 @@ use fathom_model::units::{BitsPerSec, Bytes, PerSec, UnitError};
 /// The checksum at the end of each frame (FCS), which Linux neither shows nor takes.
 const CHECKSUM: u16 = 4;
 
-/// The length of a frame on the wire, its checksum included, as RFC 2544 counts: 64 to 9018 bytes.
+/// The length of a frame on the wire, its checksum included, as RFC 2544 counts: 64 to 16,000 bytes.
+///
+/// Jumbo frames have 9018; the longest that has a name is that of RFC 6985.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FrameSize(u16);
 
@@ -15,7 +17,7 @@ pub struct FrameSize(u16);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// Not within the bounds of Ethernet.
-    #[error("a frame has 64 to 9018 bytes with its checksum, not {}", .0.0)]
+    #[error("a frame has 64 to 16000 bytes with its checksum, not {}", .0.0)]
     OutOfRange(Bytes),
     /// Not a number of bytes.
     #[error(transparent)]
@@ -25,13 +27,15 @@ pub enum SizeError {
 impl FrameSize {
     /// The smallest frame of Ethernet.
     pub const MIN: Self = Self(64);
+    /// The longest frame that has a name: letter j of a genome (RFC 6985 section 4).
+    pub const MAX: Self = Self(16_000);
 
     /// Takes the length on the wire, checksum included.
     ///
     /// # Errors
-    /// Below 64 and above 9018 bytes.
+    /// Below 64 and above 16,000 bytes.
     pub fn new(with_checksum: Bytes) -> Result<Self, SizeError> {
-        let bytes = u16::try_from(with_checksum.0).ok().filter(|bytes| (64..=9018).contains(bytes));
+        let bytes = u16::try_from(with_checksum.0).ok().filter(|bytes| (Self::MIN.0..=Self::MAX.0).contains(bytes));
         bytes.map(Self).ok_or(SizeError::OutOfRange(with_checksum))
     }
 
@@ -103,7 +107,7 @@ mod tests {
     fn sizes_are_counted_with_the_checksum_and_handed_to_linux_without() {
         assert_eq!("64".parse::<FrameSize>().unwrap().without_checksum(), 60);
         assert_eq!("1518".parse::<FrameSize>().unwrap().without_checksum(), 1514);
-        for text in ["63", "9019", "0", "big"] {
+        for text in ["63", "16001", "0", "big"] {
             assert!(text.parse::<FrameSize>().is_err(), "{text}");
         }
     }

@@ -17,7 +17,10 @@ use super::{
     buckets::{BUCKETS, count, histogram},
     increase,
 };
-use crate::{sequence::MEMORY, wire::Mark};
+use crate::{
+    sequence::MEMORY,
+    wire::{Ethernet, Mark},
+};
 
 /// What a counter of frames has seen, of all flows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -43,13 +46,19 @@ impl Arrivals {
 pub struct Expected {
     /// What their marks begin with.
     pub tag: u32,
-    /// Where their marks may lie, from the first byte of the frame.
+    /// Where their marks may lie, from the first byte of the frame; nowhere when they have none.
     pub places: Vec<usize>,
     /// The order is kept for flows with lower numbers.
     pub n_flows: u32,
 }
 
 impl Expected {
+    /// Whether a frame is counted though it has no mark: none has one, and no kernel sends it of its own accord.
+    #[must_use]
+    pub fn is_any(&self, frame: &[u8]) -> bool {
+        self.places.is_empty() && frame.len() >= Ethernet::LENGTH && !frame.starts_with(&IPV6_GROUPS.to_ne_bytes())
+    }
+
     /// The mark of a frame, if it is one of these; the beginning of the frame is enough.
     #[must_use]
     pub fn mark(&self, frame: &[u8]) -> Option<Mark> {
@@ -80,6 +89,9 @@ pub struct Sink {
     flows: Array<FLOW_WORDS>,
     times: PerCpuArray<BUCKETS>,
 }
+
+/// What addresses of Ethernet for groups of IPv6 begin with (RFC 2464 section 7): a new device announces itself to them.
+const IPV6_GROUPS: u16 = 0x3333;
 
 const TOTAL_WORDS: usize = 4;
 // Places in the totals of a processor.
@@ -167,7 +179,24 @@ impl Sink {
     }
 }
 
+/// Counts every frame and lets it pass, but for those that a kernel sends of its own accord.
+///
+/// Nothing tells these frames from those of others, and to end them all could cut off the host.
+fn count_any(totals: &impl AsFd) -> Vec<Instruction> {
+    let mut a = Assembler::new();
+    let pass = a.label();
+    a.load(R7, R1.word(0)).load(R8, R1.word(4)).mov(R2, R7).add(R2, 14).jump_if(R2.above(R8), pass);
+    a.load(R2, R7.half(0)).jump_if(R2.equals(i32::from(IPV6_GROUPS)), pass);
+    a.store(R10.word(KEY), 0).look_up(totals, KEY, pass);
+    increase(&mut a, R0, FRAMES, 1);
+    a.bind(pass).give(XdpAction::Pass);
+    a.assemble()
+}
+
 fn code(expected: &Expected, totals: &impl AsFd, (flows, times): (&impl AsFd, &impl AsFd)) -> Vec<Instruction> {
+    if expected.places.is_empty() {
+        return count_any(totals);
+    }
     let mut a = Assembler::new();
     let (pass, drop, is_ours, no_gap) = (a.label(), a.label(), a.label(), a.label());
     find_mark(&mut a, expected, (is_ours, pass));
@@ -315,6 +344,20 @@ mod tests {
             assert!(expected.mark(other).is_none());
         }
         assert_eq!(sink.arrivals().unwrap(), Arrivals::default());
+    }
+
+    #[test]
+    fn frames_without_marks_are_all_counted_and_pass_but_for_those_of_the_kernel() {
+        let expected = Expected { places: Vec::new(), ..expected(1) };
+        let Some(sink) = or_skip(Sink::load(&expected)) else { return };
+        let mut of_kernel = frame(64, 0);
+        of_kernel[..2].fill(0x33);
+        for (frame, is_counted) in [(frame(64, 5), true), (vec![0; 60], true), (of_kernel, false)] {
+            let before = sink.arrivals().unwrap().frames.0;
+            assert_eq!(sink.program().test_run(&frame, 1).unwrap().value, XdpAction::Pass as u32);
+            assert_eq!(sink.arrivals().unwrap().frames.0 - before, u64::from(is_counted));
+            assert_eq!(expected.is_any(&frame), is_counted);
+        }
     }
 
     #[test]

@@ -4,7 +4,10 @@ use std::net::Ipv4Addr;
 
 use fathom_model::units::Bytes;
 
-use crate::wire::{Endpoint, Flow, FrameSize, MacAddress, Template};
+use crate::{
+    craft::{Blueprint, End, Ends, Line, Mix, Setup},
+    wire::{FrameSize, MacAddress, Mark},
+};
 
 pub(super) const PORT: u16 = 9;
 pub(super) const TRIAL: u32 = 0x0bad_cafe;
@@ -12,15 +15,17 @@ pub(super) const FLOW: u16 = 0;
 
 /// A frame that the sink takes for one of its own.
 pub(super) fn frame(size: u64, number: u64) -> Vec<u8> {
-    let end = |last, port| Endpoint {
-        mac: MacAddress([2, 0, 0, 0, 0, last]),
-        address: Ipv4Addr::new(198, 18, 0, last),
-        port,
+    let end = |last: u8, port| {
+        let ipv4 = Some(Ipv4Addr::new(198, 18, 0, last));
+        End { mac: MacAddress([2, 0, 0, 0, 0, last]), ipv4, ipv6: None, port }
     };
-    let flow = Flow { source: end(1, 40_000), destination: end(2, PORT), trial: TRIAL, number: FLOW };
-    let template = Template::new(&flow, FrameSize::new(Bytes(size)).unwrap());
-    let mut frame = template.bytes().to_vec();
-    template.number(&mut frame, number);
+    let setup = Setup { ends: Ends { source: end(1, 40_000), target: end(2, PORT) }, mtu_bytes: 9000, seed: 0 };
+    let sizes = Mix::one(Some(FrameSize::new(Bytes(size)).unwrap()));
+    let blueprint = Blueprint::draw(&Line::read("").unwrap(), sizes, None, &setup).unwrap();
+    let mark = Mark { tag: Mark::tag_of(TRIAL), flow: FLOW.into(), sequence: number, sent: 0 };
+    let shape = &blueprint.shapes[0];
+    let mut frame = shape.bytes.clone();
+    shape.write(&mut frame, &blueprint.turn(FLOW.into(), number, mark.bytes()));
     frame
 }
 

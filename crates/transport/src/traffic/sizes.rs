@@ -1,13 +1,14 @@
 //! How long messages are: all alike, or several lengths in fixed proportions.
 
-use fathom_model::units::{Bytes, approximate};
+use fathom_model::{
+    mix::{MixError, MixPart, parse_mix},
+    units::approximate,
+};
 
 use super::TrafficError;
 
 /// The mix that is called IMIX: payloads that fill frames of 64, 570 and 1518 bytes over IPv4, 7 : 4 : 1.
 const IMIX: &str = "18:7,524:4,1472:1";
-/// The most messages after which a mix repeats: 80 KiB, which stay in the second-level cache.
-const CYCLE_MAX: u64 = 10_000;
 
 /// The lengths of messages by their numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,18 +29,12 @@ impl Sizes {
     /// Says what a mix is, or what its weights may add up to.
     pub(crate) fn mix(text: &str, seed: u64) -> Result<Self, TrafficError> {
         let text = if text == "imix" { IMIX } else { text };
-        let part = |part: &str| {
-            let (size, weight) = part.trim().split_once(':')?;
-            let size = usize::try_from(size.parse::<Bytes>().ok()?.0).ok().filter(|size| (18..=65_507).contains(size));
-            Some((size?, weight.parse::<u64>().ok()?))
-        };
-        let parts = text.split(',').map(|text| part(text).ok_or(TrafficError::Mix));
-        let parts = parts.collect::<Result<Vec<_>, _>>()?;
-        let sum = parts.iter().fold(0_u64, |sum, (_, weight)| sum.saturating_add(*weight));
-        if !(1..=CYCLE_MAX).contains(&sum) {
-            return Err(TrafficError::Weights);
-        }
-        let all = parts.iter().flat_map(|(size, weight)| (0..*weight).map(|_| *size));
+        let parts = parse_mix(text, 18..=65_507).map_err(|error| match error {
+            MixError::Weights => TrafficError::Weights,
+            MixError::Part(_) | MixError::Size { .. } => TrafficError::Mix,
+        })?;
+        let length = |part: &MixPart| usize::try_from(part.size.0).unwrap_or(usize::MAX);
+        let all = parts.iter().flat_map(|part| (0..part.weight).map(|_| length(part)));
         let mut cycle: Box<[usize]> = all.collect();
         fastrand::Rng::with_seed(seed).shuffle(&mut cycle);
         Ok(Self { cycle })

@@ -1,54 +1,34 @@
-//! What the options ask to send.
+//! What the options ask to send, and what the responder has to look for.
 
 use fathom_engine::Error;
 use fathom_model::Settings;
+use fathom_sys::namespace::NetNs;
 
-use super::{PORT, frame_size, n_flows};
-use crate::{
-    craft::{Blueprint, Change, Checksum, Cover, Edit, Per, Shape, Turn, Zero},
-    wire::{Endpoint, Ethernet, Flow, Ipv4, Mark, MarkPlace, Template, Udp},
-};
+use super::device::Device;
+use crate::craft::{self, Blueprint, CraftError, Outline, Setup, judge};
 
-/// The ports that are nobody's (RFC 6335 section 6), of which each flow has one.
-const SOURCE_PORTS: (u16, u64) = (49_152, 16_384);
-
-/// The frames from one end to another.
-pub(super) fn blueprint(settings: &Settings, (source, destination): (Endpoint, Endpoint)) -> Result<Blueprint, Error> {
-    let size = frame_size(settings)?;
-    let source = Endpoint { port: SOURCE_PORTS.0, ..source };
-    let template = Template::new(&Flow { source, destination, trial: 0, number: 0 }, size);
-    let mut bytes = template.bytes().to_vec();
-    let (start, cover) = (Ethernet::LENGTH + Ipv4::LENGTH, Cover(1));
-    let length = u16::try_from(bytes.len() - start).expect("a frame has at most 9018 bytes");
-    let without_source = Udp { source: 0, destination: PORT, length, checksum: 0 };
-    let edit = Edit {
-        at: start,
-        width: 2,
-        fixed: 0,
-        shift: 0,
-        change: Change::Step {
-            first: SOURCE_PORTS.0.into(),
-            by: 1,
-            n: SOURCE_PORTS.1.try_into().expect("there are such ports"),
-        },
-        per: Per::Flow,
-        cover,
-    };
-    let base = without_source.sum(source.address, destination.address);
-    let checksums = vec![Checksum { at: start + 6, base, zero: Zero::AsOnes }];
-    let mut shape = Shape {
-        mark_at: Some(MarkPlace::START),
-        mark_cover: cover,
-        edits: vec![edit],
-        checksums,
-        ..Shape::fixed(Vec::new())
-    };
-    shape.write(&mut bytes, &Turn { flow: 0, number: 0, mark: [0; Mark::LENGTH] });
-    shape.bytes = bytes;
-    Ok(Blueprint { shapes: vec![shape], order: vec![0], n_flows: n_flows(settings) })
+/// The frames from one end to another; outside labs only from this host and to the one under test.
+pub(super) fn blueprint(settings: &Settings, setup: &Setup, device: &Device) -> Result<Blueprint, Error> {
+    let blueprint = craft::from_settings(settings, setup).map_err(|error| told(error, device))?;
+    // The hosts of a lab are in namespaces of their own: what they send reaches nobody.
+    let cause = |cause| Error::System { what: "tell whether this is a lab".to_owned(), cause };
+    if NetNs::is_inherited().map_err(cause)? {
+        judge(&blueprint, &setup.ends).map_err(|refusal| {
+            let hint = Some(refusal.hint().to_owned());
+            Error::Unsupported { what: refusal.to_string(), hint }
+        })?;
+    }
+    Ok(blueprint)
 }
 
-/// Where the marks of these frames may lie.
-pub(super) fn mark_places(_settings: &Settings) -> Vec<usize> {
-    vec![MarkPlace::START]
+/// What can be told of them before the addresses are known.
+pub(super) fn outline(settings: &Settings, device: &Device) -> Result<Outline, Error> {
+    craft::outline(settings, device.mtu_bytes()).map_err(|error| told(error, device))
+}
+
+fn told(error: CraftError, device: &Device) -> Error {
+    match error {
+        CraftError::TooLong { size, needed, .. } => device.too_small_mtu(size, needed),
+        other => other.into(),
+    }
 }

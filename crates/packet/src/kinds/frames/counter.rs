@@ -74,8 +74,9 @@ impl Account {
     }
 
     fn count(&mut self, frame: &[u8]) {
-        let Some(mark) = self.expected.mark(frame) else { return };
-        self.arrivals.frames += Frames(1);
+        let mark = self.expected.mark(frame);
+        self.arrivals.frames += Frames(u64::from(mark.is_some() || self.expected.is_any(frame)));
+        let Some(mark) = mark else { return };
         let flow = usize::try_from(mark.flow).ok().and_then(|flow| self.flows.get_mut(flow));
         let Some(flow) = flow else { return };
         let (reordered, duplicates) = (flow.reordered, flow.duplicates);
@@ -106,6 +107,10 @@ impl Counter {
         match asked.as_str() {
             "native" => Self::sink(device, expected, XdpMode::Native),
             "generic" => Self::sink(device, expected, XdpMode::Generic),
+            "xsk" if expected.places.is_empty() => Err(Error::Unsupported {
+                what: "only frames with a mark can be counted behind AF_XDP".to_owned(),
+                hint: Some("--counter native, generic or socket".to_owned()),
+            }),
             "xsk" => Self::queues(device, expected),
             "socket" => Self::socket(device, expected),
             _ => Self::best(device, expected, notes),

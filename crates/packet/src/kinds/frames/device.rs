@@ -1,6 +1,10 @@
 //! The device under test of one host: what it is, and what it and the host count.
 
-use std::{collections::BTreeMap, fs, net::IpAddr, net::Ipv4Addr};
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use fathom_engine::Error;
 use fathom_model::{
@@ -18,7 +22,7 @@ use fathom_sys::{
 };
 
 use super::NAME;
-use crate::wire::{Ethernet, MacAddress};
+use crate::wire::MacAddress;
 
 /// How long all counters must stand still to be final.
 const QUIET: Nanos = Nanos::from_millis(50);
@@ -27,8 +31,6 @@ const RESIDUE: Nanos = Nanos::from_secs(2);
 /// How long a driver may take to bring the link up again after an XDP program was put on it.
 const LINK_RETURNS: Nanos = Nanos::from_secs(5);
 const STEP: Nanos = Nanos::from_millis(5);
-/// The bytes of a frame on the wire that Linux does not count.
-const CHECKSUM: usize = 4;
 
 /// A device that is up, with a socket to ask the kernel about it.
 #[derive(Debug)]
@@ -41,6 +43,8 @@ pub(super) struct Device {
     pub(super) mac: MacAddress,
     /// The host's address on it.
     pub(super) address: Ipv4Addr,
+    /// The host's address of IPv6 on it; the one of the link where it has no other.
+    pub(super) address_v6: Option<Ipv6Addr>,
 }
 
 /// Counters of a device and of its host's backlog at one time.
@@ -66,7 +70,8 @@ impl Device {
             return Err(unsupported(format!("{name} has no Ethernet address"), "choose an Ethernet device"));
         };
         let driver = ethtool::Device::open(name).map_err(system)?;
-        let device = Self { netlink, driver, link, mac, address };
+        let address_v6 = address_v6(&mut netlink, link.index).map_err(system)?;
+        let device = Self { netlink, driver, link, mac, address, address_v6 };
         device.require_carrier()?;
         Ok(device)
     }
@@ -107,19 +112,16 @@ impl Device {
         }
     }
 
-    /// Whether frames of this size may leave it.
-    ///
-    /// The length is Linux's, without the checksum of the wire.
-    pub(super) fn require_mtu(&self, length: usize) -> Result<(), Error> {
-        let needed = length - Ethernet::LENGTH;
-        let mtu = usize::try_from(self.link.mtu_bytes).unwrap_or(usize::MAX);
-        if needed <= mtu {
-            return Ok(());
-        }
-        let name = self.name();
-        let size = length + CHECKSUM;
+    /// The longest packet that it takes.
+    pub(super) fn mtu_bytes(&self) -> u32 {
+        self.link.mtu_bytes
+    }
+
+    /// Why frames of this size, which need this MTU, cannot leave or reach it.
+    pub(super) fn too_small_mtu(&self, size: usize, needed: usize) -> Error {
+        let (name, mtu) = (self.name(), self.link.mtu_bytes);
         let what = format!("frames of {size} bytes need an MTU of {needed}, and that of {name} is {mtu}");
-        Err(unsupported(what, &format!("ip link set {name} mtu {needed}, on both ends")))
+        unsupported(what, &format!("ip link set {name} mtu {needed}, on both ends"))
     }
 
     /// The Ethernet address of the router on the way to a host; absent when the host is on the link itself.
@@ -174,6 +176,15 @@ impl Device {
         record.totals.extend(after.into_iter().filter_map(growth));
         None
     }
+}
+
+fn address_v6(netlink: &mut Netlink, index: u32) -> fathom_sys::Result<Option<Ipv6Addr>> {
+    let addresses = netlink.addresses()?.into_iter().filter(|(device, _)| *device == index);
+    let of_ipv6 = addresses.filter_map(|(_, address)| match address {
+        IpAddr::V6(address) => Some(address),
+        IpAddr::V4(_) => None,
+    });
+    Ok(of_ipv6.min_by_key(Ipv6Addr::is_unicast_link_local))
 }
 
 /// Writes down what was lost: the record is then incomplete.

@@ -18,7 +18,7 @@ use metrics::METRICS;
 use receiver::Receiving;
 use sender::Sending;
 
-use crate::{backend, wire::FrameSize};
+use crate::{backend, craft};
 
 /// Sends frames at a rate or flat out, and counts where they end.
 #[derive(Debug, Clone, Copy)]
@@ -36,29 +36,28 @@ const COUNTERS: &[&str] = &["auto", "native", "generic", "xsk", "socket"];
 /// How frames or bursts follow each other: the words of the option `arrivals`.
 const ARRIVALS: &[&str] = &["constant", "poisson"];
 
-/// The most flows, of which the responder keeps the order of each.
-const FLOWS_MAX: u64 = 1_000_000;
-
 const OPTIONS: &[OptionDoc] = &[
     OptionDoc { name: "rate", value: ValueKind::Rate, default: None, help: "frames per second; flat out if absent" },
-    OptionDoc {
-        name: "size",
-        value: ValueKind::Size,
-        default: Some("64"),
-        help: "length of a frame on the wire, checksum included: 64 to 9018",
-    },
+    craft::SIZE,
+    craft::MIX,
     OptionDoc {
         name: "count",
         value: ValueKind::Count(1, u64::MAX),
         default: None,
         help: "end after this many frames, if that is before the end of the time",
     },
-    OptionDoc {
-        name: "flows",
-        value: ValueKind::Count(1, FLOWS_MAX),
-        default: Some("1"),
-        help: "flows to send in turn, of which each is numbered for itself",
-    },
+    craft::FLOWS,
+    craft::FRAME,
+    craft::CAPTURE,
+    craft::PROTOCOL,
+    craft::ADDRESSES,
+    craft::PORTS,
+    craft::VLAN,
+    craft::MPLS,
+    craft::TTL,
+    craft::TOS,
+    craft::PAYLOAD,
+    craft::SEED,
     OptionDoc {
         name: "workers",
         value: ValueKind::Count(1, 64),
@@ -116,11 +115,10 @@ impl TestKind for Frames {
     }
 
     fn title(&self, settings: &Settings) -> String {
-        let size = settings.size("size").map_or(64, |size| size.0);
-        let flows = Some(n_flows(settings)).filter(|n| *n > 1).map(|n| format!("{n} flows"));
+        let flows = settings.count(craft::FLOWS.name).filter(|n| *n > 1).map(|n| format!("{n} flows"));
         let rate = settings.rate("rate").map(|rate| format!(" at {}", Unit::FramesPerSec.show(rate.get())));
         let flows = flows.map(|flows| format!(", {flows}")).unwrap_or_default();
-        format!("{size} B{}{flows}", rate.unwrap_or_default())
+        format!("{}{}{flows}", craft::title(settings), rate.unwrap_or_default())
     }
 
     fn options(&self) -> &'static [OptionDoc] {
@@ -139,17 +137,6 @@ impl TestKind for Frames {
     }
 }
 
-/// The size that was asked for.
-fn frame_size(settings: &Settings) -> Result<FrameSize, Error> {
-    let size = settings.size("size").map_or(Ok(FrameSize::MIN), FrameSize::new);
-    size.map_err(|error| Error::Unsupported { what: error.to_string(), hint: None })
-}
-
-/// How many flows were asked for.
-fn n_flows(settings: &Settings) -> u32 {
-    settings.count("flows").and_then(|flows| u32::try_from(flows).ok()).unwrap_or(1)
-}
-
 /// How many threads are to send.
 fn n_workers(settings: &Settings) -> u32 {
     settings.count("workers").and_then(|workers| u32::try_from(workers).ok()).unwrap_or(1)
@@ -159,6 +146,8 @@ fn n_workers(settings: &Settings) -> u32 {
 mod endpoint {
     pub(super) const MAC: &str = "mac";
     pub(super) const ADDRESS: &str = "address";
+    /// Of IPv6, which is told only when it is asked for.
+    pub(super) const ADDRESS_V6: &str = "address_v6";
     pub(super) const PORT: &str = "port";
     pub(super) const TRIAL: &str = "trial";
     pub(super) const COUNTER: &str = "counter";

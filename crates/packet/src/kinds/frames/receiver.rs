@@ -1,5 +1,7 @@
 //! The responder: counts what arrives, and what its device and host dropped.
 
+use std::net::Ipv6Addr;
+
 use fathom_engine::{Crew, Error, Session, Stop, Test, Until, Worker};
 use fathom_model::{
     Endpoints, Note, Record, Role, Side,
@@ -14,9 +16,8 @@ use super::{
     PORT, content,
     counter::Counter,
     device::{Device, Settling, admit},
-    endpoint, frame_size,
+    endpoint,
     machine::clock_name,
-    n_flows,
 };
 use crate::{
     wire::Mark,
@@ -27,6 +28,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Receiving {
     device: Device,
+    /// Of the device, where it is needed.
+    address_v6: Option<Ipv6Addr>,
     counter: Counter,
     trial: u32,
     cores: Vec<usize>,
@@ -45,30 +48,37 @@ pub(super) const PDV_NS: &str = "pdv_ns";
 impl Receiving {
     pub(super) fn prepare(role: &Role) -> Result<Self, Error> {
         let mut device = Device::find(role)?;
-        device.require_mtu(frame_size(&role.settings)?.without_checksum())?;
+        let outline = content::outline(&role.settings, &device)?;
         // Trials of one plan may share a seed; the clock tells a late frame of an earlier one from those of this one.
         let mixed = role.seed ^ clock::now().0;
         let trial = u32::try_from((mixed ^ mixed >> 32) & u64::from(u32::MAX)).expect("32 bits are left");
         let mut notes = Vec::new();
-        let places = content::mark_places(&role.settings);
-        let expected = Expected { tag: Mark::tag_of(trial), places, n_flows: n_flows(&role.settings) };
+        let places: Vec<usize> = outline.mark_at.into_iter().collect();
+        if places.is_empty() {
+            let text = "these frames carry no number, so those of others are counted with them, and neither order nor latency is known";
+            notes.push(Note { id: "frames-unmarked".to_owned(), text: text.to_owned() });
+        }
+        let expected = Expected { tag: Mark::tag_of(trial), places, n_flows: outline.n_flows };
         let counter = Counter::open(&device, &role.settings, &expected, &mut notes)?;
         device.wait_for_carrier()?;
-        Ok(Self { device, counter, trial, cores: role.cores.clone(), notes })
+        let address_v6 = device.address_v6.filter(|_| outline.needs_ipv6);
+        Ok(Self { device, address_v6, counter, trial, cores: role.cores.clone(), notes })
     }
 }
 
 impl Test for Receiving {
     fn endpoints(&self) -> Endpoints {
         let text = |key: &str, value: String| (key.to_owned(), value);
-        Endpoints::from([
+        let mut told = Endpoints::from([
             text(endpoint::MAC, self.device.mac.to_string()),
             text(endpoint::ADDRESS, self.device.address.to_string()),
             text(endpoint::PORT, PORT.to_string()),
             text(endpoint::TRIAL, self.trial.to_string()),
             text(endpoint::COUNTER, self.counter.describe()),
             text(endpoint::CLOCK, clock_name().unwrap_or_default()),
-        ])
+        ]);
+        told.extend(self.address_v6.map(|address| text(endpoint::ADDRESS_V6, address.to_string())));
+        told
     }
 
     fn run(mut self: Box<Self>, session: &Session) -> Result<Record, Error> {

@@ -1,6 +1,6 @@
 //! The initiator: sends numbered frames at a rate or flat out.
 
-use std::{str::FromStr, sync::Arc};
+use std::{net::Ipv4Addr, str::FromStr, sync::Arc};
 
 use fathom_engine::{
     Crew, Error, Session, Test, Until,
@@ -17,11 +17,12 @@ use super::{
     device::{Device, admit},
     endpoint,
     machine::clock_name,
-    n_flows, n_workers,
+    n_workers,
 };
 use crate::{
     backend::{self, Departures, Generator, Load, Pattern, Port, Stamping},
-    wire::{Endpoint, MacAddress, Mark},
+    craft::{End, Ends, Setup},
+    wire::{MacAddress, Mark},
 };
 
 /// An initiator, ready to send.
@@ -38,19 +39,21 @@ pub(super) struct Sending {
 const FLAT_OUT: &[&str] = &[SENT, SEND_REFUSED];
 const PACED: &[&str] = &[SENT, SEND_REFUSED, INTENDED, SCHEDULE_LAG_NS_MAX, UNSENT];
 
+/// The first of the ports that are nobody's (RFC 6335 section 6).
+const SOURCE_PORT: u16 = 49_152;
+
 impl Sending {
     pub(super) fn prepare(role: &Role) -> Result<Self, Error> {
         let mut device = Device::find(role)?;
         let settings = &role.settings;
-        let (n_workers, n_flows) = (n_workers(settings), n_flows(settings));
+        let setup = Setup { ends: ends(&mut device, role)?, mtu_bytes: device.mtu_bytes(), seed: role.seed };
+        let blueprint = Arc::new(content::blueprint(settings, &setup, &device)?);
+        let (n_workers, n_flows) = (n_workers(settings), blueprint.n_flows);
         if n_workers > n_flows {
             let what = format!("{n_workers} workers need a flow each, and there are {n_flows}");
             let hint = Some(format!("--flows {n_workers}"));
             return Err(Error::Unsupported { what, hint });
         }
-        let ends = ends(&mut device, role)?;
-        let blueprint = Arc::new(content::blueprint(settings, ends)?);
-        device.require_mtu(blueprint.longest())?;
         let pattern = pattern(settings, role.seed)?;
         let tag = Mark::tag_of(told(role, endpoint::TRIAL)?);
         let is_same_clock = clock_name().is_some_and(|clock| role.peer.get(endpoint::CLOCK) == Some(&clock));
@@ -101,9 +104,9 @@ fn pattern(settings: &Settings, seed: u64) -> Result<Option<Pattern>, Error> {
 }
 
 /// This device and what the responder has told.
-fn ends(device: &mut Device, role: &Role) -> Result<(Endpoint, Endpoint), Error> {
+fn ends(device: &mut Device, role: &Role) -> Result<Ends, Error> {
     let unsupported = |what: String| Error::Unsupported { what, hint: None };
-    let address = told(role, endpoint::ADDRESS)?;
+    let address: Ipv4Addr = told(role, endpoint::ADDRESS)?;
     let mac = match &role.settings.text("mac") {
         Some(text) => text.parse().map_err(|error: crate::wire::MacError| unsupported(error.to_string()))?,
         None => match device.router_to(address)? {
@@ -111,11 +114,14 @@ fn ends(device: &mut Device, role: &Role) -> Result<(Endpoint, Endpoint), Error>
             None => told::<MacAddress>(role, endpoint::MAC)?,
         },
     };
-    let destination = Endpoint { mac, address, port: told(role, endpoint::PORT)? };
     if mac.is_group() || address.is_multicast() || address.is_broadcast() {
         return Err(unsupported(format!("{mac} and {address} must each be of a single host")));
     }
-    Ok((Endpoint { mac: device.mac, address: device.address, port: 0 }, destination))
+    let ipv6 = role.peer.get(endpoint::ADDRESS_V6).and_then(|text| text.parse().ok());
+    Ok(Ends {
+        source: End { mac: device.mac, ipv4: Some(device.address), ipv6: device.address_v6, port: SOURCE_PORT },
+        target: End { mac, ipv4: Some(address), ipv6, port: told(role, endpoint::PORT)? },
+    })
 }
 
 /// What the responder has told under this key.

@@ -19,7 +19,10 @@ use fathom_model::{
 };
 use fathom_sys::{clock, netlink::Netlink};
 
-use crate::wire::{Endpoint, Flow, FrameSize, MacAddress, Template};
+use crate::{
+    craft::{self, End as Station, Ends, Setup},
+    wire::{MacAddress, Mark},
+};
 use injection::Injection;
 use reader::Reader;
 use rules::Rules;
@@ -167,8 +170,16 @@ fn unsupported(what: String, hint: &str) -> Error {
     Error::Unsupported { what, hint: Some(hint.to_owned()) }
 }
 
-/// The device that frames are received at, as the kernel knows it, and the host's address there.
-fn place(role: &Role) -> Result<(u32, Endpoint), Error> {
+/// The device that frames are received at.
+struct Place {
+    device: u32,
+    mtu_bytes: u32,
+    mac: MacAddress,
+    address: Ipv4Addr,
+}
+
+/// The place of a role, as the kernel knows it.
+fn place(role: &Role) -> Result<Place, Error> {
     let (Some(name), Some(IpAddr::V4(address))) = (&role.interface, role.address) else {
         return Err(unsupported(format!("{NAME} needs an interface with an IPv4 address"), "fathom packet --lab pair"));
     };
@@ -179,23 +190,37 @@ fn place(role: &Role) -> Result<(u32, Endpoint), Error> {
     if !link.is_up {
         return Err(unsupported(format!("{name} is down"), &format!("ip link set {name} up")));
     }
-    Ok((link.index, Endpoint { mac, address, port: 0 }))
+    Ok(Place { device: link.index, mtu_bytes: link.mtu_bytes, mac, address })
 }
 
-/// An EtherType for local experiments (IEEE 802 section 9.2.3), for which no kernel has a protocol.
+/// A type of frame for local experiments (IEEE 802 section 9.2.3), for which no kernel has a protocol.
 const NO_PROTOCOL: [u8; 2] = [0x88, 0xb5];
 /// The port discard (RFC 863), at which nobody listens.
 const CLOSED_PORT: u16 = 9;
 /// The first of the ports that are nobody's (RFC 6335 section 6).
 const SOURCE_PORT: u16 = 49_152;
 
-/// Another host of the same wire: the next address, or the one before where that would be the broadcast address.
-fn neighbour(here: &Endpoint) -> Endpoint {
-    let [a, b, c, d] = here.address.octets();
-    let last = if d < 254 { d + 1 } else { d - 1 };
-    let (address, mut mac) = (Ipv4Addr::new(a, b, c, last), here.mac);
-    mac.0[5] = last;
-    Endpoint { mac, address, port: SOURCE_PORT }
+impl Place {
+    /// A UDP datagram to a port here, as it would come from another host of the same wire.
+    fn frame_to(&self, port: u16, role: &Role) -> Result<Vec<u8>, Error> {
+        // The next address, or the one before where that would be the broadcast address.
+        let [a, b, c, d] = self.address.octets();
+        let last = if d < 254 { d + 1 } else { d - 1 };
+        let mut mac = self.mac;
+        mac.0[5] = last;
+        let station = |mac, address, port| Station { mac, ipv4: Some(address), ipv6: None, port };
+        let ends = Ends {
+            source: station(mac, Ipv4Addr::new(a, b, c, last), SOURCE_PORT),
+            target: station(self.mac, self.address, port),
+        };
+        let setup = Setup { ends, mtu_bytes: self.mtu_bytes, seed: role.seed };
+        let size = role.settings.text(craft::SIZE.name).unwrap_or_default();
+        let blueprint = craft::from_settings(&Settings::default().with(craft::SIZE.name, size), &setup)?;
+        let shape = blueprint.shape(0, 0);
+        let mut frame = shape.bytes.clone();
+        shape.write(&mut frame, &blueprint.turn(0, 0, [0; Mark::LENGTH]));
+        Ok(frame)
+    }
 }
 
 impl Receiving {
@@ -210,22 +235,18 @@ impl Receiving {
                 "--end filter, port or socket",
             ));
         }
-        let size = FrameSize::new(settings.size("size").unwrap_or(FrameSize::MIN.with_checksum()));
-        let size = size.map_err(|error| Error::Unsupported { what: error.to_string(), hint: None })?;
-        let (device, here) = place(role)?;
+        let place = place(role)?;
         let reader = match end {
-            End::Socket => Some(Reader::open(here.address.into())?),
+            End::Socket => Some(Reader::open(place.address.into())?),
             _ => None,
         };
-        let port = reader.as_ref().map_or(CLOSED_PORT, Reader::port);
-        let flow = Flow { source: neighbour(&here), destination: Endpoint { port, ..here }, trial: 0, number: 0 };
-        let mut frame = Template::new(&flow, size).bytes().to_vec();
+        let mut frame = place.frame_to(reader.as_ref().map_or(CLOSED_PORT, Reader::port), role)?;
         if end == End::Device {
             frame[12..14].copy_from_slice(&NO_PROTOCOL);
         }
         let rules =
             if n_rules > 0 || end == End::Filter { Some(Rules::install(n_rules, end == End::Filter)?) } else { None };
-        let injection = Injection::load(&frame, device, end == End::Program)?;
+        let injection = Injection::load(&frame, place.device, end == End::Program)?;
         let parts = std::iter::once(Part::Inject(injection)).chain(reader.map(Part::Read)).collect();
         Ok(Self { parts, rules, cores: role.cores.clone() })
     }

@@ -5,12 +5,15 @@ use std::net::Ipv4Addr;
 use fathom_engine::Error;
 use fathom_sys::{
     Result,
-    nftables::{Chain, Hook, Matching, Nftables, Rule, Verdict},
+    nftables::{Chain, ChainName, Hook, Matching, Nftables, Rule, Verdict},
 };
 
 /// Rules of a table of our own, removed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Rules;
+pub(super) struct Rules {
+    /// Where all packets come to, if no rule matches.
+    entry: ChainName,
+}
 
 /// Nobody has an address of these (RFC 5737), so that no rule matches.
 const NOBODY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 0);
@@ -35,7 +38,7 @@ impl Rules {
         ];
         let made = Nftables::open().and_then(|mut nft| {
             // From here on there may be a table, which is removed when the rest fails.
-            let rules = Self;
+            let rules = Self { entry: Nftables::chain(TABLE, ENTRY) };
             nft.install(TABLE, &chains).map(|()| rules)
         });
         made.map_err(|cause| Error::system("make rules of nftables", "CAP_NET_ADMIN", cause))
@@ -43,7 +46,7 @@ impl Rules {
 
     /// How many packets the last rule has counted, which all of them come to.
     pub(super) fn n_matched(&self) -> Result<u64> {
-        let rules = Nftables::open()?.counted(&Nftables::chain(TABLE, ENTRY))?;
+        let rules = Nftables::open()?.counted(&self.entry)?;
         Ok(rules.last().map_or(0, |rule| rule.n_packets))
     }
 }

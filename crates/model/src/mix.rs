@@ -1,0 +1,83 @@
+//! Several sizes in fixed proportions, as `64:7,570:4,1518:1`: what such a text says, not the order they come in.
+
+use std::ops::RangeInclusive;
+
+use crate::units::Bytes;
+
+/// A size, and how often it comes in a cycle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MixPart {
+    /// How long.
+    pub size: Bytes,
+    /// How often, at least once.
+    pub weight: u64,
+}
+
+/// Why a text is no mix.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MixError {
+    /// A part is not a size with a weight.
+    #[error("`{0}` is not a size with a weight, such as 512:7")]
+    Part(String),
+    /// A size that is not to be had.
+    #[error("{size} B is not a size from {least} to {most} B")]
+    Size {
+        /// What was asked for.
+        size: u64,
+        /// The least that there is.
+        least: u64,
+        /// The greatest.
+        most: u64,
+    },
+    /// The weights add up to nothing, or to too much.
+    #[error("weights add up to 1 to {CYCLE_MAX}")]
+    Weights,
+}
+
+/// The most messages after which a mix repeats: a list of them stays in the second-level cache.
+pub const CYCLE_MAX: u64 = 10_000;
+
+/// Reads `SIZE:WEIGHT,…`; a part of weight 0 is left out.
+///
+/// # Errors
+/// Names the part that cannot be read, or what its sizes and weights may be.
+pub fn parse_mix(text: &str, sizes: RangeInclusive<u64>) -> Result<Vec<MixPart>, MixError> {
+    let part = |part: &str| {
+        let wrong = || MixError::Part(part.trim().to_owned());
+        let (size, weight) = part.trim().split_once(':').ok_or_else(wrong)?;
+        let size: Bytes = size.parse().map_err(|_| wrong())?;
+        let weight = weight.parse::<u64>().map_err(|_| wrong())?;
+        let (least, most) = (*sizes.start(), *sizes.end());
+        let is_there = sizes.contains(&size.0);
+        is_there.then_some(MixPart { size, weight }).ok_or(MixError::Size { size: size.0, least, most })
+    };
+    let parts = text.split(',').map(part).collect::<Result<Vec<_>, _>>()?;
+    let sum = parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.weight));
+    if !(1..=CYCLE_MAX).contains(&sum) {
+        return Err(MixError::Weights);
+    }
+    Ok(parts.into_iter().filter(|part| part.weight > 0).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_their_weights() {
+        let parts = parse_mix("64:7, 1KiB:1,70:0", 64..=9018).unwrap();
+        let all: Vec<_> = parts.iter().map(|part| (part.size.0, part.weight)).collect();
+        assert_eq!(all, [(64, 7), (1024, 1)]);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_mix_is_named() {
+        for text in ["", "64", "64:x", "64:1,", "x:1", "64:-1"] {
+            assert!(matches!(parse_mix(text, 64..=9018), Err(MixError::Part(_))), "{text}");
+        }
+        assert_eq!(parse_mix("63:1", 64..=9018), Err(MixError::Size { size: 63, least: 64, most: 9018 }));
+        for text in ["64:0", "64:9999,70:2", "64:18446744073709551615,70:1"] {
+            assert_eq!(parse_mix(text, 64..=9018), Err(MixError::Weights), "{text}");
+        }
+    }
+}

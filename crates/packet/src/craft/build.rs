@@ -1,0 +1,226 @@
+//! From headers and their fields to a frame: places, lengths, checksums.
+
+use std::ops::Range;
+
+use super::{
+    Change, Checksum, Cover, Edit, Shape, Zero,
+    header::{Field, HeaderKind},
+    line::{Fault, Fill, Layer, Misplaced, Payload, Succession, Value},
+    mix,
+    stack::Stack,
+};
+use crate::wire::{FrameSize, Mark, Sum};
+
+/// More than any line in use has, and few enough to be written out as a program in the kernel.
+const EDITS_MAX: usize = 16;
+/// The smallest frame of Ethernet without its checksum.
+const SMALLEST: usize = 60;
+
+/// The checksum on the wire, which sizes count and Linux does not.
+const CHECKSUM: usize = 4;
+
+/// Why there is no frame; the line is not known here.
+#[derive(Debug)]
+pub(super) enum Unbuilt {
+    TooSmall { size: usize, least: usize },
+    Misplaced(Misplaced),
+}
+
+/// A frame as it grows.
+struct Build<'a> {
+    stack: &'a Stack,
+    /// Where each header begins.
+    starts: Vec<usize>,
+    /// Where the packet ends; behind it is only what Ethernet needs to be long enough.
+    end: usize,
+    bytes: Vec<u8>,
+}
+
+/// A checksum, and the bytes that it covers.
+struct Covering {
+    at: usize,
+    ranges: Vec<Range<usize>>,
+    /// What it covers that is in no header: protocol and length.
+    pseudo: Sum,
+    zero: Zero,
+}
+
+impl Stack {
+    /// The fewest bytes that hold it, without the checksum on the wire.
+    pub(super) fn least(&self) -> usize {
+        (self.headers() + self.payload.bytes.len()).max(SMALLEST)
+    }
+
+    fn headers(&self) -> usize {
+        self.layers.iter().map(Layer::length).sum()
+    }
+
+    /// The frame of this size; without one, as short as can be.
+    pub(super) fn shape(&self, size: Option<FrameSize>, seed: u64) -> Result<Shape, Unbuilt> {
+        let length = size.map_or(self.least(), FrameSize::without_checksum);
+        if length < self.least() {
+            return Err(Unbuilt::TooSmall { size: length + CHECKSUM, least: self.least() + CHECKSUM });
+        }
+        let needed = self.headers() + self.payload.bytes.len();
+        let end = if size.is_some() || self.payload.fill.is_some() { length } else { needed };
+        let starts = self.layers.iter().scan(0, |next, layer| {
+            let start = *next;
+            *next += layer.length();
+            Some(start)
+        });
+        let mut build = Build { stack: self, starts: starts.collect(), end, bytes: vec![0; length] };
+        build.put_constants();
+        build.put_payload(seed);
+        build.finish(seed).map_err(Unbuilt::Misplaced)
+    }
+}
+
+impl Build<'_> {
+    fn layers(&self) -> impl DoubleEndedIterator<Item = (usize, &Layer)> + ExactSizeIterator {
+        self.starts.iter().copied().zip(&self.stack.layers)
+    }
+
+    /// Writes options, the fields that do not change, and the lengths that are not given.
+    fn put_constants(&mut self) {
+        for (start, layer) in self.starts.iter().copied().zip(&self.stack.layers) {
+            let (length, rest) = (layer.length(), self.end - start);
+            let (header, _) = self.bytes[start..].split_at_mut(length);
+            header[layer.header.length..].copy_from_slice(&layer.options);
+            let lengths: &[(&str, usize)] = match layer.header.kind {
+                HeaderKind::Ipv4 => &[("ihl", length / 4), ("length", rest)],
+                HeaderKind::Ipv6 => &[("length", rest - length)],
+                HeaderKind::Ipv6Options => &[("length", length / 8 - 1)],
+                HeaderKind::Udp => &[("length", rest)],
+                HeaderKind::Tcp => &[("offset", length / 4)],
+                _ => &[],
+            };
+            for (word, value) in lengths.iter().filter(|(word, _)| !layer.has(word)) {
+                if let Some(field) = layer.header.field(word) {
+                    field.put(header, *value as u128);
+                }
+            }
+            for (field, value) in layer.fields.iter().filter(|(_, value)| !value.changes()) {
+                field.put(header, value.first);
+            }
+        }
+    }
+
+    fn put_payload(&mut self, seed: u64) {
+        let Payload { bytes, fill, .. } = &self.stack.payload;
+        let start = self.stack.headers();
+        let behind = start + bytes.len();
+        self.bytes[start..behind].copy_from_slice(bytes);
+        let room = &mut self.bytes[behind..self.end];
+        match fill.unwrap_or(Fill::Byte(0)) {
+            Fill::Byte(byte) => room.fill(byte),
+            Fill::Random => {
+                for (number, chunk) in (0..).zip(room.chunks_mut(8)) {
+                    chunk.copy_from_slice(&mix(!seed, number).to_le_bytes()[..chunk.len()]);
+                }
+            }
+        }
+    }
+
+    /// Takes out what changes, adds up the rest, and writes the first frame.
+    fn finish(mut self, seed: u64) -> Result<Shape, Misplaced> {
+        let coverings = self.coverings();
+        let mark_at = self.stack.payload.mark_at.map(|at| self.stack.headers() + at);
+        let mut edits = Vec::new();
+        for (start, layer) in self.starts.clone().into_iter().zip(&self.stack.layers) {
+            for (field, value) in layer.fields.iter().filter(|(_, value)| value.changes()) {
+                edits.push(self.take_out(start, (field, value), seed));
+                if edits.len() > EDITS_MAX {
+                    return Err(Fault::TooManyChanges(EDITS_MAX).at(layer.span.clone()));
+                }
+            }
+        }
+        let mut shape = Shape { mark_at, edits, ..Shape::fixed(Vec::new()) };
+        for covering in coverings {
+            let is_covered = |at: usize| covering.ranges.iter().any(|range| range.contains(&at));
+            let sum = covering.ranges.iter().fold(covering.pseudo, |sum, range| sum.with(&self.bytes[range.clone()]));
+            if !mark_at.is_some_and(is_covered) && !shape.edits.iter().any(|edit| is_covered(edit.at)) {
+                let written = covering.zero.written(sum.get().into());
+                self.bytes[covering.at..covering.at + 2].copy_from_slice(&written.to_be_bytes());
+                continue;
+            }
+            if shape.checksums.len() == Shape::CHECKSUMS_MAX {
+                return Err(Fault::TooManyChecksums(Shape::CHECKSUMS_MAX).at(0..0));
+            }
+            let bit = 1 << shape.checksums.len();
+            shape.checksums.push(Checksum { at: covering.at, base: sum, zero: covering.zero });
+            for edit in shape.edits.iter_mut().filter(|edit| is_covered(edit.at)) {
+                edit.cover.0 |= bit;
+            }
+            if mark_at.is_some_and(is_covered) {
+                shape.mark_cover.0 |= bit;
+            }
+        }
+        let first = super::Turn { flow: 0, number: 0, mark: [0; Mark::LENGTH] };
+        shape.write(&mut self.bytes, &first);
+        shape.bytes = self.bytes;
+        Ok(shape)
+    }
+
+    /// Makes an edit of a field that changes, with zeros left in its bytes.
+    fn take_out(&mut self, start: usize, (field, value): (&Field, &Value), seed: u64) -> Edit {
+        let (from, to) = field.place();
+        let end = start + to;
+        // Of an address of IPv6 only the lower half changes; the upper is a constant.
+        let width = (to - from).min(size_of::<u64>());
+        let at = end - width;
+        if to - from > width {
+            field.put(&mut self.bytes[start..], value.first);
+        } else {
+            field.put(&mut self.bytes[start..], 0);
+        }
+        let bytes = &mut self.bytes[at..end];
+        let around = bytes.iter().fold(0_u64, |all, byte| all << 8 | u64::from(*byte));
+        bytes.fill(0);
+        let fixed = if to - from > width { 0 } else { around };
+        let first = low_half(value.first);
+        let change = match value.succession {
+            Succession::Step(by) => Change::Step { first, by, n: value.n },
+            // Each field has a seed of its own: ports that go hand in hand would be few flows.
+            Succession::Random => Change::Random { first, n: value.n, seed: mix(seed, at as u64) },
+        };
+        let shift = u8::try_from(to * 8 - field.bit - field.bits).unwrap_or(0);
+        Edit { at, width, fixed, shift, change, per: value.per, cover: Cover::default() }
+    }
+
+    /// The checksums that are not given.
+    fn coverings(&self) -> Vec<Covering> {
+        let mut coverings = Vec::new();
+        let mut ip = None;
+        for (start, layer) in self.layers() {
+            let kind = layer.header.kind;
+            if matches!(kind, HeaderKind::Ipv4 | HeaderKind::Ipv6) {
+                ip = Some((start, kind));
+            }
+            let Some(field) = layer.header.field("checksum").filter(|field| !layer.has(field.word)) else { continue };
+            let own = if kind == HeaderKind::Ipv4 { start..start + layer.length() } else { start..self.end };
+            let mut covering =
+                Covering { at: start + field.bit / 8, ranges: vec![own], pseudo: Sum::default(), zero: Zero::AsIs };
+            if matches!(kind, HeaderKind::Udp | HeaderKind::Tcp | HeaderKind::Icmpv6) {
+                let addresses = match ip {
+                    Some((start, HeaderKind::Ipv4)) => Some(start + 12..start + 20),
+                    Some((start, _)) => Some(start + 8..start + 40),
+                    None => None,
+                };
+                covering.ranges.extend(addresses);
+                let length = u16::try_from(self.end - start).unwrap_or(u16::MAX);
+                let protocol = layer.header.protocol.unwrap_or(0);
+                covering.pseudo = Sum::default().with_word(protocol.into()).with_word(length);
+            }
+            if kind == HeaderKind::Udp {
+                covering.zero = Zero::AsOnes;
+            }
+            coverings.push(covering);
+        }
+        coverings
+    }
+}
+
+/// The lower 64 bits.
+fn low_half(value: u128) -> u64 {
+    u64::try_from(value & u128::from(u64::MAX)).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,294 @@
+//! Frames out of a capture: pcap and pcapng, as tcpdump and Wireshark write them.
+
+use std::{fmt, io::Read};
+
+use pcap_parser::{Block, PcapBlockOwned, PcapError, create_reader, traits::PcapNGPacketBlock};
+
+use crate::wire::Ethernet;
+
+/// As many frames as the order of a blueprint can name.
+const FRAMES_MAX: usize = 65_536;
+/// They are kept in memory, once for each worker.
+const BYTES_MAX: usize = 64 << 20;
+/// Longer than any block with a frame that can be sent, and than the names and comments that programs write.
+const BLOCK_MAX: usize = 1 << 20;
+/// The smallest frame of Ethernet without its checksum; captures have those that were sent before they were filled up.
+const SMALLEST: usize = 60;
+/// What link types are counted by: Ethernet (the tcpdump group's list).
+const ETHERNET: i32 = 1;
+
+/// Why a file holds no frames that can be sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CaptureError {
+    /// It could not be read.
+    #[error("{0}")]
+    Unreadable(String),
+    /// It begins like no capture.
+    #[error("it is neither pcap nor pcapng")]
+    Unknown,
+    /// Its frames are not Ethernet's.
+    #[error("it was taken on {0}, not on Ethernet")]
+    LinkType(LinkType),
+    /// It ends in the middle, or what follows this many frames is no part of a capture.
+    #[error("it is damaged or cut off after frame {0}")]
+    Damaged(usize),
+    /// A block is longer than any frame.
+    #[error("behind frame {0} is a block of more than {BLOCK_MAX} bytes")]
+    Block(usize),
+    /// The capture has only the beginning of a frame.
+    #[error("of frame {number} only {kept} of {length} bytes were captured")]
+    CutOff {
+        /// Which, from 1.
+        number: usize,
+        /// How much of it there is.
+        kept: usize,
+        /// How long it was.
+        length: usize,
+    },
+    /// A frame without a whole header.
+    #[error("frame {number} has {length} bytes, which is no frame of Ethernet")]
+    TooShort {
+        /// Which, from 1.
+        number: usize,
+        /// How long it is.
+        length: usize,
+    },
+    /// A frame that the device does not take.
+    #[error("frame {number} has {length} bytes, and the device takes {most}")]
+    TooLong {
+        /// Which, from 1.
+        number: usize,
+        /// How long it is, without the checksum on the wire.
+        length: usize,
+        /// How long it may be.
+        most: usize,
+    },
+    /// More than is kept in memory.
+    #[error("it has more than {FRAMES_MAX} frames, or more than {} MiB of them", BYTES_MAX >> 20)]
+    TooMuch,
+    /// No frame is in it.
+    #[error("there is no frame in it")]
+    Empty,
+}
+
+/// What frames were captured on, by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkType(pub i32);
+
+/// Those that people meet (the tcpdump group's list of link-layer header types).
+const LINK_TYPES: &[(i32, &str)] = &[
+    (0, "BSD loopback"),
+    (12, "raw IP"),
+    (101, "raw IP"),
+    (105, "IEEE 802.11"),
+    (113, "Linux cooked (all devices at once)"),
+    (127, "IEEE 802.11 with radiotap"),
+    (228, "raw IPv4"),
+    (229, "raw IPv6"),
+    (249, "USB"),
+    (276, "Linux cooked v2 (all devices at once)"),
+];
+
+impl fmt::Display for LinkType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match LINK_TYPES.iter().find(|(number, _)| *number == self.0) {
+            Some((number, name)) => write!(f, "{name}, link type {number}"),
+            None => write!(f, "link type {}", self.0),
+        }
+    }
+}
+
+impl CaptureError {
+    /// What to do, where that can be said.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        let text = match self {
+            Self::LinkType(_) => "capture on one Ethernet device: tcpdump -i eth0 -w FILE",
+            Self::CutOff { .. } => "capture whole frames: tcpdump -s 0 -w FILE",
+            Self::TooLong { .. } => {
+                "raise the MTU, or capture behind segmentation: ethtool -K eth0 tso off gso off gro off"
+            }
+            Self::TooMuch => "cut it: editcap -r IN OUT 1-10000",
+            Self::Unknown => "tcpdump -w and Wireshark write such files; a compressed one must be unpacked first",
+            _ => return None,
+        };
+        Some(text.to_owned())
+    }
+}
+
+/// The frames of a capture in their order, each at least as long as Ethernet wants.
+///
+/// # Errors
+/// Names the frame that cannot be sent, or what is wrong with the file.
+pub fn read_capture(file: impl Read + Send, longest: usize) -> Result<Vec<Vec<u8>>, CaptureError> {
+    let mut reader = create_reader(BLOCK_MAX, file).map_err(|error| match error {
+        PcapError::Eof => CaptureError::Empty,
+        PcapError::ReadError => CaptureError::Unreadable("it cannot be read".to_owned()),
+        _ => CaptureError::Unknown,
+    })?;
+    let mut taken = Taken { links: Vec::new(), frames: Vec::new(), n_bytes: 0, longest };
+    loop {
+        match reader.next() {
+            Ok((length, block)) => {
+                taken.take(&block)?;
+                reader.consume(length);
+            }
+            Err(PcapError::Incomplete(_)) => {
+                let before = reader.data().len();
+                reader.refill().map_err(|_| CaptureError::Unreadable("it cannot be read to its end".to_owned()))?;
+                if reader.data().len() == before {
+                    return taken.end(reader.data().is_empty());
+                }
+            }
+            Err(PcapError::Eof) => return taken.end(true),
+            Err(PcapError::UnexpectedEof) => {
+                let is_at_end = reader.data().is_empty();
+                return taken.end(is_at_end);
+            }
+            Err(PcapError::BufferTooSmall) => return Err(CaptureError::Block(taken.frames.len())),
+            Err(_) => return Err(CaptureError::Damaged(taken.frames.len())),
+        }
+    }
+}
+
+/// What has been read of a capture.
+struct Taken {
+    /// The link types of the interfaces of this section.
+    links: Vec<i32>,
+    frames: Vec<Vec<u8>>,
+    n_bytes: usize,
+    longest: usize,
+}
+
+impl Taken {
+    fn take(&mut self, block: &PcapBlockOwned<'_>) -> Result<(), CaptureError> {
+        let length = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
+        match block {
+            PcapBlockOwned::LegacyHeader(header) => self.links = vec![header.network.0],
+            PcapBlockOwned::Legacy(frame) => self.frame(0, frame.data, length(frame.origlen))?,
+            PcapBlockOwned::NG(Block::SectionHeader(_)) => self.links.clear(),
+            PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => self.links.push(interface.linktype.0),
+            PcapBlockOwned::NG(Block::EnhancedPacket(frame)) => {
+                self.frame(length(frame.if_id), frame.packet_data(), length(frame.origlen))?;
+            }
+            PcapBlockOwned::NG(Block::SimplePacket(frame)) => {
+                self.frame(0, frame.packet_data(), length(frame.origlen))?;
+            }
+            PcapBlockOwned::NG(_) => {}
+        }
+        Ok(())
+    }
+
+    fn frame(&mut self, interface: usize, bytes: &[u8], length: usize) -> Result<(), CaptureError> {
+        let number = self.frames.len() + 1;
+        match self.links.get(interface) {
+            Some(&ETHERNET) => {}
+            Some(&other) => return Err(CaptureError::LinkType(LinkType(other))),
+            None => return Err(CaptureError::Damaged(number - 1)),
+        }
+        let kept = bytes.len();
+        if kept < length {
+            return Err(CaptureError::CutOff { number, kept, length });
+        }
+        if kept < Ethernet::LENGTH {
+            return Err(CaptureError::TooShort { number, length });
+        }
+        if kept > self.longest + tag(bytes) {
+            return Err(CaptureError::TooLong { number, length, most: self.longest + tag(bytes) });
+        }
+        self.n_bytes += kept.max(SMALLEST);
+        if number > FRAMES_MAX || self.n_bytes > BYTES_MAX {
+            return Err(CaptureError::TooMuch);
+        }
+        let mut frame = bytes.to_vec();
+        frame.resize(kept.max(SMALLEST), 0);
+        self.frames.push(frame);
+        Ok(())
+    }
+
+    fn end(self, is_whole: bool) -> Result<Vec<Vec<u8>>, CaptureError> {
+        if !is_whole {
+            return Err(CaptureError::Damaged(self.frames.len()));
+        }
+        if self.frames.is_empty() { Err(CaptureError::Empty) } else { Ok(self.frames) }
+    }
+}
+
+/// How much longer than the MTU a frame may be for its VLAN tag: Linux lets one through.
+pub(super) fn tag(frame: &[u8]) -> usize {
+    if frame.get(12..14) == Some(&[0x81, 0x00]) { 4 } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A capture of classic pcap in host order with frames of these lengths.
+    fn pcap(link: u32, frames: &[(usize, u32)]) -> Vec<u8> {
+        let mut file = Vec::new();
+        for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 262_144, link] {
+            file.extend(u32::to_le_bytes(word));
+        }
+        for (kept, length) in frames {
+            for word in [0, 0, u32::try_from(*kept).unwrap(), *length] {
+                file.extend(u32::to_le_bytes(word));
+            }
+            file.extend((0..*kept).map(|byte| u8::try_from(byte % 251).unwrap()));
+        }
+        file
+    }
+
+    fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(body.len().next_multiple_of(4) + 12).unwrap().to_be_bytes();
+        let mut bytes = [&kind.to_be_bytes()[..], &length, body].concat();
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes.extend(length);
+        bytes
+    }
+
+    /// The other byte order, and a block of an unknown kind between.
+    fn pcapng(link: u16) -> Vec<u8> {
+        let section = [&[0x1a, 0x2b, 0x3c, 0x4d, 0, 1, 0, 0][..], &[0xff; 8]].concat();
+        let interface = [&link.to_be_bytes()[..], &[0, 0, 0, 0, 0, 0]].concat();
+        let frame = [&[0; 12][..], &[0, 0, 0, 62, 0, 0, 0, 62], &[7; 62]].concat();
+        [block(0x0a0d_0d0a, &section), block(1, &interface), block(0x0bad, &[1, 2, 3]), block(6, &frame)].concat()
+    }
+
+    #[test]
+    fn frames_of_both_formats_are_read_and_short_ones_filled_up() {
+        let frames = read_capture(&pcap(1, &[(42, 42), (100, 100)])[..], 1514).unwrap();
+        assert_eq!(frames.iter().map(Vec::len).collect::<Vec<_>>(), [60, 100]);
+        assert_eq!((frames[0][41], frames[0][42]), (41, 0));
+        assert_eq!(read_capture(&pcapng(1)[..], 1514).unwrap(), [vec![7; 62]]);
+    }
+
+    #[test]
+    fn other_links_than_ethernet_are_named() {
+        let error = read_capture(&pcap(113, &[(42, 42)])[..], 1514).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "it was taken on Linux cooked (all devices at once), link type 113, not on Ethernet"
+        );
+        assert_eq!(read_capture(&pcapng(276)[..], 1514), Err(CaptureError::LinkType(LinkType(276))));
+    }
+
+    #[test]
+    fn frames_that_cannot_be_sent_are_named_by_their_number() {
+        let read = |frames: &[(usize, u32)]| read_capture(&pcap(1, frames)[..], 1514).unwrap_err();
+        assert_eq!(read(&[(60, 60), (1515, 1515)]), CaptureError::TooLong { number: 2, length: 1515, most: 1514 });
+        assert_eq!(read(&[(60, 60), (96, 1514)]), CaptureError::CutOff { number: 2, kept: 96, length: 1514 });
+        assert_eq!(read(&[(13, 13)]), CaptureError::TooShort { number: 1, length: 13 });
+        assert_eq!(read(&vec![(14, 14); FRAMES_MAX + 1]), CaptureError::TooMuch);
+    }
+
+    #[test]
+    fn a_file_that_is_none_or_not_whole_is_refused() {
+        assert_eq!(read_capture(&b""[..], 1514), Err(CaptureError::Empty));
+        assert_eq!(read_capture(&b"GIF89a, certainly no capture at all"[..], 1514), Err(CaptureError::Unknown));
+        assert_eq!(read_capture(&pcap(1, &[])[..], 1514), Err(CaptureError::Empty));
+        let whole = pcap(1, &[(60, 60), (60, 60)]);
+        for end in [whole.len() - 1, whole.len() - 60, whole.len() - 70] {
+            assert_eq!(read_capture(&whole[..end], 1514), Err(CaptureError::Damaged(1)), "{end}");
+        }
+    }
+}

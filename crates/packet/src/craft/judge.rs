@@ -1,0 +1,352 @@
+//! Whether frames may leave a lab: only from this host, and only to the host that is under test.
+//!
+//! It looks at the bytes as they would leave, not at what they were made from, so that captures are judged like lines.
+
+use std::{
+    fmt,
+    net::{Ipv4Addr, Ipv6Addr},
+};
+
+use super::{Blueprint, Ends, Shape};
+use crate::wire::MacAddress;
+
+/// Why frames are sent in labs only.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// For more than one host.
+    #[error("frames to {0}, a group of hosts, are sent in labs only")]
+    Group(Address),
+    /// Answers would go to a stranger, or another host would be blamed.
+    #[error("frames from {0}, which is not this host, are sent in labs only")]
+    Source(Address),
+    /// For another host than the one under test.
+    #[error("frames to {0}, which is not the host under test, are sent in labs only")]
+    Destination(Address),
+    /// The packet says by which hosts it goes.
+    #[error("packets that name their route are sent in labs only")]
+    Route,
+    /// What it is changes, or cannot be told.
+    #[error("frames whose headers cannot be told are sent in labs only")]
+    Unclear,
+}
+
+impl Refusal {
+    /// Where such frames can be sent.
+    #[must_use]
+    pub const fn hint(&self) -> &'static str {
+        "try it in a lab: --lab pair"
+    }
+}
+
+/// An address of a frame, or the first and the last of a range of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address {
+    kind: Kind,
+    low: u128,
+    high: u128,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Mac,
+    Ipv4,
+    Ipv6,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    From,
+    To,
+}
+
+/// Whether all frames go from the one end to the other.
+///
+/// # Errors
+/// The first that does not, and why.
+pub fn judge(blueprint: &Blueprint, ends: &Ends) -> Result<(), Refusal> {
+    blueprint.shapes.iter().try_for_each(|shape| {
+        let mut frame = Frame { shape, found: Vec::new() };
+        frame.ethernet()?;
+        frame.found.iter().try_for_each(|(direction, address)| address.judge(*direction, ends))
+    })
+}
+
+impl Address {
+    fn judge(self, direction: Direction, ends: &Ends) -> Result<(), Refusal> {
+        let end = if direction == Direction::From { &ends.source } else { &ends.target };
+        let own = match self.kind {
+            Kind::Mac => Some(end.mac.0.iter().fold(0, |all, byte| all << 8 | u128::from(*byte))),
+            Kind::Ipv4 => end.ipv4.map(|address| address.to_bits().into()),
+            Kind::Ipv6 => end.ipv6.map(Ipv6Addr::to_bits),
+        };
+        match direction {
+            Direction::To if self.is_group() => Err(Refusal::Group(self)),
+            _ if own == Some(self.low) && own == Some(self.high) => Ok(()),
+            Direction::From => Err(Refusal::Source(self)),
+            Direction::To => Err(Refusal::Destination(self)),
+        }
+    }
+
+    /// Whether the last of them is that of more than one host.
+    fn is_group(self) -> bool {
+        match self.kind {
+            Kind::Mac => self.mac().is_group(),
+            Kind::Ipv4 => ipv4(self.high).is_multicast() || ipv4(self.high).is_broadcast(),
+            Kind::Ipv6 => Ipv6Addr::from_bits(self.high).is_multicast(),
+        }
+    }
+
+    fn mac(self) -> MacAddress {
+        let [_, _, _, _, _, _, _, _, _, _, mac @ ..] = self.high.to_be_bytes();
+        MacAddress(mac)
+    }
+}
+
+fn ipv4(bits: u128) -> Ipv4Addr {
+    Ipv4Addr::from_bits(u32::try_from(bits).unwrap_or(u32::MAX))
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let show = |f: &mut fmt::Formatter<'_>, bits| match self.kind {
+            Kind::Mac => Self { high: bits, ..*self }.mac().fmt(f),
+            Kind::Ipv4 => fmt::Display::fmt(&ipv4(bits), f),
+            Kind::Ipv6 => fmt::Display::fmt(&Ipv6Addr::from_bits(bits), f),
+        };
+        show(f, self.low)?;
+        if self.high > self.low {
+            f.write_str("-")?;
+            show(f, self.high)?;
+        }
+        Ok(())
+    }
+}
+
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const ARP: u16 = 0x0806;
+/// Tags of VLANs: IEEE 802.1Q, 802.1ad, and what was used before that.
+const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
+/// MPLS, to one host and to several (RFC 3032 section 5).
+const LABELS: [u16; 2] = [0x8847, 0x8848];
+/// Loose and strict source route (RFC 791 section 3.1).
+const ROUTES: [u8; 2] = [131, 137];
+
+/// A frame whose addresses are looked for.
+struct Frame<'a> {
+    shape: &'a Shape,
+    found: Vec<(Direction, Address)>,
+}
+
+impl Frame<'_> {
+    /// Bytes that say what follows: there have to be such, and they may not change.
+    fn telling(&self, at: usize, length: usize) -> Result<&[u8], Refusal> {
+        let is_edited = self.shape.edits.iter().any(|edit| edit.at < at + length && at < edit.at + edit.width);
+        let bytes = self.shape.bytes.get(at..at + length);
+        bytes.filter(|_| !is_edited).ok_or(Refusal::Unclear)
+    }
+
+    fn byte(&self, at: usize) -> Result<u8, Refusal> {
+        self.telling(at, 1).map(|bytes| bytes[0])
+    }
+
+    fn word(&self, at: usize) -> Result<u16, Refusal> {
+        self.telling(at, 2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
+    }
+
+    /// Notes the addresses that stand in these bytes, all that they may become.
+    fn address(&mut self, direction: Direction, kind: Kind, at: usize) -> Result<(), Refusal> {
+        let length = match kind {
+            Kind::Mac => 6,
+            Kind::Ipv4 => 4,
+            Kind::Ipv6 => 16,
+        };
+        let bytes = self.shape.bytes.get(at..at + length).ok_or(Refusal::Unclear)?;
+        let value = bytes.iter().fold(0_u128, |all, byte| all << 8 | u128::from(*byte));
+        let (mut low, mut high) = (value, value);
+        for edit in self.shape.edits.iter().filter(|edit| edit.at < at + length && at < edit.at + edit.width) {
+            // Those of addresses end where these end.
+            if edit.at + edit.width != at + length || edit.width > length || edit.shift != 0 {
+                return Err(Refusal::Unclear);
+            }
+            let kept = if edit.width == length { 0 } else { value >> (edit.width * 8) << (edit.width * 8) };
+            let (first, last) = edit.change.bounds();
+            (low, high) = (kept | u128::from(first), kept | u128::from(last));
+        }
+        self.found.push((direction, Address { kind, low, high }));
+        Ok(())
+    }
+
+    fn ethernet(&mut self) -> Result<(), Refusal> {
+        self.address(Direction::To, Kind::Mac, 0)?;
+        self.address(Direction::From, Kind::Mac, 6)?;
+        let mut at = 12;
+        while TAGS.contains(&self.word(at)?) {
+            at += 4;
+        }
+        let ethertype = self.word(at)?;
+        at += 2;
+        match ethertype {
+            IPV4 => self.ipv4(at),
+            IPV6 => self.ipv6(at),
+            ARP => {
+                for (direction, at) in [(Direction::From, at + 8), (Direction::To, at + 18)] {
+                    let is_asked = direction == Direction::To && self.shape.bytes.get(at..at + 6) == Some(&[0; 6]);
+                    if !is_asked {
+                        self.address(direction, Kind::Mac, at)?;
+                    }
+                    self.address(direction, Kind::Ipv4, at + 6)?;
+                }
+                Ok(())
+            }
+            _ if LABELS.contains(&ethertype) => {
+                while self.byte(at + 2)? & 1 == 0 {
+                    at += 4;
+                }
+                match self.byte(at + 4)? >> 4 {
+                    4 => self.ipv4(at + 4),
+                    6 => self.ipv6(at + 4),
+                    _ => Err(Refusal::Unclear),
+                }
+            }
+            // What is not IP goes no further than the device that it is addressed to.
+            _ => Ok(()),
+        }
+    }
+
+    fn ipv4(&mut self, at: usize) -> Result<(), Refusal> {
+        let first = self.byte(at)?;
+        let length = usize::from(first & 0xf) * 4;
+        if first >> 4 != 4 || length < 20 {
+            return Err(Refusal::Unclear);
+        }
+        self.address(Direction::From, Kind::Ipv4, at + 12)?;
+        self.address(Direction::To, Kind::Ipv4, at + 16)?;
+        let mut options = self.telling(at + 20, length - 20)?;
+        while let [kind, rest @ ..] = options {
+            if ROUTES.contains(kind) {
+                return Err(Refusal::Route);
+            }
+            // The end of the list, no operation, and all others, which have a length.
+            options = match (kind, rest.first()) {
+                (0, _) | (_, None) => &[],
+                (1, _) => rest,
+                (_, Some(length)) => options.get(usize::from(*length).max(2)..).unwrap_or(&[]),
+            };
+        }
+        self.inner(self.byte(at + 9)?, at + length)
+    }
+
+    fn ipv6(&mut self, at: usize) -> Result<(), Refusal> {
+        if self.byte(at)? >> 4 != 6 {
+            return Err(Refusal::Unclear);
+        }
+        self.address(Direction::From, Kind::Ipv6, at + 8)?;
+        self.address(Direction::To, Kind::Ipv6, at + 24)?;
+        let (mut next, mut at) = (self.byte(at + 6)?, at + 40);
+        loop {
+            let length = match next {
+                43 => return Err(Refusal::Route),
+                0 | 60 => usize::from(self.byte(at + 1)?) * 8 + 8,
+                44 => 8,
+                _ => return self.inner(next, at),
+            };
+            next = self.byte(at)?;
+            at += length;
+        }
+    }
+
+    /// A packet within a packet is judged as well: whoever unpacks it sends it on.
+    fn inner(&mut self, protocol: u8, at: usize) -> Result<(), Refusal> {
+        match protocol {
+            4 => self.ipv4(at),
+            41 => self.ipv6(at),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::craft::{End, Line, Mix, Setup};
+
+    fn ends() -> Ends {
+        let end = |last: u8| End {
+            mac: MacAddress([2, 0, 0, 0, 0, last]),
+            ipv4: Some(Ipv4Addr::new(198, 18, 0, last)),
+            ipv6: Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last.into())),
+            port: 9,
+        };
+        Ends { source: end(1), target: end(2) }
+    }
+
+    fn judged(line: &str) -> Result<(), String> {
+        let setup = Setup { ends: ends(), mtu_bytes: 1500, seed: 1 };
+        let blueprint = Blueprint::draw(&Line::read(line).unwrap(), Mix::one(None), None, &setup).unwrap();
+        judge(&blueprint, &ends()).map_err(|refusal| refusal.to_string())
+    }
+
+    #[test]
+    fn frames_from_this_host_to_the_one_under_test_may_leave() {
+        for line in [
+            "",
+            "udp ? > ?",
+            "ip6 / tcp > 1-100 flags S",
+            "svlan 1-4000 / vlan 3 / mpls 5 / mpls 6 / ip / icmp",
+            "ip options 94040000 / udp",
+            "ip6 / hop / dest / frag / udp",
+            "arp",
+            "arp reply",
+            "ip / ip / udp",
+            "eth type 0x88b5 / \"hello\"",
+        ] {
+            assert_eq!(judged(line), Ok(()), "{line}");
+        }
+    }
+
+    #[test]
+    fn strangers_and_groups_are_named() {
+        for (line, refusal) in [
+            ("eth > ff:ff:ff:ff:ff:ff", "frames to ff:ff:ff:ff:ff:ff, a group of hosts, are sent in labs only"),
+            ("eth > 01:00:5e:00:00:01", "frames to 01:00:5e:00:00:01, a group"),
+            ("eth ?", "frames from 02:00:00:00:00:00-02:00:ff:ff:ff:ff, which is not this host"),
+            ("eth > 02:00:00:00:00:03", "frames to 02:00:00:00:00:03, which is not the host under test"),
+            ("ip 198.18.0.1-198.18.0.9", "frames from 198.18.0.1-198.18.0.9, which is not this host"),
+            ("ip > 198.18.0.2-198.18.0.3", "frames to 198.18.0.2-198.18.0.3, which is not the host under test"),
+            ("ip > 224.0.0.1", "frames to 224.0.0.1, a group of hosts"),
+            ("ip > 255.255.255.255", "frames to 255.255.255.255, a group of hosts"),
+            ("ip6 fd00::1-fd00::ff?", "frames from fd00::1-fd00::ff, which is not this host"),
+            ("ip6 > ff02::1", "frames to ff02::1, a group of hosts"),
+            ("vlan 5 / mpls 3 / ip 10.0.0.1", "frames from 10.0.0.1, which is not this host"),
+            ("ip / ip 10.0.0.1", "frames from 10.0.0.1, which is not this host"),
+            ("ip6 / hop / ip6 > fd00::9", "frames to fd00::9, which is not the host under test"),
+            ("arp 10.0.0.1", "frames from 10.0.0.1, which is not this host"),
+            ("arp sha 02:00:00:00:00:07", "frames from 02:00:00:00:00:07, which is not this host"),
+            ("ip options 0183070408080808", "packets that name their route"),
+            ("ip6 / route data 000000000000", "packets that name their route"),
+            ("eth type 0x0800-0x0801 each / ip", "frames whose headers cannot be told"),
+            ("ip version 5", "frames whose headers cannot be told"),
+        ] {
+            let judged = judged(line).unwrap_err();
+            assert!(judged.starts_with(refusal), "{line}: {judged}");
+        }
+    }
+
+    #[test]
+    fn captures_are_judged_by_their_bytes() {
+        let setup = Setup { ends: ends(), mtu_bytes: 1500, seed: 1 };
+        let blueprint = Blueprint::draw(&Line::read("").unwrap(), Mix::one(None), None, &setup).unwrap();
+        let captured = |bytes: Vec<u8>| Blueprint { shapes: vec![Shape::fixed(bytes)], order: vec![0], n_flows: 1 };
+        let bytes = blueprint.shapes[0].bytes.clone();
+        assert_eq!(judge(&captured(bytes.clone()), &ends()), Ok(()));
+        for at in (0..12).chain(26..34) {
+            let mut other = bytes.clone();
+            other[at] ^= 0x40;
+            assert!(judge(&captured(other), &ends()).is_err(), "byte {at}");
+        }
+        for end in [0, 5, 12, 13, 14, 20, 33] {
+            assert!(judge(&captured(bytes[..end].to_vec()), &ends()).is_err(), "{end} bytes");
+        }
+    }
+}

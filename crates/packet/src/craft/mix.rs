@@ -1,0 +1,192 @@
+//! How long frames are: one size, or several in the order of a mix.
+
+use std::num::NonZeroU64;
+
+use fathom_model::{
+    mix::{CYCLE_MAX, MixError, parse_mix},
+    units::Bytes,
+};
+
+use crate::wire::{FrameSize, SizeError};
+
+/// The sizes of frames, and the order they come in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mix {
+    /// The different sizes; without one frames are as short as they can be.
+    pub sizes: Vec<Option<FrameSize>>,
+    /// Places in the list of sizes, again and again.
+    pub order: Vec<u16>,
+}
+
+/// Why a text says no sizes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GenomeError {
+    /// Neither letters of a genome nor sizes with weights.
+    #[error(transparent)]
+    Mix(#[from] MixError),
+    /// Not a letter of RFC 6985.
+    #[error("`{0}` is no size of an IMIX genome")]
+    Letter(char),
+    /// More letters than a mix may have parts.
+    #[error("a genome has at most {CYCLE_MAX} letters")]
+    Length,
+    /// A size that no frame has.
+    #[error(transparent)]
+    Size(#[from] SizeError),
+}
+
+/// The mix that is called IMIX, as RFC 6985 appendix and the devices' makers have it.
+const IMIX: &str = "64:7,570:4,1518:1";
+/// The sizes of a genome's letters (RFC 6985 section 4).
+const GENOME: &[(char, u64)] = &[
+    ('a', 64),
+    ('b', 128),
+    ('c', 256),
+    ('d', 512),
+    ('e', 1024),
+    ('f', 1280),
+    ('g', 1518),
+    ('h', 2112),
+    ('i', 9000),
+    ('j', 16_000),
+];
+/// What Ethernet has around a packet: 14 bytes before it and 4 behind.
+const AROUND: u64 = 18;
+
+impl Mix {
+    /// All frames of one size.
+    #[must_use]
+    pub fn one(size: Option<FrameSize>) -> Self {
+        Self { sizes: vec![size], order: vec![0] }
+    }
+
+    /// Reads `imix`, `SIZE:WEIGHT,…` or a genome such as `aaaaaaaddddg`, in which `z` is the longest frame of the device.
+    ///
+    /// Weights are interleaved: no more frames of one size follow each other than need to. A genome is kept as it is.
+    ///
+    /// # Errors
+    /// Names the part that cannot be read.
+    pub fn read(text: &str, mtu_bytes: u32) -> Result<Self, GenomeError> {
+        let text = if text == "imix" { IMIX } else { text };
+        let is_genome = !text.is_empty() && text.chars().all(char::is_alphabetic);
+        if is_genome { Self::genome(text, mtu_bytes) } else { Self::weights(text) }
+    }
+
+    fn weights(text: &str) -> Result<Self, GenomeError> {
+        let (least, most) = (FrameSize::MIN.with_checksum().0, FrameSize::MAX.with_checksum().0);
+        let parts = parse_mix(text, least..=most)?;
+        let mut mix = Self { sizes: Vec::new(), order: Vec::new() };
+        let mut weights = Vec::new();
+        for part in &parts {
+            weights.push((mix.place(part.size)?, part.weight));
+        }
+        mix.order = interleaved(&weights);
+        Ok(mix)
+    }
+
+    fn genome(text: &str, mtu_bytes: u32) -> Result<Self, GenomeError> {
+        if text.len() as u64 > CYCLE_MAX {
+            return Err(GenomeError::Length);
+        }
+        let mut mix = Self { sizes: Vec::new(), order: Vec::new() };
+        for letter in text.chars() {
+            let named = GENOME.iter().find(|(name, _)| *name == letter).map(|(_, size)| *size);
+            let size = named.or_else(|| (letter == 'z').then(|| u64::from(mtu_bytes) + AROUND));
+            let place = mix.place(Bytes(size.ok_or(GenomeError::Letter(letter))?))?;
+            mix.order.push(place);
+        }
+        Ok(mix)
+    }
+
+    /// The place of a size in the list, which it is put into if it is not there.
+    fn place(&mut self, size: Bytes) -> Result<u16, SizeError> {
+        let size = Some(FrameSize::new(size)?);
+        let place = self.sizes.iter().position(|other| *other == size).unwrap_or_else(|| {
+            self.sizes.push(size);
+            self.sizes.len() - 1
+        });
+        // A mix has at most ten thousand parts.
+        Ok(u16::try_from(place).unwrap_or(u16::MAX))
+    }
+}
+
+/// Each place as often as its weight says, spread as evenly as can be: next is the one that is furthest behind its share.
+fn interleaved(weights: &[(u16, u64)]) -> Vec<u16> {
+    let common = weights.iter().fold(0, |common, (_, weight)| greatest_divisor(common, *weight));
+    let common = NonZeroU64::new(common).unwrap_or(NonZeroU64::MIN);
+    let parts: Vec<(u16, i64)> =
+        weights.iter().map(|(place, weight)| (*place, i64::try_from(*weight / common).unwrap_or(1))).collect();
+    let total: i64 = parts.iter().map(|(_, weight)| weight).sum();
+    let mut behind = vec![0; parts.len()];
+    let mut order = Vec::new();
+    for _ in 0..total {
+        for (behind, (_, weight)) in behind.iter_mut().zip(&parts) {
+            *behind += weight;
+        }
+        // Of several that are equally far behind, the first.
+        let Some(next) = (0..parts.len()).rev().max_by_key(|part| behind[*part]) else { break };
+        behind[next] -= total;
+        order.push(parts[next].0);
+    }
+    order
+}
+
+const fn greatest_divisor(one: u64, other: u64) -> u64 {
+    if other == 0 { one } else { greatest_divisor(other, one % other) }
+}
+
+impl GenomeError {
+    /// What to write instead.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Letter(_) => "letters are a=64 b=128 c=256 d=512 e=1024 f=1280 g=1518 h=2112 i=9000 j=16000 z=MTU",
+            Self::Mix(_) | Self::Length | Self::Size(_) => {
+                "write imix, sizes with weights such as 64:7,570:4,1518:1, or a genome such as aaaaaaaddddg"
+            }
+        }
+        .to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes(text: &str) -> Vec<u64> {
+        let mix = Mix::read(text, 1500).unwrap();
+        mix.order.iter().map(|place| mix.sizes[usize::from(*place)].unwrap().with_checksum().0).collect()
+    }
+
+    #[test]
+    fn imix_is_interleaved_and_not_sent_in_bursts_of_one_size() {
+        let order = sizes("imix");
+        assert_eq!(order, [64, 570, 64, 64, 570, 64, 1518, 64, 570, 64, 570, 64]);
+        assert_eq!(sizes("128:50,64:50"), [128, 64]);
+    }
+
+    #[test]
+    fn every_size_comes_as_often_as_its_weight_says() {
+        let order = sizes("64:5,570:3,1518:1,64:2");
+        let count = |size| order.iter().filter(|other| **other == size).count();
+        assert_eq!((order.len(), count(64), count(570), count(1518)), (11, 7, 3, 1));
+    }
+
+    #[test]
+    fn a_genome_is_kept_letter_by_letter() {
+        assert_eq!(sizes("aaghz"), [64, 64, 1518, 2112, 1518]);
+        assert_eq!(sizes("bcdefij"), [128, 256, 512, 1024, 1280, 9000, 16_000]);
+        assert_eq!(Mix::read("aza", 9000).unwrap().sizes[1].unwrap().with_checksum(), Bytes(9018));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_mix_is_named() {
+        assert_eq!(Mix::read("abk", 1500), Err(GenomeError::Letter('k')));
+        assert_eq!(Mix::read(&"a".repeat(10_001), 1500), Err(GenomeError::Length));
+        assert!(matches!(Mix::read("60:1", 1500), Err(GenomeError::Mix(MixError::Size { .. }))));
+        assert!(matches!(Mix::read("z", 65_535), Err(GenomeError::Size(_))));
+        for text in ["", "64", "64:1,", "a1"] {
+            assert!(matches!(Mix::read(text, 1500), Err(GenomeError::Mix(MixError::Part(_)))), "{text}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What is sent as options say it: a line, a capture, or a word for each header.
+
+use std::{
+    fs::File,
+    net::{Ipv4Addr, Ipv6Addr},
+};
+
+use fathom_model::{OptionDoc, Settings, ValueKind};
+
+use super::{
+    Blueprint, CraftError, Ends, Shape,
+    capture::{read_capture, tag},
+    line::Line,
+    mix::Mix,
+    stack::{End, Stack},
+};
+use crate::wire::{Ethernet, FrameSize, MacAddress};
+
+/// What frames are made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setup {
+    /// Between whom they go.
+    pub ends: Ends,
+    /// The longest packet that the device takes.
+    pub mtu_bytes: u32,
+    /// What everything random follows from, unless a seed is given.
+    pub seed: u64,
+}
+
+const fn text(name: &'static str, help: &'static str) -> OptionDoc {
+    OptionDoc { name, value: ValueKind::Text, default: None, help }
+}
+
+/// The line of text.
+pub const FRAME: OptionDoc =
+    text("frame", "what is sent, in one line: `vlan 100 / ip ttl 3 / udp 1024-65535? > 9 / \"text\"`");
+/// The capture.
+pub const CAPTURE: OptionDoc = OptionDoc {
+    name: "capture",
+    value: ValueKind::File,
+    default: None,
+    help: "send the frames of this pcap or pcapng file, in place of `frame`",
+};
+/// The length of all frames.
+pub const SIZE: OptionDoc = OptionDoc {
+    name: "size",
+    value: ValueKind::Size,
+    default: None,
+    help: "length of a frame on the wire, checksum included: 64 to 16000; as short as can be if absent",
+};
+/// Their lengths, when they have several.
+pub const MIX: OptionDoc = text(
+    "mix",
+    "sizes in place of `size`: imix, with weights as 64:7,570:4,1518:1, or an RFC 6985 genome as aaaaaaaddddg",
+);
+/// How many flows.
+pub const FLOWS: OptionDoc = OptionDoc {
+    name: "flows",
+    value: ValueKind::Count(1, 1_000_000),
+    default: None,
+    help: "flows that the frames belong to; they differ in ports (RFC 4814) if nothing else is said",
+};
+/// What chance follows from.
+pub const SEED: OptionDoc = OptionDoc {
+    name: "seed",
+    value: ValueKind::Count(0, u64::MAX),
+    default: None,
+    help: "what random fields follow from, to send the same frames again",
+};
+/// A word of a line.
+pub const VLAN: OptionDoc = text("vlan", "number of the VLAN; two with a comma for QinQ, the outer first");
+/// A word of a line.
+pub const MPLS: OptionDoc = text("mpls", "labels of MPLS with commas between, the outer first");
+/// A word of a line.
+pub const PROTOCOL: OptionDoc = OptionDoc {
+    name: "protocol",
+    value: ValueKind::Choice(&["udp", "tcp", "icmp", "udp6", "tcp6", "icmp6", "arp"]),
+    default: None,
+    help: "what the packets are, over IPv4 or IPv6",
+};
+/// A word of a line.
+pub const ADDRESSES: OptionDoc = text("addresses", "`FROM > TO` of the packets, each of which may be a range");
+/// A word of a line.
+pub const PORTS: OptionDoc =
+    text("ports", "`FROM > TO` of udp and tcp, each of which may be a range, as 1024-65535? > 9");
+/// A word of a line.
+pub const TTL: OptionDoc = text("ttl", "how many routers a packet may pass");
+/// A word of a line.
+pub const TOS: OptionDoc = text("tos", "the byte for the type of service, or class of traffic");
+/// A word of a line.
+pub const PAYLOAD: OptionDoc =
+    text("payload", "what is behind the headers: `\"text\"`, `hex 0a0b`, `fill 0xff`, `random`");
+
+/// All that say what is sent, in the order of the help.
+pub const OPTIONS: &[OptionDoc] =
+    &[SIZE, MIX, FLOWS, FRAME, CAPTURE, PROTOCOL, ADDRESSES, PORTS, VLAN, MPLS, TTL, TOS, PAYLOAD, SEED];
+
+/// Those that a line says too.
+const WORDS: &[&OptionDoc] = &[&PROTOCOL, &ADDRESSES, &PORTS, &VLAN, &MPLS, &TTL, &TOS, &PAYLOAD];
+
+/// What options ask for.
+///
+/// # Errors
+/// Names the option, and the place in it, that asks for something that cannot be sent.
+pub fn from_settings(settings: &Settings, setup: &Setup) -> Result<Blueprint, CraftError> {
+    let has = |option: &OptionDoc| settings.text(option.name).is_some();
+    let both = |one: &OptionDoc, others: &[&OptionDoc]| {
+        let other = others.iter().find(|other| has(one) && has(other));
+        other.map_or(Ok(()), |other| Err(CraftError::Conflict { one: one.name, other: other.name }))
+    };
+    both(&CAPTURE, &[&FRAME, &SIZE, &MIX])?;
+    both(&CAPTURE, WORDS)?;
+    both(&FRAME, WORDS)?;
+    both(&SIZE, &[&MIX])?;
+    let n_flows = settings.count(FLOWS.name).map(|flows| u32::try_from(flows).unwrap_or(u32::MAX));
+    if let Some(path) = settings.text(CAPTURE.name) {
+        return captured(path, n_flows.unwrap_or(1), setup);
+    }
+    let line = Line::read(&settings.text(FRAME.name).unwrap_or_else(|| composed(settings)))?;
+    let sizes = match (settings.text(MIX.name), settings.size(SIZE.name)) {
+        (Some(mix), _) => Mix::read(&mix, setup.mtu_bytes)?,
+        (None, size) => Mix::one(size.map(FrameSize::new).transpose()?),
+    };
+    let seed = settings.count(SEED.name).unwrap_or(setup.seed);
+    Blueprint::draw(&line, sizes, n_flows, &Setup { seed, ..*setup })
+}
+
+/// What can be told of frames before their addresses are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outline {
+    /// Where their mark is.
+    pub mark_at: Option<usize>,
+    /// How many flows they belong to.
+    pub n_flows: u32,
+    /// Whether the hosts' addresses of IPv6 are needed.
+    pub needs_ipv6: bool,
+}
+
+/// What the other side has to know of the frames that options ask for.
+///
+/// # Errors
+/// As [`from_settings`], but that a capture is not looked at: it is on the host that sends it.
+pub fn outline(settings: &Settings, mtu_bytes: u32) -> Result<Outline, CraftError> {
+    if settings.text(CAPTURE.name).is_some() {
+        let n_flows = settings.count(FLOWS.name).and_then(|flows| u32::try_from(flows).ok()).unwrap_or(1);
+        return Ok(Outline { mark_at: None, n_flows, needs_ipv6: false });
+    }
+    let end = |ipv6| End { mac: MacAddress([0; 6]), ipv4: Some(Ipv4Addr::UNSPECIFIED), ipv6, port: 0 };
+    let setup = |ipv6| Setup { ends: Ends { source: end(ipv6), target: end(ipv6) }, mtu_bytes, seed: 0 };
+    let blueprint = from_settings(settings, &setup(Some(Ipv6Addr::UNSPECIFIED)))?;
+    let needs_ipv6 = from_settings(settings, &setup(None)).is_err();
+    Ok(Outline { mark_at: blueprint.mark_at(), n_flows: blueprint.n_flows, needs_ipv6 })
+}
+
+/// What is sent, in a few words.
+#[must_use]
+pub fn title(settings: &Settings) -> String {
+    /// Longer ones fill the line of a report.
+    const LINE_MAX: usize = 60;
+    if let Some(capture) = settings.text(CAPTURE.name) {
+        return capture.rsplit('/').next().unwrap_or_default().to_owned();
+    }
+    let line = settings.text(FRAME.name).or_else(|| {
+        let is_plain = WORDS.iter().all(|option| settings.text(option.name).is_none());
+        (!is_plain).then(|| composed(settings))
+    });
+    let size = settings.text(MIX.name).or_else(|| settings.size(SIZE.name).map(|size| format!("{} B", size.0)));
+    match (size, line) {
+        (None, None) => "64 B".to_owned(),
+        (Some(size), None) => size,
+        (size, Some(line)) => {
+            let end = line.char_indices().nth(LINE_MAX);
+            let line = end.map_or(line.clone(), |(end, _)| format!("{}…", &line[..end]));
+            size.map_or(line.clone(), |size| format!("{size}, {line}"))
+        }
+    }
+}
+
+impl Blueprint {
+    /// Frames of a line in these sizes; without a number of flows as many as its longest range has values.
+    ///
+    /// # Errors
+    /// When headers do not fit together, into the size, or the frame not through the device.
+    pub fn draw(line: &Line, mix: Mix, n_flows: Option<u32>, setup: &Setup) -> Result<Self, CraftError> {
+        let misplaced = |fault: super::line::Misplaced| CraftError::Line(fault.of(&line.text));
+        let stack = Stack::complete(line, &setup.ends, n_flows).map_err(misplaced)?;
+        let shape = |size: &Option<FrameSize>| {
+            let shape = stack.shape(*size, setup.seed).map_err(|unbuilt| match unbuilt {
+                super::build::Unbuilt::Misplaced(fault) => misplaced(fault),
+                super::build::Unbuilt::TooSmall { size, least } => CraftError::TooSmall { size, least },
+            })?;
+            require_mtu(&shape, setup.mtu_bytes)?;
+            Ok(shape)
+        };
+        let shapes = mix.sizes.iter().map(shape).collect::<Result<Vec<_>, CraftError>>()?;
+        Ok(Self { shapes, order: mix.order, n_flows: stack.n_flows })
+    }
+}
+
+fn require_mtu(shape: &Shape, mtu_bytes: u32) -> Result<(), CraftError> {
+    let needed = shape.bytes.len() - Ethernet::LENGTH - tag(&shape.bytes);
+    let mtu = usize::try_from(mtu_bytes).unwrap_or(usize::MAX);
+    if needed <= mtu { Ok(()) } else { Err(CraftError::TooLong { size: shape.bytes.len() + 4, needed, mtu }) }
+}
+
+fn captured(path: String, n_flows: u32, setup: &Setup) -> Result<Blueprint, CraftError> {
+    let longest = usize::try_from(setup.mtu_bytes).unwrap_or(usize::MAX).saturating_add(Ethernet::LENGTH);
+    let file = File::open(&path).map_err(|error| super::CaptureError::Unreadable(error.to_string()));
+    let frames = file.and_then(|file| read_capture(file, longest));
+    let frames = frames.map_err(|cause| CraftError::Capture { path, cause })?;
+    let order = (0..=u16::MAX).take(frames.len()).collect();
+    Ok(Blueprint { shapes: frames.into_iter().map(Shape::fixed).collect(), order, n_flows })
+}
+
+/// The line that the words for single headers come to.
+fn composed(settings: &Settings) -> String {
+    let value = |option: &OptionDoc| settings.text(option.name).unwrap_or_default();
+    let mut layers = Vec::new();
+    let tags = value(&VLAN);
+    match tags.split_once(',') {
+        Some((outer, inner)) => layers.extend([format!("svlan {outer}"), format!("vlan {inner}")]),
+        None if !tags.is_empty() => layers.push(format!("vlan {tags}")),
+        None => {}
+    }
+    layers.extend(value(&MPLS).split(',').filter(|label| !label.is_empty()).map(|label| format!("mpls {label}")));
+    let protocol = value(&PROTOCOL);
+    let is_ipv6 = protocol.ends_with('6');
+    let (ip, ttl, tos) = if is_ipv6 { ("ip6", "hops", "class") } else { ("ip", "ttl", "tos") };
+    let (mut ip, addresses) = (ip.to_owned(), value(&ADDRESSES));
+    for (word, option) in [("", &ADDRESSES), (ttl, &TTL), (tos, &TOS)] {
+        if settings.text(option.name).is_some() {
+            ip = format!("{ip} {word} {}", value(option));
+        }
+    }
+    let transport = match protocol.as_str() {
+        "icmp" | "icmp6" => protocol,
+        "arp" => format!("arp {addresses}"),
+        other => format!("{} {}", if other.starts_with("tcp") { "tcp" } else { "udp" }, value(&PORTS)),
+    };
+    layers.extend((!transport.starts_with("arp")).then_some(ip));
+    layers.push(transport);
+    layers.extend(settings.text(PAYLOAD.name));
+    layers.join(" / ")
+}

@@ -74,6 +74,9 @@ fn of_sender(grown: impl Fn(&str) -> u64, backlog: u64, refused: u64) -> [Place;
     places
 }
 
+/// The ring of a veth, where nothing but the other end stands behind it.
+const VETH_RING: &str = "ring between the veth's ends";
+
 /// What a host that receives dropped before the socket.
 ///
 /// A device also counts what its `backlog` drops (`enqueue_to_backlog`), and what the `ring` of a veth had no room for, which its
@@ -142,22 +145,19 @@ pub(crate) fn conservation(test: &TestRun, hosts: &BTreeMap<String, Host>, via: 
     let behind_sender = if is_memory(hosts, sender) { backlog.saturating_add(ring) } else { 0 };
     let refused = total(&trials, from, count::SEND_REFUSED).unwrap_or(0);
     let mut sending = of_sender(|counter| grown(sender, counter), behind_sender, refused);
-    let between = via.into_iter().flat_map(|via| {
-        // What an interface that is memory could not hand over found no room in the ring of the device.
-        let refused = if is_memory(hosts, sender) { std::mem::take(&mut sending[AT_DEVICE].2) } else { 0 };
-        of_device(|counter| grown(via, counter), refused.saturating_add(ring), backlog).map(|place| (via, place))
-    });
-    let between: Vec<(&str, Place)> = between.collect();
+    let own_rings = ring_drops(&trials, (from, sender), (to, receiver));
+    let (between, in_front) = match via {
+        Some(via) => {
+            // What an interface that is memory could not hand over found no room in the ring of the device.
+            let at_device = if is_memory(hosts, sender) { std::mem::take(&mut sending[AT_DEVICE].2) } else { 0 };
+            let places = of_device(|counter| grown(via, counter), at_device.saturating_add(ring), backlog);
+            let output = places.last().map_or(0, |place| place.2);
+            (places.map(|place| (via, place)).to_vec(), if is_memory(hosts, via) { output } else { 0 })
+        }
+        None => (Vec::new(), ring),
+    };
     let sending = sending.map(|place| (sender, place));
-    // With a device between, the ring behind the sender is that of the device.
-    let last_ring = if via.is_some() { 0 } else { ring };
-    let mut receiving = of_receiver(|counter| grown(receiver, counter), (backlog, last_ring));
-    if via.is_some_and(|via| is_memory(hosts, via)) {
-        // The receiver's interface counts again what the device's could not hand over to it.
-        let output = between.last().map_or(0, |(_, (_, _, n_dropped))| *n_dropped);
-        receiving[0].2 = receiving[0].2.saturating_sub(output);
-    }
-    let receiving = receiving.map(|place| (receiver, place));
+    let receiving = of_receiver(|counter| grown(receiver, counter), (backlog, in_front)).map(|place| (receiver, place));
     let places = sending.into_iter().chain(between).chain(receiving);
     let places = places.filter(|(host, (_, counter, _))| was_sampled(&trials, host, counter));
     let drops = places.map(|(host, (place, counter, n_dropped))| Drops {
@@ -165,8 +165,7 @@ pub(crate) fn conservation(test: &TestRun, hosts: &BTreeMap<String, Host>, via: 
         counter: format!("{host} {counter}"),
         n_dropped,
     });
-    let rings = ring_drops(&trials, (from, sender), (to, receiver));
-    let rings = rings.filter(|drops| via.is_none() || drops.place != VETH_RING);
+    let rings = own_rings.filter(|drop| via.is_none() || drop.place != VETH_RING);
     let drops: Vec<Drops> = rings.chain(drops).chain(socket_drops(test.layer, &trials, to, receiver)).collect();
     Some(Conservation {
         what: what.to_owned(),
@@ -298,13 +297,7 @@ mod tests {
         story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 100);
         let run = story.analyzed();
         let sum = run.tests[0].conservation.as_ref().unwrap();
-        let dropped: Vec<(&str, u64)> = sum
-            .drops
-            .iter()
-            .filter(|drop| drop.n_dropped > 0)
-            .map(|drop| (drop.place.as_str(), drop.n_dropped))
-            .collect();
-        assert_eq!(dropped, [("ring between the veth's ends", 100), ("receiver's AF_XDP memory", 20)]);
+        assert_eq!(dropped(sum), [("ring between the veth's ends", 100), ("receiver's AF_XDP memory", 20)]);
         assert_eq!(sum.n_unexplained, 0);
     }
 

@@ -93,7 +93,7 @@ fn what_a_rule_drops_and_what_passes_adds_up_to_what_came() {
     for _ in 0..ROUNDS {
         client.send_to(b"across", server.local_addr().unwrap()).unwrap();
     }
-    let n_arrived = (0..ROUNDS - ROUNDS / 5).map(|_| server.recv_from(&mut [0; 10]).unwrap()).count() as u64;
+    let n_arrived = (0..ROUNDS - ROUNDS / 5).filter(|_| server.recv_from(&mut [0; 10]).is_ok()).count() as u64;
     let counted = dut.enter_with(|| -> fathom_sys::Result<_> {
         let mut nft = Nftables::open()?;
         let chains = nft.base_chains()?;

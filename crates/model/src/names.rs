@@ -44,7 +44,7 @@ pub mod host {
     pub const QDISC_DROPPED: &str = "qdisc_dropped";
     /// Frames that an XDP program dropped, by the count of the driver (`ethtool -S`); of: the interface.
     pub const DEV_XDP_DROPPED: &str = "dev_xdp_dropped";
-    /// Packets that rules with a counter dropped (nf_tables), in chains that packets enter from outside; of: the chain and the rule's handle.
+    /// Packets that rules with a counter dropped (`nf_tables`), in chains that packets enter from outside; of: the chain and the rule's handle.
     pub const NFT_DROPPED: &str = "nft_dropped";
     /// IP packets with an error in their header, such as a time to live that has run out (`Ip: InHdrErrors`).
     pub const IP_IN_HEADER_ERRORS: &str = "ip_in_header_errors";

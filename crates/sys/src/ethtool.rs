@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 const GDRVINFO: u32 = 0x03;
 const GRINGPARAM: u32 = 0x10;
+const STXCSUM: u32 = 0x17;
 const STSO: u32 = 0x1f;
 const SGRO: u32 = 0x2c;
 const GSTRINGS: u32 = 0x1b;
@@ -90,13 +91,26 @@ pub struct Feature {
     pub changeable: bool,
 }
 
-/// Work that a device or its driver may do for the network stack, by the command that switches it.
+/// Work that a device or its driver may do for the network stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offload {
+    /// Checksums of what is sent are written behind the stack.
+    Checksums,
     /// Large TCP segments are cut behind the stack (TSO, all kinds of it).
-    Segmentation = STSO as isize,
+    Segmentation,
     /// Segments of one flow are joined before the stack (GRO); a veth with it polls its ring by NAPI.
-    Merging = SGRO as isize,
+    Merging,
+}
+
+impl Offload {
+    /// The command that switches it.
+    const fn command(self) -> u32 {
+        match self {
+            Self::Checksums => STXCSUM,
+            Self::Segmentation => STSO,
+            Self::Merging => SGRO,
+        }
+    }
 }
 
 /// Whether an offload is used.
@@ -217,7 +231,7 @@ impl Device {
         // ethtool_value: cmd, data.
         let mut order = vec![0; 8];
         order[4..8].copy_from_slice(&(to as u32).to_ne_bytes());
-        let done = self.ask(offload as u32, order)?;
+        let done = self.ask(offload.command(), order)?;
         done.map(drop)
             .ok_or_else(|| Error::new(format!("ethtool({}, {offload:?} {to:?})", self.name), Errno::OPNOTSUPP))
     }

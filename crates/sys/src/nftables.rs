@@ -12,7 +12,7 @@ use crate::{
     attributes::{ACKNOWLEDGE, APPEND, Body, CREATE, Conversation, DUMP, Request, attribute, attributes},
 };
 
-/// The subsystem of nf_tables, in the high byte of a message's type and in the header of a batch.
+/// The subsystem of `nf_tables`, in the high byte of a message's type and in the header of a batch.
 const SUBSYSTEM: u8 = 10;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
@@ -149,7 +149,7 @@ impl fmt::Display for ChainName {
     }
 }
 
-/// A socket to nf_tables.
+/// A socket to `nf_tables`.
 #[derive(Debug)]
 pub struct Nftables(Conversation);
 
@@ -193,7 +193,7 @@ impl Nftables {
     /// The chains that packets enter from outside, of all families.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_NET_ADMIN`, `EINVAL` when the kernel has no nf_tables.
+    /// `EPERM` without `CAP_NET_ADMIN`, `EINVAL` when the kernel has no `nf_tables`.
     pub fn base_chains(&mut self) -> Result<Vec<ChainName>> {
         let answers = self.0.ask(request(GET_CHAIN, DUMP, body(UNSPECIFIED)));
         let answers = answers.map_err(|error| Error::new("nf_tables(get chains)", error))?;

@@ -127,12 +127,14 @@ impl Cause for DeviceCore {
     fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
         let (Some(via), Some(core), false) = (seen.via(), full_core(seen), seen.reached()) else { return Vec::new() };
         let (counter, word, share) = core.mostly();
+        // The kernel's threads work in the kernel.
+        let meaning = if word == "user" { "others take its time" } else { "it forwards no more than this" };
         let evidence = [("busy", core.busy()), (counter, share)];
         vec![Finding {
             id: self.id().to_owned(),
             short: "device cpu".to_owned(),
             title: format!(
-                "the device {via} runs on {}, which was busy {} of the time, mostly {word}: it forwards no more than this",
+                "the device {via} runs on {}, which was busy {} of the time, mostly {word}: {meaning}",
                 core.core,
                 percent(core.busy())
             ),

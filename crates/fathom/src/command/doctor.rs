@@ -1,19 +1,26 @@
 //! `fathom doctor`: what this machine allows, why not, and how to allow the rest.
 
-use std::{fs, io::Write as _, path::Path};
+use std::{fs, io::Write as _, os::fd::AsFd as _, path::Path, sync::Arc};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use fathom_engine::pace::Share;
+use fathom_lab::{Device, Lab, preset};
+use fathom_packet::{
+    backend::{self, Load, Port, Stamping},
+    craft::{Blueprint, Shape},
+};
 use fathom_sys::{
     affinity,
-    bpf::{Assembler, Program, ProgramType},
+    bpf::{Assembler, Program, ProgramType, XdpAction, XdpLink, XdpMode},
+    ethtool::{self, Offload, Switch},
     namespace::NetNs,
-    netlink::Netlink,
+    netlink::{Netlink, Veth, VethEnd},
     packet_socket::{Queueing, Sender},
     reactor::uring,
 };
 use serde::Serialize;
 
-use crate::{exit::Exit, store::Calibration};
+use crate::{exit::Exit, hosts, store::Calibration};
 
 pub(super) fn shape(command: Command) -> Command {
     command.arg(Arg::new("json").long("json").help("print one JSON document").action(ArgAction::SetTrue))
@@ -63,6 +70,9 @@ const CHECKS: &[fn() -> Check] = &[
     user_namespaces,
     raw_frames,
     xdp,
+    xdp_modes,
+    frame_backends,
+    threaded_napi,
     kernel_pktgen,
     io_uring,
     cores,
@@ -158,6 +168,115 @@ fn xdp() -> Check {
             "allow: sudo setcap cap_net_raw,cap_net_admin,cap_bpf+ep $(which fathom)",
         ],
     )
+}
+
+/// What is lost where a namespace, a wire or a program may not be made.
+const ALLOW_ALL: &str = "allow: sudo fathom …";
+
+/// Does something beside a veth of a namespace that is made for it.
+fn beside_veth<T: Send>(work: impl FnOnce(u32) -> fathom_sys::Result<T> + Send) -> fathom_sys::Result<T> {
+    let (near, far) = (NetNs::new()?, NetNs::new()?);
+    let end = |name| VethEnd { name, mac: None };
+    let veth =
+        Veth { near: end("eth0"), far: end("eth0"), far_namespace: Some(far.as_fd()), mtu_bytes: 1500, n_queues: 1 };
+    near.enter_with(|| Netlink::open()?.add_veth(&veth))??;
+    for end in [&far, &near] {
+        end.enter_with(|| {
+            let mut netlink = Netlink::open()?;
+            let index = netlink.link("eth0")?.index;
+            netlink.set_up(index)
+        })??;
+    }
+    // Redirected frames are taken by a veth whose other end polls its ring.
+    far.enter_with(|| ethtool::Device::open("eth0")?.switch(Offload::Merging, Switch::On))??;
+    near.enter_with(|| work(Netlink::open()?.link("eth0")?.index))?
+}
+
+fn xdp_modes() -> Check {
+    let what = "XDP modes of a veth";
+    let attach = |index: u32| {
+        let mut code = Assembler::new();
+        code.give(XdpAction::Pass);
+        let program = Program::load(ProgramType::Xdp, "fathom_doctor", &code.assemble())?;
+        let modes = [XdpMode::Native, XdpMode::Generic];
+        let works = |mode: &XdpMode| XdpLink::attach(&program, index, *mode).is_ok();
+        Ok(modes.into_iter().filter(works).map(|mode| mode.to_string()).collect::<Vec<_>>())
+    };
+    match beside_veth(attach) {
+        Ok(modes) => {
+            let state = if modes.len() == 2 { State::Ok } else { State::Lacks };
+            Check::of(
+                what,
+                state,
+                modes.join(", "),
+                &["without native mode frames are counted behind the driver, which is slower"],
+            )
+        }
+        Err(error) => {
+            Check::tried::<()>(what, Err(error), &["a device of a real driver may lack native mode", ALLOW_ALL])
+        }
+    }
+}
+
+fn frame_backends() -> Check {
+    let what = "ways out for frames";
+    let probe = |index: u32| {
+        let blueprint = Arc::new(Blueprint { shapes: vec![Shape::fixed(vec![0; 60])], order: vec![0], n_flows: 1 });
+        let load = Load {
+            blueprint,
+            tag: 0,
+            stamping: Stamping::None,
+            share: Share { idx: 0, of: 1 },
+            departures: None,
+            count: Some(0),
+        };
+        let port = Port { ifindex: index, name: "eth0".to_owned(), queueing: Queueing::Bypass };
+        let words = backend::WORDS.iter().filter(|word| **word != backend::AUTO);
+        let tried = |word: &&str| match backend::choose(word, &port, std::slice::from_ref(&load), &mut Vec::new()) {
+            Ok(_) => (Some((**word).to_owned()), None),
+            Err(error) => (None, Some(format!("{word}: {error}"))),
+        };
+        Ok(words.map(|word| tried(&word)).unzip::<_, _, Vec<_>, Vec<_>>())
+    };
+    match beside_veth(probe) {
+        Ok((works, reasons)) => {
+            let (works, reasons): (Vec<String>, Vec<String>) =
+                (works.into_iter().flatten().collect(), reasons.into_iter().flatten().collect());
+            let state = if reasons.is_empty() { State::Ok } else { State::Lacks };
+            let mut check = Check::of(what, state, works.join(", "), &[]);
+            check.advice = reasons;
+            check
+        }
+        Err(error) => {
+            Check::tried::<()>(what, Err(error), &["without root, frames leave a lab through AF_PACKET", ALLOW_ALL])
+        }
+    }
+}
+
+fn threaded_napi() -> Check {
+    const WHAT: &str = "devices on own cores";
+    let options = preset::Options {
+        device: Some(Device::Router),
+        device_core: hosts::device_core(),
+        ..preset::Options::default()
+    };
+    let built = hosts::holder_program().ok().map(|holder| {
+        let preset = preset::find("pair").expect("the first of all presets");
+        Lab::build(preset, &options, holder)
+    });
+    let Some(Ok(lab)) = built else {
+        return Check::of(WHAT, State::Lacks, "no lab can be built", &["see network namespaces above"]);
+    };
+    let record = lab.device().expect("it was built with one");
+    let seen = match record.core {
+        Some(core) => format!("threaded NAPI, core {core}"),
+        None => "on the core of whoever sends".to_owned(),
+    };
+    let state = if record.core.is_some() { State::Ok } else { State::Lacks };
+    let mut check =
+        Check::of(WHAT, state, seen, &["a device of a lab is never overloaded then, so its limit cannot be found"]);
+    check.advice.extend(record.losses.iter().cloned().filter(|_| state == State::Lacks));
+    check
 }
 
 fn kernel_pktgen() -> Check {

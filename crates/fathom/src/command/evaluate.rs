@@ -50,7 +50,8 @@ type Row = (&'static str, &'static str, super::calibrate::Options);
 /// The tests of an evaluation: name, kind, and what differs from the kind's defaults.
 ///
 /// One flow of each kind shows the latency and the cost of a layer, many show its capacity. The asked UDP rate is low enough
-/// for any link that is called fast, so that a loss is a finding and not a matter of course.
+/// for any link that is called fast, so that a loss is a finding and not a matter of course; so is that of paced frames, which show
+/// whether the sender keeps a schedule at all.
 const TESTS: &[Row] = &[
     ("http", "http_closed", &[("connections", "32")]),
     ("tcp_stream", "tcp_stream", &[("flows", "1")]),
@@ -59,6 +60,8 @@ const TESTS: &[Row] = &[
     ("tcp_crr", "tcp_crr", &[]),
     ("udp_stream", "udp_stream", &[("size", "1400"), ("rate", "500Mbit/s")]),
     ("frames", "frames", &[("size", "64")]),
+    ("frames_1518", "frames", &[("size", "1518")]),
+    ("frames_paced", "frames", &[("size", "64"), ("rate", "50k")]),
 ];
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {

@@ -115,13 +115,15 @@ pub(super) const PACKET: LayerCommand = LayerCommand {
     title: "Frames:",
     about: "Frames per second: generate, count at both ends, say where the rest was lost",
     target: ("TARGET", "a host that runs `fathom serve` on the same link; without it, the second host of a --lab"),
-    tests: &[("frames", "frames")],
+    tests: &[("frames", "frames"), ("stack-receive", "stack_receive")],
     protocols: &[],
     chosen_by: &[],
     examples: "\
 Examples:
   fathom packet --lab pair --size 64
   fathom packet --lab pair --rate 100k --duration 5s
+  fathom packet --device nft:1000 --find-limit 'lost<0.1%'
+  fathom packet --lab pair --test stack-receive --end filter --rules 1000
   fathom packet --lab pair --rate 100k --arrivals poisson --flows 1000 --backend xsk
   fathom packet 10.0.0.2 --key KEY --size 1518",
 };

@@ -64,6 +64,12 @@ pub(crate) fn execute(plan: &Plan, surroundings: &Surroundings) -> anyhow::Resul
 /// Refuses targets that are neither ours nor allowed, before anything is touched.
 fn check_targets(plan: &Plan, surroundings: &Surroundings) -> Result<(), Screen> {
     for test in &plan.tests {
+        // It makes rules and fills sockets where it runs, which is nobody's business on a machine that has another one.
+        let is_in_lab = matches!(plan.hosts.get(&test.from), Some(Reach::Lab(_) | Reach::LabUp(..)));
+        if test.kind == fathom_packet::kinds::stack_receive::NAME && !is_in_lab {
+            return Err(Screen::new(Exit::Usage, "frames are put into the stack of a host of a lab only")
+                .line("use", "fathom packet --lab pair --test stack-receive"));
+        }
         // A script chooses among these while it runs, so that all of them are targets.
         let chosen = test.options.text(fathom_app::lua::ALLOW).unwrap_or_default();
         for word in chosen.split([',', ' ', '\n']).filter(|word| !word.is_empty()) {

@@ -54,6 +54,8 @@ fn a_printed_plan_is_a_plan_and_starts_nothing() {
         &["tcp", "--lab", "pair", "--test", "crr"],
         &["udp", "127.0.0.1", "--rate", "10M", "--size", "1200"],
         &["packet", "--lab", "pair", "--size", "64", "--rate", "10kpps"],
+        &["packet", "--device", "nft:10,1/5", "--rate", "10kpps"],
+        &["packet", "--lab", "pair", "--test", "stack-receive", "--end", "socket"],
     ];
     for words in commands {
         let plan = stage.fathom([words, &["--plan"]].concat()).succeeded().stdout;

@@ -10,6 +10,7 @@ mod traces;
 
 mod commands;
 mod delays;
+mod devices;
 mod endings;
 mod evaluation;
 mod faces;

@@ -61,8 +61,10 @@ pub(crate) fn fit(hosts: &[Host], device: Device, options: &Options, programs: &
         // What the sender would hand over as one large segment would pass by the ring of the device.
         switch(end, Offload::Segmentation, Switch::Off)?;
         if device == Device::Redirect {
-            // A redirected frame finds no ring at a veth that is not polled.
+            // A redirected frame finds no ring at a veth that is not polled, and is all that goes on of a packet: not the note that
+            // its checksum is still to be written.
             switch(end, Offload::Merging, Switch::On)?;
+            switch(end, Offload::Checksums, Switch::Off)?;
         }
     }
     switch(dut, Offload::Merging, Switch::On)?;

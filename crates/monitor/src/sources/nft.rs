@@ -1,4 +1,4 @@
-//! What the rules of the packet filter dropped: nf_tables by netlink, as `/proc` does not say it.
+//! What the rules of the packet filter dropped: `nf_tables` by netlink, as `/proc` does not say it.
 //!
 //! Only rules that count, and only those of chains that packets enter from outside: a rule set of thousands that these jump to would
 //! take longer to read than a device under test can spare. Only of the running system: under another root there is nothing to ask.

@@ -1,6 +1,6 @@
 //! What XDP programs dropped, as the drivers of their devices count it: `ethtool -S`.
 //!
-//! Drivers name their counters as they like: those that end in `xdp_drops` or `xdp_drop` are meant (veth, virtio_net, mlx5), one
+//! Drivers name their counters as they like: those that end in `xdp_drops` or `xdp_drop` are meant (veth, `virtio_net`, mlx5), one
 //! per queue or one for all. Only of the running system: under another root there is nothing to ask.
 
 use std::{io, path::Path};

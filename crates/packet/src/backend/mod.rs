@@ -108,7 +108,7 @@ const BACKENDS: &[&dyn Backend] =
 /// The words of the option that chooses one.
 pub const WORDS: &[&str] = &[AUTO, "pktgen", "live", "xsk", "socket"];
 /// The word for the first that works.
-const AUTO: &str = "auto";
+pub const AUTO: &str = "auto";
 
 impl Load {
     /// Its first flow, and the distance to the next.

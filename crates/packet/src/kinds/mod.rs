@@ -2,8 +2,10 @@
 
 pub mod frames;
 pub mod probe;
+pub mod stack_receive;
 
 use fathom_engine::TestKind;
 
 /// All kinds of test of this crate.
-pub const KINDS: &[&dyn TestKind] = &[&frames::Frames, &probe::SERIES, &probe::MTU, &probe::ROUTE, &probe::PORTS];
+pub const KINDS: &[&dyn TestKind] =
+    &[&frames::Frames, &stack_receive::StackReceive, &probe::SERIES, &probe::MTU, &probe::ROUTE, &probe::PORTS];

@@ -1,0 +1,77 @@
+//! Devices between the hosts of a lab: what they drop is found at its place, and they go with their lab.
+
+use fathom_model::{Conservation, Run};
+
+use crate::stage::{Stage, lacks_root};
+
+/// A trial that is long enough for some thousand frames.
+const SHORT: &[&str] = &["--rounds", "1", "--warmup", "50ms", "--duration", "300ms", "--json"];
+
+fn measure(stage: &Stage, words: &[&str]) -> Run {
+    stage.fathom([&["packet"], words, SHORT].concat()).succeeded().run()
+}
+
+/// What was dropped at places whose names begin so.
+fn dropped(sum: &Conservation, place: &str) -> u64 {
+    sum.drops.iter().filter(|drop| drop.place.starts_with(place)).map(|drop| drop.n_dropped).sum()
+}
+
+#[test]
+fn what_a_filter_drops_is_found_at_its_rule_and_nothing_is_unexplained() {
+    if lacks_root() {
+        return;
+    }
+    let run = measure(&Stage::new(), &["--device", "nft:20,1/50", "--rate", "5k"]);
+    let sum = run.tests[0].conservation.as_ref().unwrap();
+    assert_eq!(sum.n_unexplained, 0, "{sum:#?}");
+    // The rule drops the first of each fifty that come to it.
+    let n_met = sum.n_sent - dropped(sum, "sender") - dropped(sum, "device's receive ring");
+    assert_eq!(dropped(sum, "device's filter rule"), n_met.div_ceil(50), "{sum:#?}");
+    assert!(run.findings.iter().any(|finding| finding.id == "device-rule"), "{:#?}", run.findings);
+    assert_eq!(run.hosts["dut"].environment.get("device", "is"), Some("nft:20,1/50"));
+    assert!(run.tests[0].trials[0].hosts.contains_key("dut"));
+    assert_eq!(run.tests[0].trials[0].records.len(), 2, "a device records nothing");
+}
+
+#[test]
+fn a_policer_that_is_up_passes_what_it_is_set_to_and_its_drops_are_counted() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let up = ["lab", "up", "pair", "--name", "wall", "--device", "policer:1k,16", "--for", "1min"];
+    stage.fathom(up).succeeded();
+    let listed = stage.fathom(["lab", "list"]).succeeded().stdout;
+    assert!(listed.contains("dut 198.18.0.254") && listed.contains("device policer:1000,16"), "{listed}");
+    let run = measure(&stage, &["--lab", "wall", "--rate", "5k"]);
+    let sum = run.tests[0].conservation.as_ref().unwrap();
+    assert_eq!(sum.n_unexplained, 0, "{sum:#?}");
+    assert!(dropped(sum, "device's XDP program") > 0 && sum.n_received >= 16, "{sum:#?}");
+    assert!(run.findings.iter().any(|finding| finding.id == "device-program"), "{:#?}", run.findings);
+    stage.fathom(["packet", "--lab", "wall", "--device", "router"]).refused(2, &["wall", "fathom lab up"]);
+    stage.fathom(["lab", "down", "wall"]).succeeded();
+    assert_eq!(stage.journals(), Vec::<String>::new());
+}
+
+#[test]
+fn every_device_forwards_what_both_ends_say_to_each_other() {
+    if lacks_root() {
+        return;
+    }
+    for device in ["router", "bridge", "nft", "redirect", "policer:1M,1000"] {
+        let words = [&["tcp", "--device", device, "--test", "rr"], SHORT].concat();
+        let run = Stage::new().fathom(words).succeeded().run();
+        let value = run.tests[0].summaries.first().and_then(|summary| summary.value);
+        assert!(value.is_some_and(|value| value > 0.0), "{device}: {value:?}");
+        assert_eq!(run.plan.via.as_deref(), Some("dut"));
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_device_is_told_before_anything_is_built() {
+    let stage = Stage::new();
+    stage.fathom(["packet", "--device", "wheel"]).refused(2, &["wheel", "policer[:RATE[,BURST]]"]);
+    stage.fathom(["udp", "--device", "nft:0"]).refused(2, &["nft:0", "1 to 20000"]);
+    stage.fathom(["tcp", "127.0.0.1", "--device", "router"]).refused(2, &["--device stands in a lab"]);
+    stage.fathom(["packet", "127.0.0.1", "--test", "stack-receive"]).refused(2, &["lab"]);
+}

@@ -1,0 +1,295 @@
+//! What a frame costs the host that receives it: frames put into its stack as if a device had received them.
+//!
+//! There is no wire and no other host, so nothing but the receive path is measured: with nobody to take the frame, with a packet
+//! filter in between, up to a socket that is read. It knows how far a frame is to come, and what that took.
+
+mod injection;
+mod reader;
+mod rules;
+
+use std::{
+    net::{IpAddr, Ipv4Addr, UdpSocket},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use fathom_engine::{Crew, Error, Session, Test, TestKind, Until};
+use fathom_model::{
+    Better, Derivation, Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side, Unit, ValueKind,
+    metric::{Measure, Named},
+};
+use fathom_sys::{clock, netlink::Netlink};
+
+use crate::{
+    craft::{self, End as Station, Ends, Setup},
+    wire::{MacAddress, Mark},
+};
+use injection::Injection;
+use reader::Reader;
+use rules::Rules;
+
+/// Injects frames flat out and says what each took.
+#[derive(Debug, Clone, Copy)]
+pub struct StackReceive;
+
+/// The name in plans and errors.
+pub const NAME: &str = "stack_receive";
+
+/// How far a frame comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// It ends in the program that makes it: what the injection itself takes.
+    Program,
+    /// No protocol is known for it, so it ends behind the device.
+    Device,
+    /// A rule of the packet filter drops it.
+    Filter,
+    /// Nobody listens at its port, and its sender is told so, as often as the kernel's limit allows.
+    Port,
+    /// A socket takes it, and a thread reads it.
+    Socket,
+}
+
+/// Every end by its word, the default first.
+const ENDS: [(&str, End); 5] = [
+    ("device", End::Device),
+    ("program", End::Program),
+    ("filter", End::Filter),
+    ("port", End::Port),
+    ("socket", End::Socket),
+];
+const WORDS: &[&str] = &[ENDS[0].0, ENDS[1].0, ENDS[2].0, ENDS[3].0, ENDS[4].0];
+
+/// More rules than any firewall goes through one by one.
+const RULES_MAX: u64 = 20_000;
+
+const OPTIONS: &[OptionDoc] = &[
+    OptionDoc {
+        name: "end",
+        value: ValueKind::Choice(WORDS),
+        default: Some("device"),
+        help: "how far frames come: nowhere (program), to no protocol (device), a rule (filter), a closed port, a socket",
+    },
+    OptionDoc {
+        name: "rules",
+        value: ValueKind::Count(0, RULES_MAX),
+        default: Some("0"),
+        help: "rules of nftables that each packet is compared with, without success, before its route is looked up",
+    },
+    OptionDoc {
+        name: "size",
+        value: ValueKind::Size,
+        default: Some("64"),
+        help: "length of a frame as on the wire, checksum included: 64 to 1518",
+    },
+];
+
+// What is counted.
+const INJECTED: &str = "injected";
+const DELIVERED: &str = "delivered";
+/// Processor time of the thread in whose call frames are made and received.
+const STACK_CPU_NS: &str = "stack_cpu_ns";
+/// Processor time of the thread that reads the socket.
+const READER_CPU_NS: &str = "reader_cpu_ns";
+/// Packets that the rule at the end has counted.
+const FILTERED: &str = "filtered";
+const COUNTERS: &[&str] = &[INJECTED, DELIVERED];
+
+const SOURCE: &str = "docs/methods/stack_receive.md";
+const PPS: Measure = Measure(Unit::FramesPerSec, Better::Higher);
+const TIME: Measure = Measure(Unit::Nanos, Better::Lower);
+
+const fn per_frame(cpu: &'static str, frames: &'static str) -> Derivation {
+    Derivation::quotient((Side::Initiator, cpu), (Side::Initiator, frames))
+}
+
+const METRICS: &[Metric] = &[
+    Metric::of(Named("cost_stack_ns", "CPU per frame"), TIME, SOURCE, per_frame(STACK_CPU_NS, INJECTED)),
+    Metric::of(
+        Named("injected_per_sec", "received by the stack"),
+        PPS,
+        SOURCE,
+        Derivation::rate(Side::Initiator, INJECTED),
+    ),
+    Metric::of(Named("delivered_per_sec", "read"), PPS, SOURCE, Derivation::rate(Side::Initiator, DELIVERED)),
+    Metric::of(Named("cost_reader_ns", "reader's CPU per frame"), TIME, SOURCE, per_frame(READER_CPU_NS, DELIVERED)),
+];
+
+impl TestKind for StackReceive {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "what a received frame costs the network stack, a packet filter, and a socket"
+    }
+
+    fn layer(&self) -> Layer {
+        Layer::Frames
+    }
+
+    fn is_two_sided(&self, _: &Settings) -> bool {
+        false
+    }
+
+    fn title(&self, settings: &Settings) -> String {
+        let size = settings.size("size").map_or(64, |size| size.0);
+        let end = settings.text("end").unwrap_or_else(|| "device".to_owned());
+        let rules = settings.count("rules").filter(|n| *n > 0).map(|n| format!(", {n} rules")).unwrap_or_default();
+        format!("receive {size} B to {end}{rules}")
+    }
+
+    fn options(&self) -> &'static [OptionDoc] {
+        OPTIONS
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        METRICS
+    }
+
+    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+        Ok(Box::new(Receiving::prepare(role)?))
+    }
+}
+
+/// What one worker does.
+#[derive(Debug)]
+enum Part {
+    Inject(Injection),
+    Read(Reader),
+}
+
+/// Everything ready to inject.
+#[derive(Debug)]
+struct Receiving {
+    parts: Vec<Part>,
+    rules: Option<Rules>,
+    cores: Vec<usize>,
+}
+
+fn unsupported(what: String, hint: &str) -> Error {
+    Error::Unsupported { what, hint: Some(hint.to_owned()) }
+}
+
+/// The device that frames are received at.
+struct Place {
+    device: u32,
+    mtu_bytes: u32,
+    mac: MacAddress,
+    address: Ipv4Addr,
+}
+
+/// The place of a role, as the kernel knows it.
+fn place(role: &Role) -> Result<Place, Error> {
+    let (Some(name), Some(IpAddr::V4(address))) = (&role.interface, role.address) else {
+        return Err(unsupported(format!("{NAME} needs an interface with an IPv4 address"), "fathom packet --lab pair"));
+    };
+    let look = || Netlink::open()?.link(name);
+    let link = look().map_err(|cause| Error::system(format!("find the device {name}"), "CAP_NET_ADMIN", cause))?;
+    let mac = link.mac.map(MacAddress);
+    let mac = mac.ok_or_else(|| unsupported(format!("{name} has no Ethernet address"), "choose an Ethernet device"))?;
+    if !link.is_up {
+        return Err(unsupported(format!("{name} is down"), &format!("ip link set {name} up")));
+    }
+    Ok(Place { device: link.index, mtu_bytes: link.mtu_bytes, mac, address })
+}
+
+/// A type of frame for local experiments (IEEE 802 section 9.2.3), for which no kernel has a protocol.
+const NO_PROTOCOL: [u8; 2] = [0x88, 0xb5];
+/// The port discard (RFC 863), at which nobody listens.
+const CLOSED_PORT: u16 = 9;
+/// The first of the ports that are nobody's (RFC 6335 section 6).
+const SOURCE_PORT: u16 = 49_152;
+
+impl Place {
+    /// A UDP datagram to a port here, as it would come from another host of the same wire.
+    fn frame_to(&self, port: u16, role: &Role) -> Result<Vec<u8>, Error> {
+        // The next address, or the one before where that would be the broadcast address.
+        let [a, b, c, d] = self.address.octets();
+        let last = if d < 254 { d + 1 } else { d - 1 };
+        let mut mac = self.mac;
+        mac.0[5] = last;
+        let station = |mac, address, port| Station { mac, ipv4: Some(address), ipv6: None, port };
+        let ends = Ends {
+            source: station(mac, Ipv4Addr::new(a, b, c, last), SOURCE_PORT),
+            target: station(self.mac, self.address, port),
+        };
+        let setup = Setup { ends, mtu_bytes: self.mtu_bytes, seed: role.seed };
+        let size = role.settings.text(craft::SIZE.name).unwrap_or_default();
+        let blueprint = craft::from_settings(&Settings::default().with(craft::SIZE.name, size), &setup)?;
+        let shape = blueprint.shape(0, 0);
+        let mut frame = shape.bytes.clone();
+        shape.write(&mut frame, &blueprint.turn(0, 0, [0; Mark::LENGTH]));
+        Ok(frame)
+    }
+}
+
+impl Receiving {
+    fn prepare(role: &Role) -> Result<Self, Error> {
+        let settings = &role.settings;
+        let word = settings.text("end").unwrap_or_default();
+        let end = ENDS.iter().find(|(known, _)| *known == word).map_or(End::Device, |(_, end)| *end);
+        let n_rules = settings.count("rules").unwrap_or(0);
+        if n_rules > 0 && matches!(end, End::Program | End::Device) {
+            return Err(unsupported(
+                format!("frames that end at the {word} meet no rule"),
+                "--end filter, port or socket",
+            ));
+        }
+        let place = place(role)?;
+        let reader = match end {
+            End::Socket => Some(Reader::open(place.address.into())?),
+            _ => None,
+        };
+        let mut frame = place.frame_to(reader.as_ref().map_or(CLOSED_PORT, Reader::port), role)?;
+        if end == End::Device {
+            frame[12..14].copy_from_slice(&NO_PROTOCOL);
+        }
+        let rules =
+            if n_rules > 0 || end == End::Filter { Some(Rules::install(n_rules, end == End::Filter)?) } else { None };
+        let injection = Injection::load(&frame, place.device, end == End::Program)?;
+        let parts = std::iter::once(Part::Inject(injection)).chain(reader.map(Part::Read)).collect();
+        Ok(Self { parts, rules, cores: role.cores.clone() })
+    }
+}
+
+impl Test for Receiving {
+    fn endpoints(&self) -> Endpoints {
+        Endpoints::new()
+    }
+
+    fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
+        let (stack, reading) = (AtomicU64::new(0), AtomicU64::new(0));
+        let crew = Crew { states: self.parts, counters: COUNTERS, cores: &self.cores, until: Until::PhasesOver };
+        let conducted = crew.conduct(session, &mut (), |worker, part| {
+            let before = clock::thread_cpu();
+            let (done, cpu) = match part {
+                Part::Inject(injection) => (injection.run(&worker), &stack),
+                Part::Read(reader) => (reader.run(&worker), &reading),
+            };
+            // Each worker writes a place of its own, once, at its end.
+            cpu.store((clock::thread_cpu() - before).0, Ordering::Relaxed);
+            done.map_err(|cause| {
+                Error::system("receive frames that were never sent", "CAP_BPF and CAP_NET_ADMIN", cause)
+            })
+        })?;
+        let mut record = conducted.record(Side::Initiator);
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        record.totals.extend([(STACK_CPU_NS.to_owned(), count(&stack)), (READER_CPU_NS.to_owned(), count(&reading))]);
+        if let Some(rules) = self.rules {
+            let n = rules
+                .n_matched()
+                .map_err(|cause| Error::System { what: "read the counters of rules".to_owned(), cause })?;
+            record.totals.insert(FILTERED.to_owned(), n);
+        }
+        Ok(record)
+    }
+}
+
+/// A socket that is bound to an address here.
+fn bind(address: IpAddr) -> Result<UdpSocket, Error> {
+    let failed = |error| Error::System {
+        what: format!("open a socket on {address}"),
+        cause: fathom_sys::Error::new("bind", error),
+    };
+    UdpSocket::bind((address, 0)).map_err(failed)
+}

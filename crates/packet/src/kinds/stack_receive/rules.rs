@@ -1,0 +1,59 @@
+//! The packet filter between a received frame and its route; gone with the test.
+
+use std::net::Ipv4Addr;
+
+use fathom_engine::Error;
+use fathom_sys::{
+    Result,
+    nftables::{Chain, ChainName, Hook, Matching, Nftables, Rule, Verdict},
+};
+
+/// Rules of a table of our own, removed when this is dropped.
+#[derive(Debug)]
+pub(super) struct Rules {
+    /// Where all packets come to, if no rule matches.
+    entry: ChainName,
+}
+
+/// Nobody has an address of these (RFC 5737), so that no rule matches.
+const NOBODY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 0);
+const TABLE: &str = "fathom_receive";
+const ENTRY: &str = "entry";
+const COMPARED: &str = "rules";
+
+impl Rules {
+    /// Compares every packet with so many rules, and drops it behind them or lets it go on.
+    pub(super) fn install(n_rules: u64, is_dropped: bool) -> std::result::Result<Self, Error> {
+        let compare = Rule { matching: Matching::Source(NOBODY), verdict: Verdict::Drop };
+        let compared = vec![compare; usize::try_from(n_rules).unwrap_or(usize::MAX)];
+        let last = if is_dropped { Verdict::Drop } else { Verdict::Accept };
+        let to_all = |verdict| Rule { matching: Matching::Any, verdict };
+        let chains = [
+            Chain {
+                name: ENTRY,
+                hook: Some(Hook::Prerouting),
+                rules: vec![to_all(Verdict::Jump(COMPARED)), to_all(last)],
+            },
+            Chain { name: COMPARED, hook: None, rules: compared },
+        ];
+        let made = Nftables::open().and_then(|mut nft| {
+            // From here on there may be a table, which is removed when the rest fails.
+            let rules = Self { entry: Nftables::chain(TABLE, ENTRY) };
+            nft.install(TABLE, &chains).map(|()| rules)
+        });
+        made.map_err(|cause| Error::system("make rules of nftables", "CAP_NET_ADMIN", cause))
+    }
+
+    /// How many packets the last rule has counted, which all of them come to.
+    pub(super) fn n_matched(&self) -> Result<u64> {
+        let rules = Nftables::open()?.counted(&self.entry)?;
+        Ok(rules.last().map_or(0, |rule| rule.n_packets))
+    }
+}
+
+impl Drop for Rules {
+    fn drop(&mut self) {
+        // Where it fails the namespace has gone, and the table with it.
+        let _ = Nftables::open().and_then(|mut nft| nft.remove(TABLE));
+    }
+}

@@ -3,6 +3,7 @@
 //! It knows no other layer, no output and no way to reach a host.
 
 pub mod kinds;
+pub mod methods;
 pub mod sequence;
 pub mod wire;
 pub mod xdp;

@@ -15,7 +15,7 @@ use fathom_model::{
 use fathom_statistics::{LEVEL, mean, mean_interval, quantile_summary, samples_needed, share_interval};
 
 use crate::{
-    curve,
+    benchmark, curve,
     findings::WORK,
     window::{Window, record_of, samples_within, usable, widened},
 };
@@ -36,8 +36,10 @@ pub(crate) fn summaries(test: &TestRun, hosts: &BTreeMap<String, Host>, metrics:
     metrics
         .iter()
         .map(|metric| {
-            if metric.from == Derivation::Limit {
-                return curve::summary(test, metric);
+            match metric.from {
+                Derivation::Limit => return curve::summary(test, metric),
+                Derivation::Benchmark => return benchmark::summary(test, metric),
+                _ => {}
             }
             let mut summary = trials.summary(metric);
             if n_left_out > 0 && summary.note.is_none() {
@@ -120,6 +122,7 @@ impl<'a> Trials<'a> {
                 self.of_means(metric, |trial| self.host_cost(trial, *side, counter))
             }
             Derivation::Limit => Summary { note: Some("one trial has no limit".to_owned()), ..empty(metric) },
+            Derivation::Benchmark => Summary { note: Some("one trial is no benchmark".to_owned()), ..empty(metric) },
             Derivation::Users { of } => self.of_users(metric, *of),
             Derivation::Step { step, of } => self.of_step(metric, step, *of),
             Derivation::Quantile { side, distribution, q } => {

@@ -2,6 +2,7 @@
 //!
 //! A cause sees one test with its run and judges by thresholds of its own; it knows no other cause.
 
+mod benchmark;
 mod core_saturated;
 mod drops;
 mod errors;
@@ -54,6 +55,7 @@ pub trait Cause: Sync {
 /// Every cause that is looked for.
 pub const CAUSES: &[&dyn Cause] = &[
     &limit::LimitFound,
+    &benchmark::Benchmarked,
     &scan::Scan,
     &loaded::Loaded,
     &core_saturated::CoreSaturated,

@@ -6,7 +6,7 @@ use fathom_model::{
     units::Nanos,
 };
 
-use super::sought;
+use super::{benchmark, sought};
 use crate::{
     exit::{Exit, Screen},
     wire_up,
@@ -92,6 +92,7 @@ fn complete_test(test: &mut TestPlan, hosts: &[String]) -> Result<(), Screen> {
         *place = span.exact();
     }
     sought::complete(test, kind)?;
+    benchmark::complete(test, kind)?;
     let metrics = sought::metrics(test, kind);
     for (name, text) in &test.expect {
         let metric = fathom_analyze::promise::find(&metrics, name);

@@ -156,6 +156,25 @@ STREAM_ROWS = [
         1.3,
     ),
 ]
+
+
+def frames(name: str, ours: Tool, theirs: Tool, aim_rate: float) -> Row:
+    """Frames of 64 bytes flat out into a sink in XDP, counted at the target's interface."""
+    remark = "the same sink in XDP, attached by fathom for all; fathom numbers and stamps every frame, a peer repeats one of them"
+    is_peer = not theirs.name.startswith("fathom")
+    row = Row(f"Ethernet frames, 64 bytes, {name}", "frame", 1, ours, theirs, remark=remark if is_peer else "both are fathom")
+    return replace(row, aim_rate=aim_rate, is_counted_at_interface=True)
+
+
+LIVE = tools.fathom_frames("--backend", "live")
+FRAME_ROWS = [
+    frames("live", LIVE, tools.TRAFGEN_FRAMES, 4),
+    frames("live", LIVE, tools.HPING_FRAMES, 12),
+    frames("AF_XDP with copies", tools.fathom_frames("--backend", "xsk"), tools.TRAFGEN_FRAMES, 1.5),
+    frames("sendmmsg", tools.fathom_frames("--backend", "socket"), tools.TRAFGEN_FRAMES, 1.05),
+    # More than can be had, so that each frame is late and everything is decided in the program.
+    frames("live with a schedule, against without", tools.fathom_frames("--backend", "live", "--rate", "8M"), replace(LIVE, name="fathom flat out"), 0.9),
+]
 ROWS = [
     *HTTP_ROWS,
     *SCRIPT_ROWS,
@@ -222,11 +241,7 @@ ROWS = [
         "each to its own server; fathom's datagrams are joined (UDP_SEGMENT, UDP_GRO) as datagrams at the socket, iperf3 3.12 cannot",
         aim=1 / 4,
     ),
-    Row(
-        *("Ethernet frames, 64 bytes, flat out", "frame", 1, tools.FATHOM_FRAMES, tools.TRAFGEN_FRAMES),
-        remark="the same sink in XDP, attached by fathom for both; fathom numbers every frame, trafgen repeats one of them",
-        is_counted_at_interface=True,
-    ),
+    *FRAME_ROWS,
 ]
 
 
@@ -334,7 +349,7 @@ def attempt(lab: Lab, outcome: Outcome, tool: Tool, words: list[str]) -> Optiona
 
 
 def surroundings(lab: Lab, tool: Tool):
-    return tools.Sink(lab) if tool.name == tools.TRAFGEN else contextlib.nullcontext()
+    return tools.Sink(lab) if tool.name in (tools.TRAFGEN, tools.HPING) else contextlib.nullcontext()
 
 
 def calls_per_unit(lab: Lab, outcome: Outcome, tool: Tool) -> float:
@@ -522,6 +537,7 @@ def machine(n_pairs: int, seconds: float) -> list[str]:
         "iperf3": first_line("iperf3", "--version"),
         "netperf": first_line("netperf", "-V"),
         "trafgen": first_line("trafgen", "--version"),
+        "hping3": first_line("hping3", "--version"),
         "jmeter": jmeter_version(),
     }
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())

@@ -6,7 +6,7 @@ set -eu
 
 apt-get update
 apt-get install --yes --no-install-recommends \
-    apache2-utils default-jre-headless hey iperf3 maven netsniff-ng nghttp2-client nginx-light openssl sockperf strace unzip wrk
+    apache2-utils default-jre-headless hey hping3 iperf3 maven netsniff-ng nghttp2-client nginx-light openssl sockperf strace unzip wrk
 
 # JMeter wants its own file in bin, its parts in lib/ext and all others in lib; what it reads at its start is in a part of its own.
 install_jmeter() {

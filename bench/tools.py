@@ -29,6 +29,7 @@ SCRIPTS = Path(__file__).with_name("scripts")
 DATAGRAM_BYTES = 1400
 UDP_BITS_PER_S = 500_000_000
 TRAFGEN = "trafgen"
+HPING = "hping3"
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,12 @@ def fathom_udp(*options: str) -> Tool:
 
 FATHOM_UDP = fathom_udp("--rate", str(UDP_BITS_PER_S), "--size", str(DATAGRAM_BYTES))
 FATHOM_UDP_BURSTS = fathom_udp("--rate", str(UDP_BITS_PER_S), "--size", str(DATAGRAM_BYTES), "--traffic", "bursts")
-FATHOM_FRAMES = fathom(served("packet", "--size", "64"), "sent", "received_per_sec")
+
+
+def fathom_frames(*words: str, name: str = "fathom") -> Tool:
+    return replace(fathom(served("packet", "--size", "64", *words), "sent", "received_per_sec"), name=name)
+
+
 
 # --- its peers ------------------------------------------------------------------------------------------------------------
 
@@ -338,6 +344,21 @@ def trafgen_work(finished: Finished) -> Work:
 TRAFGEN_FRAMES = Tool(TRAFGEN, trafgen, trafgen_work, gives_up="Flushing TX_RING failed")
 
 
+def hping(lab: Lab, seconds: float) -> list[str]:
+    # The payload is the mark that the sink knows, so that its frames end where all others do.
+    what = ["--udp", "--flood", "--quiet", "--destport", "9", "--data", str(MARK_BYTES), "--file", str(lab.folder / "mark")]
+    return ["timeout", "--signal", "INT", str(seconds), "hping3", *what, lab.address[TARGET]]
+
+
+def hping_work(finished: Finished) -> Work:
+    return Work(units=float(found(r"(\d+) packets transmitted", finished)), per_s=0.0)
+
+
+HPING_FRAMES = Tool(HPING, hping, hping_work)
+# What a frame of 64 bytes carries behind the headers of Ethernet, IPv4 and UDP.
+MARK_BYTES = 18
+
+
 def found(pattern: str, finished: Finished) -> str:
     if not (match := re.search(pattern, finished.output + finished.errors)):
         raise Failed(f"no {pattern} in: {finished.output[-300:]}{finished.errors[-300:]}")
@@ -450,7 +471,7 @@ class Sink:
     """fathom's counting sink on the target's interface while it is entered, and the frame that it knows in a file.
 
     A fathom that sends ten frames a second holds it there. One of them is caught on its way out, and trafgen repeats it: byte for
-    byte what fathom sends, but always the same number, so that the sink counts copies.
+    byte what fathom sends, but always the same number, so that the sink counts copies. hping3 repeats what it carries.
     """
 
     # Longer than all attempts of one sample; it is ended before.
@@ -465,6 +486,7 @@ class Sink:
         self.holder = lab.start(GENERATOR, [lab.fathom, *served("packet")(lab), "--size", "64", *pace, "--quiet", "--json"])
         catcher = Path(__file__).with_name("catch_frame.py")
         caught = lab.run(GENERATOR, ["python3", str(catcher), lab.interface(GENERATOR)]).output.split()
+        (lab.folder / "mark").write_bytes(bytes.fromhex("".join(caught))[-MARK_BYTES:])
         (lab.folder / "frame.cfg").write_text("{ " + ", ".join(f"0x{byte}" for byte in caught) + " }\n")
         return self
 

@@ -71,10 +71,14 @@ fn of_sender(grown: impl Fn(&str) -> u64, backlog: u64, refused: u64) -> [Place;
     places
 }
 
-/// What a host that receives dropped before the socket; a device also counts what its `backlog` drops (`enqueue_to_backlog`).
-fn of_receiver(grown: impl Fn(&str) -> u64, backlog: u64) -> [Place; 3] {
+/// What a host that receives dropped before the socket.
+///
+/// A device also counts what its `backlog` drops (`enqueue_to_backlog`), and what the `ring` of a veth had no room for, which its
+/// other end counts too (`veth_get_stats64` of Linux 6.18).
+fn of_receiver(grown: impl Fn(&str) -> u64, (backlog, ring): (u64, u64)) -> [Place; 3] {
+    let device = grown(host::DEV_RX_DROPPED).saturating_sub(backlog).saturating_sub(ring);
     [
-        ("receiver's device", host::DEV_RX_DROPPED, grown(host::DEV_RX_DROPPED).saturating_sub(backlog)),
+        ("receiver's device", host::DEV_RX_DROPPED, device),
         ("receiver's backlog", host::SOFTNET_DROPPED, backlog),
         ("receiver's ip input", host::IP_IN_DISCARDS, grown(host::IP_IN_DISCARDS)),
     ]
@@ -103,10 +107,11 @@ pub(crate) fn conservation(test: &TestRun, hosts: &BTreeMap<String, Host>) -> Op
         )
     };
     let backlog = grown(receiver, host::SOFTNET_DROPPED);
-    let behind_sender = if is_memory(hosts, sender) { backlog } else { 0 };
+    let ring = total(&trials, from, count::VETH_RING_DROPPED).unwrap_or(0);
+    let behind_sender = if is_memory(hosts, sender) { backlog.saturating_add(ring) } else { 0 };
     let refused = total(&trials, from, count::SEND_REFUSED).unwrap_or(0);
     let sending = of_sender(|counter| grown(sender, counter), behind_sender, refused).map(|place| (sender, place));
-    let receiving = of_receiver(|counter| grown(receiver, counter), backlog).map(|place| (receiver, place));
+    let receiving = of_receiver(|counter| grown(receiver, counter), (backlog, ring)).map(|place| (receiver, place));
     let places =
         sending.into_iter().chain(receiving).filter(|(host, (_, counter, _))| was_sampled(&trials, host, counter));
     let drops = places.map(|(host, (place, counter, n_dropped))| Drops {
@@ -114,7 +119,8 @@ pub(crate) fn conservation(test: &TestRun, hosts: &BTreeMap<String, Host>) -> Op
         counter: format!("{host} {counter}"),
         n_dropped,
     });
-    let drops: Vec<Drops> = drops.chain(socket_drops(test.layer, &trials, to, receiver)).collect();
+    let rings = ring_drops(&trials, (from, sender), (to, receiver));
+    let drops: Vec<Drops> = rings.chain(drops).chain(socket_drops(test.layer, &trials, to, receiver)).collect();
     Some(Conservation {
         what: what.to_owned(),
         n_intended: total(&trials, from, count::INTENDED),
@@ -133,6 +139,23 @@ pub(crate) fn is_memory(hosts: &BTreeMap<String, Host>, host: &str) -> bool {
 
 fn was_sampled(trials: &[&Trial], host: &str, counter: &str) -> bool {
     trials.iter().any(|trial| trial.hosts.get(host).is_some_and(|record| record.named(counter).next().is_some()))
+}
+
+/// Drops for want of room in rings that the trial's own records count: between the ends of a veth, and of AF_XDP sockets.
+fn ring_drops<'a>(
+    trials: &'a [&Trial],
+    from: (Side, &'a str),
+    to: (Side, &'a str),
+) -> impl Iterator<Item = Drops> + use<'a> {
+    let places = [
+        (from, "ring between the veth's ends", count::VETH_RING_DROPPED),
+        (to, "receiver's AF_XDP ring", count::RING_FULL),
+        (to, "receiver's AF_XDP memory", count::FILL_EMPTY),
+    ];
+    places.into_iter().filter_map(|((side, host), place, counter)| {
+        let n_dropped = total(trials, side, counter).filter(|n| *n > 0)?;
+        Some(Drops { place: place.to_owned(), counter: format!("{host} {counter}"), n_dropped })
+    })
 }
 
 /// Drops for want of room in the receiving socket.
@@ -202,6 +225,27 @@ mod tests {
         assert_eq!((dropped, sum.n_unexplained), (vec!["receiver's backlog"], 0));
         let told: Vec<&str> = run.findings.iter().map(|finding| finding.id.as_str()).collect();
         assert_eq!(told, ["backlog-overflow", "no-line-rate"]);
+    }
+
+    #[test]
+    fn a_drop_between_the_ends_of_a_veth_that_three_counters_saw_counts_once() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 880)]);
+        story.driver("veth");
+        story.total("client", count::VETH_RING_DROPPED, 100);
+        story.total("target", count::FILL_EMPTY, 20);
+        story.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 100);
+        story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 100);
+        let run = story.analyzed();
+        let sum = run.tests[0].conservation.as_ref().unwrap();
+        let dropped: Vec<(&str, u64)> = sum
+            .drops
+            .iter()
+            .filter(|drop| drop.n_dropped > 0)
+            .map(|drop| (drop.place.as_str(), drop.n_dropped))
+            .collect();
+        assert_eq!(dropped, [("ring between the veth's ends", 100), ("receiver's AF_XDP memory", 20)]);
+        assert_eq!(sum.n_unexplained, 0);
     }
 
     #[test]

@@ -156,6 +156,8 @@ pub mod count {
     pub const RECEIVED: &str = "received";
     /// Datagrams, frames, requests or scripted users that the schedule asked for.
     pub const INTENDED: &str = "intended";
+    /// Frames that the schedule asked for and that were too late to leave.
+    pub const UNSENT: &str = "unsent";
     /// Requests that started late because no connection was free; scripted users for want of a seat, which is one.
     pub const LATE_NO_CONNECTION: &str = "late_no_connection";
     /// Requests that started late although a connection was free: the worker was not there in time.
@@ -168,6 +170,12 @@ pub mod count {
     pub const SEND_REFUSED: &str = "send_refused";
     /// Dropped at the receiving socket (`SO_RXQ_OVFL`, `PACKET_STATISTICS`).
     pub const SOCKET_DROPPED: &str = "socket_dropped";
+    /// Frames for which the receiving AF_XDP socket's ring had no room (`rx_ring_full` of `XDP_STATISTICS`).
+    pub const RING_FULL: &str = "xsk_ring_full";
+    /// Frames for which the receiving AF_XDP socket had no memory (`rx_fill_ring_empty_descs` of `XDP_STATISTICS`).
+    pub const FILL_EMPTY: &str = "xsk_fill_empty";
+    /// Redirected frames for which the other end of a veth had no room (`tx_queue_*_xdp_xmit_errors` of `ethtool -S`).
+    pub const VETH_RING_DROPPED: &str = "veth_ring_dropped";
     /// Interarrival jitter at the end (RFC 3550 section 6.4.1), in nanoseconds.
     pub const JITTER_NS: &str = "jitter_ns";
     /// The most distant loss of the tool's own schedule.

@@ -2,6 +2,8 @@
 //!
 //! It knows no other layer, no output and no way to reach a host.
 
+pub mod backend;
+pub mod craft;
 pub mod kinds;
 pub mod methods;
 pub mod sequence;

@@ -7,15 +7,18 @@ use std::{net::IpAddr, num::NonZeroU32, os::fd::AsFd, thread};
 
 use fathom_engine::{Error, Session, Test, TestKind};
 use fathom_model::{
-    Endpoints, Phases, Record, Role, Settings, Side,
+    Endpoints, Histogram, Phases, Record, Role, Settings, Side,
     names::{
-        count::{INTENDED, RECEIVED, SEND_REFUSED, SENT, SOCKET_DROPPED},
+        count::{
+            FILL_EMPTY, INTENDED, RECEIVED, RING_FULL, SCHEDULE_LAG_NS_MAX, SEND_REFUSED, SENT, SOCKET_DROPPED, UNSENT,
+        },
         host,
     },
     units::{Nanos, PerSec, approximate},
 };
 use fathom_packet::{
     kinds::frames::Frames,
+    wire::MacAddress,
     xdp::{Fate, Gate, Matching, PolicerLimit, dropper, policer},
 };
 use fathom_sys::{
@@ -45,10 +48,14 @@ fn may_load_programs() -> bool {
 struct Wire {
     near: NetNs,
     far: NetNs,
+    far_address: &'static str,
+    /// What forwards between them, where there is something.
+    router: Option<NetNs>,
 }
 
 const NEAR: &str = "near0";
 const FAR: &str = "far0";
+const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
 impl Wire {
     fn up() -> Option<Self> {
@@ -57,7 +64,7 @@ impl Wire {
 
     fn of_mtu(mtu_bytes: u32) -> Option<Self> {
         let near = or_skip(NetNs::new())?;
-        let wire = Self { near, far: NetNs::new().unwrap() };
+        let wire = Self { near, far: NetNs::new().unwrap(), far_address: "198.18.0.2", router: None };
         let ends = (VethEnd { name: NEAR, mac: None }, VethEnd { name: FAR, mac: None });
         let veth = Veth { near: ends.0, far: ends.1, far_namespace: Some(wire.far.as_fd()), mtu_bytes, n_queues: 1 };
         wire.near.enter_with(|| Netlink::open().unwrap().add_veth(&veth).unwrap()).unwrap();
@@ -72,12 +79,53 @@ impl Wire {
         Some(wire)
     }
 
+    /// The same with Linux forwarding in the middle; also the address of the router's near end.
+    fn through_router() -> Option<(Self, String)> {
+        let near = or_skip(NetNs::new())?;
+        let (router, far) = (NetNs::new().unwrap(), NetNs::new().unwrap());
+        for (host, (name, mac), to) in [(&near, (NEAR, None), "in0"), (&far, (FAR, Some(FAR_MAC)), "out0")] {
+            let ends = (VethEnd { name, mac }, VethEnd { name: to, mac: None });
+            let far_namespace = Some(router.as_fd());
+            let veth = Veth { near: ends.0, far: ends.1, far_namespace, mtu_bytes: 1500, n_queues: 1 };
+            host.enter_with(|| Netlink::open().unwrap().add_veth(&veth).unwrap()).unwrap();
+        }
+        let up = |name: &str, address: &str| {
+            let mut netlink = Netlink::open().unwrap();
+            let link = netlink.link(name).unwrap();
+            netlink.add_address(link.index, address.parse().unwrap(), 24).unwrap();
+            netlink.set_up(link.index).unwrap();
+            link
+        };
+        near.enter_with(|| up(NEAR, "198.18.0.1")).unwrap();
+        far.enter_with(|| up(FAR, "198.18.1.2")).unwrap();
+        let into = router.enter_with(|| {
+            std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+            let out = up("out0", "198.18.1.254");
+            Netlink::open().unwrap().add_neighbour(out.index, "198.18.1.2".parse().unwrap(), FAR_MAC).unwrap();
+            up("in0", "198.18.0.254")
+        });
+        let mac = MacAddress(into.unwrap().mac.unwrap()).to_string();
+        Some((Self { near, far, far_address: "198.18.1.2", router: Some(router) }, mac))
+    }
+
     /// Does something on one host, with the name of its device.
     fn on<T: Send>(&self, side: Side, work: impl FnOnce(&'static str) -> T + Send) -> T {
         match side {
             Side::Initiator => self.near.enter_with(|| work(NEAR)).unwrap(),
             Side::Responder => self.far.enter_with(|| work(FAR)).unwrap(),
         }
+    }
+
+    /// Takes the initiator's device down once it has sent some frames.
+    fn cut(&self) {
+        self.on(Side::Initiator, |name| {
+            let mut netlink = Netlink::open().unwrap();
+            while netlink.link(name).unwrap().stats.tx_packets < 100 {
+                thread::yield_now();
+            }
+            let index = netlink.link(name).unwrap().index;
+            netlink.set_down(index).unwrap();
+        });
     }
 
     /// Puts a gate in front of whatever counts on the responder.
@@ -90,7 +138,7 @@ impl Wire {
 
     fn prepare(&self, side: Side, settings: &Settings, peer: Endpoints) -> Result<Box<dyn Test>, Error> {
         self.on(side, |name| {
-            let address = if side == Side::Initiator { "198.18.0.1" } else { "198.18.0.2" };
+            let address = if side == Side::Initiator { "198.18.0.1" } else { self.far_address };
             Frames.prepare(&Role {
                 test: "test".to_owned(),
                 kind: Frames.name().to_owned(),
@@ -174,9 +222,17 @@ impl Trial {
             of(&self.responder, host::DEV_RX_DROPPED),
             of(&self.responder, host::SOFTNET_DROPPED),
             of(&self.responder, SOCKET_DROPPED),
+            of(&self.responder, RING_FULL),
+            of(&self.responder, FILL_EMPTY),
         ];
         let missing = i64::try_from(self.sent()).unwrap() - i64::try_from(self.received()).unwrap();
         places.into_iter().fold(missing, |missing, n| missing - i64::try_from(n).unwrap().min(missing.max(0)))
+    }
+
+    /// What the initiator says of how its frames left.
+    fn left_by(&self) -> &str {
+        let note = self.initiator.notes.iter().find(|note| note.id == "backend");
+        note.map_or("", |note| note.text.as_str())
     }
 
     fn assert_clean(&self) {
@@ -200,13 +256,151 @@ fn every_frame_of_a_count_arrives_once_and_in_order() {
 #[test]
 fn each_way_of_counting_counts_the_same() {
     let Some(wire) = Wire::up() else { return };
-    let counters: &[&str] = if may_load_programs() { &["native", "generic", "socket"] } else { &["socket"] };
+    let counters: &[&str] = if may_load_programs() { &["native", "generic", "xsk", "socket"] } else { &["socket"] };
     for counter in counters {
         let trial = wire.run(&[("count", "3000"), ("rate", "30k"), ("counter", counter)]).unwrap();
         trial.assert_clean();
         assert_eq!(trial.sent() + trial.refused(), 3_000, "{counter}");
         assert_eq!(trial.received() + trial.responder.totals[SOCKET_DROPPED], trial.sent(), "{counter}");
     }
+}
+
+/// The backends that can be had here, with how each names itself.
+fn backends() -> &'static [(&'static str, &'static str)] {
+    let all: &[_] = &[
+        ("live", "frames left by live frames"),
+        ("xsk", "frames left by AF_XDP with"),
+        ("socket", "frames left by a packet socket"),
+    ];
+    if may_load_programs() { all } else { &all[2..] }
+}
+
+#[test]
+fn each_backend_sends_what_was_asked_for_and_says_which_it_is() {
+    let Some(wire) = Wire::up() else { return };
+    for (backend, name) in backends() {
+        let options = [("count", "20003"), ("rate", "200k"), ("flows", "7"), ("size", "128"), ("backend", *backend)];
+        let trial = wire.run(&options).unwrap();
+        trial.assert_clean();
+        assert!(trial.left_by().starts_with(name), "{}", trial.left_by());
+        assert_eq!(trial.sent() + trial.refused(), 20_003, "{backend}");
+        assert_eq!((trial.responder.totals["reordered"], trial.responder.totals["duplicates"]), (0, 0), "{backend}");
+        let latency = trial.responder.distributions.get("latency_ns");
+        assert_eq!(latency.map(Histogram::count), Some(trial.received()), "{backend}: one clock on both sides");
+    }
+}
+
+#[test]
+fn the_best_backend_is_taken_and_what_a_better_one_lacks_is_told() {
+    let Some(wire) = Wire::up().filter(|_| may_load_programs()) else { return };
+    assert_eq!(wire.run(&[("count", "100")]).unwrap().left_by(), "frames left by live frames (BPF_PROG_TEST_RUN)");
+    // With a generic program at its other end a veth takes no redirected frames.
+    let options = [("count", "1000"), ("rate", "50k"), ("counter", "generic")];
+    let trial = wire.run(&options).unwrap();
+    trial.assert_clean();
+    let told = trial.left_by();
+    assert!(told.starts_with("frames left by AF_XDP with copies; not by live frames"), "{told}");
+    assert!(told.contains("near0 takes no redirected frames") && told.contains("AF_XDP without copies: "), "{told}");
+    let error = wire.run(&[&options[..], &[("backend", "live")]].concat()).unwrap_err();
+    assert!(error.to_string().starts_with("frames cannot leave near0 as was asked: live frames"), "{error}");
+    assert_eq!(error.hint(), Some("leave out --backend, and the best one that works is taken"));
+    // A queueing discipline is passed by frames of a socket only.
+    let trial = wire.run(&[("count", "100"), ("qdisc", "true")]).unwrap();
+    assert!(trial.left_by().starts_with("frames left by a packet socket"), "{}", trial.left_by());
+}
+
+#[test]
+fn at_any_rate_what_left_and_what_did_not_are_together_what_was_intended() {
+    let Some(wire) = Wire::up() else { return };
+    for (backend, _) in backends() {
+        for (rate, count) in [("1k", "50"), ("100k", "5000"), ("1M", "50000")] {
+            let trial = wire.run(&[("rate", rate), ("count", count), ("backend", backend)]).unwrap();
+            let totals = &trial.initiator.totals;
+            assert_eq!(trial.sent() + trial.refused(), count.parse::<u64>().unwrap(), "{backend} {rate}");
+            assert_eq!(
+                trial.sent() + trial.refused() + totals[UNSENT],
+                totals[INTENDED],
+                "{backend} {rate}: {totals:?}"
+            );
+            assert!(totals.contains_key(SCHEDULE_LAG_NS_MAX));
+            trial.assert_clean();
+        }
+    }
+}
+
+#[test]
+fn bursts_and_random_arrivals_leave_by_every_backend() {
+    let Some(wire) = Wire::up() else { return };
+    for (backend, _) in backends() {
+        for pattern in [&[("burst", "32")][..], &[("arrivals", "poisson")], &[("arrivals", "poisson"), ("burst", "8")]]
+        {
+            let trial =
+                wire.run(&[pattern, &[("rate", "50k"), ("count", "3200"), ("backend", backend)]].concat()).unwrap();
+            trial.assert_clean();
+            assert_eq!(trial.sent() + trial.refused(), 3_200, "{backend} {pattern:?}");
+            assert!(trial.took() >= Nanos::from_millis(45), "{backend} {pattern:?}: {}", trial.took());
+        }
+    }
+    let error = wire.run(&[("burst", "8")]).unwrap_err();
+    assert_eq!(error.to_string(), "bursts need a rate: flat out, each frame leaves right behind the one before");
+}
+
+#[test]
+fn a_hundred_thousand_flows_each_keep_their_order() {
+    let Some(wire) = Wire::up().filter(|_| may_load_programs()) else { return };
+    for (backend, _) in backends() {
+        let options = [("flows", "100000"), ("count", "200001"), ("rate", "200k"), ("backend", *backend)];
+        let trial = wire.run(&options).unwrap();
+        trial.assert_clean();
+        assert_eq!(trial.sent() + trial.refused(), 200_001, "{backend}");
+        assert_eq!((trial.responder.totals["reordered"], trial.responder.totals["duplicates"]), (0, 0), "{backend}");
+    }
+}
+
+#[test]
+fn workers_need_a_flow_each() {
+    let Some(wire) = Wire::up() else { return };
+    let error = wire.run(&[("workers", "3"), ("flows", "2")]).unwrap_err();
+    assert_eq!(error.to_string(), "3 workers need a flow each, and there are 2");
+    let trial = wire.run(&[("workers", "2"), ("flows", "3"), ("count", "3001"), ("rate", "30k")]).unwrap();
+    trial.assert_clean();
+    assert_eq!(trial.sent() + trial.refused(), 3_001);
+}
+
+#[test]
+fn loss_that_was_planted_in_the_way_of_live_frames_is_found_exactly() {
+    let Some(wire) = Wire::up() else { return };
+    let Some(gate) = or_skip(dropper(Matching::UdpPort(9), NonZeroU32::new(100).unwrap())) else { return };
+    let _link = wire.behind(&gate);
+    let trial = wire.run(&[("count", "5000"), ("rate", "40k"), ("backend", "live")]).unwrap();
+    let Fate { passed, dropped } = gate.fate().unwrap();
+    let of_ring = trial.initiator.totals[host::DEV_TX_DROPPED];
+    assert_eq!((trial.sent(), passed.0 + dropped.0 + of_ring), (5_000, 5_000));
+    assert_eq!(dropped.0, (5_000 - of_ring) / 100);
+    assert_eq!(trial.received() + trial.responder.totals[SOCKET_DROPPED], passed.0);
+}
+
+#[test]
+fn live_frames_are_made_anew_whatever_a_router_on_the_same_machine_wrote_into_their_pages() {
+    let Some((wire, mac)) = Wire::through_router().filter(|_| may_load_programs()) else { return };
+    // A veth takes redirected frames while its other end has a program; this one lets all pass.
+    let gate = dropper(Matching::UdpPort(1), NonZeroU32::MIN).unwrap();
+    let attach = || gate.attach(Netlink::open().unwrap().link("in0").unwrap().index, XdpMode::Native).unwrap();
+    let _link = wire.router.as_ref().unwrap().enter_with(attach).unwrap();
+    let options = [("mac", mac.as_str()), ("count", "20000"), ("rate", "100k"), ("backend", "live")];
+    let trial = wire.run(&options).unwrap();
+    assert_eq!(trial.sent(), 20_000);
+    let of_ring = trial.initiator.totals[host::DEV_TX_DROPPED];
+    assert_eq!(trial.received() + of_ring, trial.sent(), "{:?}", trial.responder.totals);
+    assert_eq!(trial.responder.totals["reordered"], 0);
+}
+
+#[test]
+fn live_frames_out_of_a_device_that_went_down_are_not_taken_for_sent_for_long() {
+    let Some(wire) = Wire::up().filter(|_| may_load_programs()) else { return };
+    let trial = wire.run_while(&[("rate", "10k"), ("backend", "live")], || wire.cut()).unwrap();
+    assert!(!trial.initiator.complete && trial.sent() >= 50, "{:?}", trial.initiator.totals);
+    assert_eq!(trial.initiator.errors.keys().collect::<Vec<_>>(), ["live frames: network down"]);
 }
 
 #[test]
@@ -309,17 +503,7 @@ fn a_device_that_is_down_is_refused_before_the_start() {
 #[test]
 fn what_was_sent_before_a_device_went_down_is_kept_as_incomplete() {
     let Some(wire) = Wire::up() else { return };
-    let cut = || {
-        wire.on(Side::Initiator, |name| {
-            let mut netlink = Netlink::open().unwrap();
-            while netlink.link(name).unwrap().stats.tx_packets < 100 {
-                thread::yield_now();
-            }
-            let index = netlink.link(name).unwrap().index;
-            netlink.set_down(index).unwrap();
-        });
-    };
-    let trial = wire.run_while(&[("rate", "10k")], cut).unwrap();
+    let trial = wire.run_while(&[("rate", "10k"), ("backend", "socket")], || wire.cut()).unwrap();
     // The hundred that the device counts contain the few that the kernel's IPv6 sends by itself.
     assert!(!trial.initiator.complete && trial.sent() >= 50, "{:?}", trial.initiator.totals);
     assert_eq!(trial.initiator.errors.keys().collect::<Vec<_>>(), ["sendmmsg(AF_PACKET): network down"]);

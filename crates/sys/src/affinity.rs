@@ -17,6 +17,16 @@ pub fn pin_thread(core: usize) -> Result<()> {
     sched_setaffinity(None, &cores).map_err(|errno| Error::new(call(), errno))
 }
 
+/// Lets the calling thread run on these cores and no others.
+///
+/// # Errors
+/// `EINVAL` when none of them exists or may be used.
+pub fn allow_cores(cores: &[usize]) -> Result<()> {
+    let mut set = CpuSet::new();
+    cores.iter().filter(|&&core| core < CpuSet::MAX_CPU).for_each(|&core| set.set(core));
+    sched_setaffinity(None, &set).map_err(|errno| Error::new("sched_setaffinity", errno))
+}
+
 /// The cores on which the calling thread may run, in ascending order.
 ///
 /// # Errors

@@ -12,6 +12,7 @@ pub mod datagram;
 pub mod epoll;
 mod error;
 pub mod ethtool;
+pub mod interrupt;
 pub mod limits;
 pub mod lua;
 pub mod namespace;
@@ -26,5 +27,8 @@ pub mod tcp_info;
 pub mod transmit;
 pub mod tuning;
 pub mod wire_time;
+mod xdp_features;
+pub mod xsk;
 
 pub use error::{Error, Result, Shortage};
+pub use xdp_features::{XdpFeatures, xdp_features};

@@ -160,7 +160,7 @@ impl Inbox {
     }
 }
 
-/// A socket that sees a copy of every IPv4 frame that a device receives and XDP lets pass.
+/// A socket that sees a copy of every frame that a device receives and XDP lets pass.
 #[derive(Debug)]
 pub struct Receiver {
     fd: OwnedFd,
@@ -181,7 +181,8 @@ impl Receiver {
     /// # Errors
     /// Without `CAP_NET_RAW`, or when there is no such device.
     pub fn open(ifindex: u32, buffer: Bytes) -> Result<Self> {
-        let fd = open(ifindex, IPV4)?;
+        let fd = open(ifindex, ANY)?;
+        set_option(&fd, (libc::SOL_PACKET, IGNORE_OUTGOING, "PACKET_IGNORE_OUTGOING"), 1)?;
         let forced = set_option(&fd, (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, "SO_RCVBUFFORCE"), option_value(buffer));
         // Without CAP_NET_ADMIN net.core.rmem_max is the limit, and `seen` says what did not fit.
         forced.or_else(|_| set_option(&fd, (libc::SOL_SOCKET, libc::SO_RCVBUF, "SO_RCVBUF"), option_value(buffer)))?;
@@ -248,8 +249,10 @@ impl AsFd for Receiver {
     }
 }
 
-/// The type of frames that carry IPv4 (`ETH_P_IP`).
-const IPV4: u16 = 0x0800;
+/// Frames of every type (`ETH_P_ALL`).
+const ANY: u16 = 3;
+/// `PACKET_IGNORE_OUTGOING`: what this host sends itself is not shown (Linux 4.20).
+const IGNORE_OUTGOING: libc::c_int = 23;
 const EMPTY_VECTOR: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
 /// A header for each vector.

@@ -121,6 +121,7 @@ pub(super) const PACKET: LayerCommand = LayerCommand {
 Examples:
   fathom packet --lab pair --size 64
   fathom packet --lab pair --rate 100k --duration 5s
+  fathom packet --lab pair --rate 100k --arrivals poisson --flows 1000 --backend xsk
   fathom packet 10.0.0.2 --key KEY --size 1518
   fathom packet --lab pair --method throughput,loss --sizes 64,1518
   fathom packet 10.0.0.2 --key KEY --method mlrsearch --goal ndr,pdr,0.1%:2s

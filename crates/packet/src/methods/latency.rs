@@ -2,7 +2,7 @@
 
 use fathom_model::units::Nanos;
 
-use super::{Asked, Checked, Latencies, Outcome, Tester, Traffic};
+use super::{Asked, Checked, Latencies, Outcome, Tester, Traffic, Variation};
 
 /// What is run.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -25,7 +25,9 @@ pub struct LatencyFound {
     /// The worst-case latency: the median of the 99.9th percentiles.
     pub worst: Nanos,
     /// The packet delay variation: the median of 99.9th percentile minus minimum.
-    pub variation: Nanos,
+    pub pdv: Nanos,
+    /// The inter-packet delay variation: medians of its medians and of its maxima.
+    pub ipdv: Option<Variation>,
 }
 
 /// A latency at another rate is another latency.
@@ -51,14 +53,16 @@ pub fn latency<T: Tester>(runs: &LatencyRuns, tester: &mut T) -> Outcome<Option<
 }
 
 fn summed(runs: Vec<Latencies>) -> Option<LatencyFound> {
-    let median = |of: fn(&Latencies) -> Nanos| {
-        let mut values: Vec<Nanos> = runs.iter().map(of).collect();
+    let median = |of: fn(&Latencies) -> Option<Nanos>| {
+        let mut values: Vec<Nanos> = runs.iter().filter_map(of).collect();
         values.sort_unstable();
         let middle = values.len().checked_sub(1)?;
         Some(Nanos(u64::midpoint(values[middle / 2].0, values[middle.div_ceil(2)].0)))
     };
-    let (typical, worst) = (median(|run| run.median)?, median(|run| run.worst)?);
-    Some(LatencyFound { typical, worst, variation: median(Latencies::variation)?, runs })
+    let typical = median(|run| Some(run.median))?;
+    let (worst, pdv) = (median(|run| Some(run.worst))?, median(|run| Some(run.pdv()))?);
+    let ipdv = median(|run| Some(run.variation?.median)).zip(median(|run| Some(run.variation?.max)));
+    Some(LatencyFound { typical, worst, pdv, ipdv: ipdv.map(|(median, max)| Variation { median, max }), runs })
 }
 
 #[cfg(test)]
@@ -69,7 +73,14 @@ mod tests {
 
     fn latencies(micros: u64) -> Latencies {
         let us = Nanos::from_micros;
-        Latencies { n: 1000, min: us(micros), median: us(2 * micros), worst: us(9 * micros), max: us(20 * micros) }
+        Latencies {
+            n: 1000,
+            min: us(micros),
+            median: us(2 * micros),
+            worst: us(9 * micros),
+            max: us(20 * micros),
+            variation: Some(Variation { median: us(micros), max: us(7 * micros) }),
+        }
     }
 
     #[test]
@@ -77,7 +88,8 @@ mod tests {
         let runs = [5, 1, 3, 100].map(latencies).to_vec();
         let found = summed(runs.clone()).unwrap();
         let us = Nanos::from_micros;
-        assert_eq!((found.typical, found.worst, found.variation), (us(8), us(36), us(32)));
+        assert_eq!((found.typical, found.worst, found.pdv), (us(8), us(36), us(32)));
+        assert_eq!(found.ipdv, Some(Variation { median: us(4), max: us(28) }));
         assert_eq!(summed(runs[..3].to_vec()).unwrap().typical, us(6));
     }
 

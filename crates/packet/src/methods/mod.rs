@@ -87,12 +87,23 @@ pub struct Latencies {
     pub worst: Nanos,
     /// The longest.
     pub max: Nanos,
+    /// The median and the longest inter-packet delay variation, where it is counted (RFC 8219 section 7.3.2).
+    pub variation: Option<Variation>,
+}
+
+/// The difference between the latencies of neighbours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Variation {
+    /// The typical one.
+    pub median: Nanos,
+    /// The longest.
+    pub max: Nanos,
 }
 
 impl Latencies {
     /// The packet delay variation: the 99.9th percentile beyond the shortest (RFC 8219 section 7.3.1).
     #[must_use]
-    pub const fn variation(&self) -> Nanos {
+    pub const fn pdv(&self) -> Nanos {
         self.worst.since(self.min)
     }
 }

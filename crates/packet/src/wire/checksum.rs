@@ -20,6 +20,12 @@ impl Sum {
         Self(sum + u16::from(carry))
     }
 
+    /// The sum itself.
+    #[must_use]
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+
     /// The checksum to put into a header.
     #[must_use]
     pub const fn checksum(self) -> u16 {

@@ -1,71 +1,74 @@
-//! What fathom's frames carry behind their headers: whose they are, and which.
+//! What fathom's frames carry behind their headers: whose they are, which, and when they were made.
 
 use super::{Ethernet, Ipv4, Udp};
 
 /// Tells a frame of fathom's from all others, and from fathom's other frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
-    /// The trial it belongs to, so that a late frame of an earlier one is not counted.
-    pub trial: u32,
-    /// Its number within its flow, from 0.
-    pub sequence: u64,
+    /// Of the trial it belongs to, so that a late frame of an earlier one is not counted: [`Mark::tag_of`].
+    pub tag: u32,
     /// The flow, from 0.
-    pub flow: u16,
+    pub flow: u32,
+    /// Its number within its flow, from 0; the upper 16 bits are lost.
+    pub sequence: u64,
+    /// The low 32 bits of the sender's clock in nanoseconds; zero where the receiver would not know the clock.
+    pub sent: u32,
 }
 
-/// Where things are in a frame that carries a mark, from the first byte of the frame.
+/// Where things are in a plain frame of UDP over IPv4 that carries a mark, from the first byte of the frame.
 #[derive(Debug)]
 pub struct MarkPlace;
 
 impl MarkPlace {
-    /// The first byte of the mark: eight bytes that are the same in every frame of a trial.
+    /// The first byte of the mark.
     pub const START: usize = Ethernet::LENGTH + Ipv4::LENGTH + Udp::LENGTH;
-    /// The number, eight bytes in network order.
-    pub const SEQUENCE: usize = Self::START + 8;
-    /// The flow, two bytes in network order.
-    pub const FLOW: usize = Self::START + 16;
     /// The byte behind the mark: exactly the smallest frame that Ethernet knows, 64 bytes with checksum.
     pub const END: usize = Self::START + Mark::LENGTH;
 }
 
-/// The first bytes of every mark.
-const MAGIC: [u8; 4] = *b"fthm";
+/// What the number of a trial is mixed with, so that zeros are no mark.
+const MAGIC: u32 = u32::from_be_bytes(*b"fthm");
 
 impl Mark {
-    /// Its length in bytes.
+    /// Its length in bytes: as many as the smallest frame of UDP over IPv4 has room for.
     pub const LENGTH: usize = 18;
+    // Places within the mark; all numbers are in network order.
+    /// Four bytes that are the same in every frame of a trial.
+    pub const TAG: usize = 0;
+    /// Four bytes.
+    pub const FLOW: usize = 4;
+    /// Six bytes.
+    pub const SEQUENCE: usize = 8;
+    /// Four bytes.
+    pub const SENT: usize = 14;
 
-    /// The eight bytes that all frames of a trial begin their mark with.
+    /// The tag of all frames of a trial.
     #[must_use]
-    pub fn tag(trial: u32) -> [u8; 8] {
-        let mut tag = [0; 8];
-        tag[..4].copy_from_slice(&MAGIC);
-        tag[4..].copy_from_slice(&trial.to_be_bytes());
-        tag
+    pub const fn tag_of(trial: u32) -> u32 {
+        MAGIC ^ trial
     }
 
     /// The bytes of the mark.
     #[must_use]
-    pub fn bytes(&self) -> [u8; Self::LENGTH] {
-        let mut bytes = [0; Self::LENGTH];
-        bytes[..8].copy_from_slice(&Self::tag(self.trial));
-        bytes[8..16].copy_from_slice(&self.sequence.to_be_bytes());
-        bytes[16..].copy_from_slice(&self.flow.to_be_bytes());
-        bytes
+    #[inline]
+    pub const fn bytes(&self) -> [u8; Self::LENGTH] {
+        let [t0, t1, t2, t3] = self.tag.to_be_bytes();
+        let [f0, f1, f2, f3] = self.flow.to_be_bytes();
+        let [_, _, n0, n1, n2, n3, n4, n5] = self.sequence.to_be_bytes();
+        let [s0, s1, s2, s3] = self.sent.to_be_bytes();
+        [t0, t1, t2, t3, f0, f1, f2, f3, n0, n1, n2, n3, n4, n5, s0, s1, s2, s3]
     }
 
-    /// The mark that a payload begins with, if it does.
+    /// The mark that stands at the beginning of these bytes, whosever it is.
     #[must_use]
-    pub fn parse(payload: &[u8]) -> Option<Self> {
-        let (magic, rest) = payload.split_first_chunk::<4>()?;
-        let (trial, rest) = rest.split_first_chunk::<4>()?;
-        let (sequence, rest) = rest.split_first_chunk::<8>()?;
-        let flow = rest.first_chunk::<2>()?;
-        (*magic == MAGIC).then(|| Self {
-            trial: u32::from_be_bytes(*trial),
-            sequence: u64::from_be_bytes(*sequence),
-            flow: u16::from_be_bytes(*flow),
-        })
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let mark = bytes.first_chunk::<{ Self::LENGTH }>()?;
+        let word = |at: usize| u32::from_be_bytes([mark[at], mark[at + 1], mark[at + 2], mark[at + 3]]);
+        let n = Self::SEQUENCE;
+        let sequence =
+            u64::from_be_bytes([0, 0, mark[n], mark[n + 1], mark[n + 2], mark[n + 3], mark[n + 4], mark[n + 5]]);
+        Some(Self { tag: word(Self::TAG), flow: word(Self::FLOW), sequence, sent: word(Self::SENT) })
     }
 }
 
@@ -75,10 +78,16 @@ mod tests {
 
     #[test]
     fn a_mark_is_parsed_from_its_bytes() {
-        let mark = Mark { trial: 0xdead_beef, sequence: 1 << 40, flow: 513 };
+        let mark = Mark { tag: 0xdead_beef, flow: 1 << 20, sequence: 0xabcd_1234_5678, sent: 7 };
         assert_eq!(Mark::parse(&mark.bytes()), Some(mark));
         assert_eq!(Mark::parse(&mark.bytes()[..17]), None);
-        assert_eq!(Mark::parse(&[0; 18]), None);
+        let more = Mark { sequence: mark.sequence | 0xffff << 48, ..mark };
+        assert_eq!(more.bytes(), mark.bytes(), "six bytes of the number are kept");
+    }
+
+    #[test]
+    fn zeros_have_no_tag_of_an_early_trial() {
+        assert!((0..1000).all(|trial| Mark::tag_of(trial) != 0));
     }
 
     #[test]

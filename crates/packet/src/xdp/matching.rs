@@ -10,12 +10,12 @@ use crate::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, IS_FRAGMENT, Mark, M
 /// Which frames a program is made for; it leaves all others alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Matching {
-    /// Frames of fathom's of one trial: UDP over IPv4 to this port, with the mark of this trial.
+    /// Frames of fathom's of one trial, whatever their headers are.
     Marked {
-        /// The destination port.
-        port: u16,
-        /// The trial of the mark.
-        trial: u32,
+        /// What the mark begins with.
+        tag: u32,
+        /// Where the mark lies.
+        at: usize,
     },
     /// Whole UDP datagrams over IPv4 to this port.
     UdpPort(u16),
@@ -36,7 +36,7 @@ impl Matching {
     /// `R1` is the context that the program was called with. `R1` to `R3` and `R8` are lost.
     pub(super) fn assemble(self, a: &mut Assembler, otherwise: Label) {
         let length = match self {
-            Self::Marked { .. } => MarkPlace::END,
+            Self::Marked { at, .. } => at + Mark::LENGTH,
             Self::UdpPort(_) => MarkPlace::START,
             Self::AnyIp => Ethernet::LENGTH,
         };
@@ -44,11 +44,10 @@ impl Matching {
         a.load(R7, R1.word(0)).load(R8, R1.word(4)).mov(R2, R7);
         a.add(R2, i32::try_from(length).expect("headers are short")).jump_if(R2.above(R8), otherwise);
         match self {
-            Self::Marked { port, trial } => {
-                udp_to(a, port, otherwise);
-                let tag = u64::from_ne_bytes(Mark::tag(trial));
-                let start = i16::try_from(MarkPlace::START).expect("the mark is within the first 60 bytes");
-                a.load(R2, R7.double(start)).load_constant(R3, tag).jump_if(R2.differs(R3), otherwise);
+            Self::Marked { tag, at } => {
+                let at = i16::try_from(at + Mark::TAG).expect("a mark lies near the beginning of its frame");
+                let tag = u32::from_ne_bytes(tag.to_be_bytes());
+                a.load(R2, R7.word(at)).load_constant(R3, tag.into()).jump_if(R2.differs(R3), otherwise);
             }
             Self::UdpPort(port) => udp_to(a, port, otherwise),
             Self::AnyIp => {

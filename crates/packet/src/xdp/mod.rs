@@ -3,10 +3,12 @@
 //! Each is a function that returns instructions, so there is nothing to compile and nothing to find at run time. They know
 //! frames without VLAN tags only.
 
+mod buckets;
 mod dropper;
 mod gate;
 mod matching;
 mod policer;
+mod redirector;
 mod sink;
 #[cfg(test)]
 mod trial;
@@ -15,7 +17,10 @@ pub use dropper::dropper;
 pub use gate::{Fate, Gate};
 pub use matching::Matching;
 pub use policer::{PolicerLimit, policer};
-pub use sink::{Arrivals, Sink, ours};
+pub(crate) use redirector::redirector;
+pub use sink::{Arrivals, Expected, Sink, Times};
+#[cfg(test)]
+pub(crate) use trial::or_skip;
 
 use fathom_sys::bpf::{
     Assembler, Operand,

@@ -82,6 +82,7 @@ mod tests {
     use fathom_sys::bpf::XdpAction;
 
     use super::{super::trial::*, *};
+    use crate::wire::{Mark, MarkPlace};
 
     fn limit(rate: f64, burst: u32) -> PolicerLimit {
         PolicerLimit { rate: PerSec::new(rate).unwrap(), burst }
@@ -97,12 +98,12 @@ mod tests {
     #[test]
     fn a_burst_passes_and_then_the_rate() {
         // A frame per 100 s: within a test nothing but the burst passes.
-        let matching = Matching::Marked { port: PORT, trial: TRIAL };
+        let matching = Matching::Marked { tag: Mark::tag_of(TRIAL), at: MarkPlace::START };
         let Some(gate) = or_skip(policer(matching, limit(0.01, 20))) else { return };
         gate.program().test_run(&frame(64, 0), 50).unwrap();
         let fate = gate.fate().unwrap();
         assert_eq!((fate.passed.0, fate.dropped.0), (20, 30));
-        let other = changed(&frame(64, 0), 23);
+        let other = changed(&frame(64, 0), MarkPlace::START);
         assert_eq!(gate.program().test_run(&other, 10).unwrap().value, XdpAction::Pass as u32);
         assert_eq!(gate.fate().unwrap(), fate, "frames of others are not its business");
     }

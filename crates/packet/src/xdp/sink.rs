@@ -2,29 +2,28 @@
 
 use std::os::fd::AsFd;
 
-use fathom_model::units::{Bytes, Frames};
+use fathom_model::{Histogram, units::Frames};
 use fathom_sys::{
     Result,
     bpf::{
-        Array, Assembler, Instruction, Operation, PerCpuArray, Program, ProgramType,
-        Register::{R0, R1, R2, R3, R4, R6, R7, R9, R10},
+        Array, Assembler, Helper, Instruction, Label, Operation, PerCpuArray, Program, ProgramType,
+        Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10},
         XdpAction, XdpLink, XdpMode,
     },
 };
 
-use super::{KEY, Matching, increase};
-use crate::{
-    sequence::{MEMORY, Sequence},
-    wire::{Ethernet, IS_FRAGMENT, Ipv4, Mark, MarkPlace, PROTOCOL_UDP, Udp},
+use super::{
+    KEY,
+    buckets::{BUCKETS, count, histogram},
+    increase,
 };
+use crate::{sequence::MEMORY, wire::Mark};
 
 /// What a counter of frames has seen, of all flows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Arrivals {
     /// Frames, each copy counted.
     pub frames: Frames,
-    /// Their bytes, without the checksum of the wire.
-    pub bytes: Bytes,
     /// Frames that arrived after one of their flow with a higher number.
     pub reordered: Frames,
     /// Further copies of frames that had arrived.
@@ -39,54 +38,90 @@ impl Arrivals {
     }
 }
 
-/// The mark of a frame of one trial, and the frame's length: what the program decides, decided in user space.
-///
-/// The beginning of the frame is enough.
-#[must_use]
-pub fn ours(frame: &[u8], port: u16, trial: u32) -> Option<(Mark, Bytes)> {
-    let (_, packet) = Ethernet::parse(frame)?;
-    let datagram = packet.get(Ipv4::LENGTH..)?;
-    let word = |bytes: &[u8], at: usize| bytes.get(at..at + 2).map(|pair| u16::from_be_bytes([pair[0], pair[1]]));
-    let mark = Mark::parse(datagram.get(Udp::LENGTH..)?)?;
-    let is_udp = packet[0] == 0x45 && word(packet, 6)? & IS_FRAGMENT == 0 && packet[9] == PROTOCOL_UDP;
-    let length = Bytes(u64::from(word(packet, 2)?)) + Bytes(Ethernet::LENGTH as u64);
-    (is_udp && word(datagram, 2)? == port && mark.trial == trial).then_some((mark, length))
+/// The frames to be counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expected {
+    /// What their marks begin with.
+    pub tag: u32,
+    /// Where their marks may lie, from the first byte of the frame.
+    pub places: Vec<usize>,
+    /// The order is kept for flows with lower numbers.
+    pub n_flows: u32,
+}
+
+impl Expected {
+    /// The mark of a frame, if it is one of these; the beginning of the frame is enough.
+    #[must_use]
+    pub fn mark(&self, frame: &[u8]) -> Option<Mark> {
+        let marks = self.places.iter().filter_map(|at| Mark::parse(frame.get(*at..)?));
+        marks.into_iter().find(|mark| mark.tag == self.tag)
+    }
+}
+
+/// What a sink has seen of times, in nanoseconds, each to 1.6 %.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Times {
+    /// From the sender's stamp to the sink, for frames that have one.
+    pub latency: Histogram,
+    /// How much the latencies of two frames of a flow differ that were sent one after the other and arrived so.
+    pub variation: Histogram,
+    /// From one frame to the next, on the same processor.
+    pub gap: Histogram,
 }
 
 /// Counts the frames of one trial as they come in and ends them there; everything else passes.
 ///
 /// The order of a flow is kept without locks, because a device hands the frames of one flow to one processor at a time. The
-/// counts of frames and bytes are per processor and exact in any case.
+/// counts of frames are per processor and exact in any case.
 #[derive(Debug)]
 pub struct Sink {
     program: Program,
-    totals: PerCpuArray<2>,
+    totals: PerCpuArray<TOTAL_WORDS>,
     flows: Array<FLOW_WORDS>,
-    n_flows: u16,
+    times: PerCpuArray<BUCKETS>,
 }
 
-/// The words of [`Sequence`], padded to a cache line, so that flows on different processors do not share one.
-const FLOW_WORDS: usize = 8;
+const TOTAL_WORDS: usize = 4;
+// Places in the totals of a processor.
+const FRAMES: i16 = 0;
+const REORDERED: i16 = 8;
+const DUPLICATES: i16 = 16;
+const LAST_ARRIVAL: i16 = 24;
 
-// Places of the fields of a flow.
+const FLOW_WORDS: usize = 3;
+// Places in a flow: the first two as in `Sequence`.
 const NEXT: i16 = 0;
 const RECENT: i16 = 8;
-const REORDERED: i16 = 16;
-const DUPLICATES: i16 = 24;
-/// The total length in the header of IPv4.
-const TOTAL_LENGTH: i16 = 16;
+/// The latency of the frame with the highest number, plus one; zero without any.
+const LAST_LATENCY: i16 = 16;
+
+// Rows of the distributions.
+const LATENCY: u16 = 0;
+const VARIATION: u16 = 1;
+const GAP: u16 = 2;
+
+/// Where the address of the totals is kept on the stack, and what is needed after a call.
+const TOTALS: i16 = -16;
+const VALUE: i16 = -24;
+
+/// What the parts of the program look things up in, and where they go when there is nothing.
+struct Tables<'a, F: AsFd, T: AsFd> {
+    flows: &'a F,
+    times: &'a T,
+    exit: Label,
+}
 
 impl Sink {
     /// Loads the sink for the flows of one trial; it counts once it is attached.
     ///
     /// # Errors
     /// Without `CAP_BPF` and `CAP_NET_ADMIN`.
-    pub fn load(port: u16, trial: u32, n_flows: u16) -> Result<Self> {
+    pub fn load(expected: &Expected) -> Result<Self> {
         let totals = PerCpuArray::create("fathom_totals", 1)?;
-        let flows = Array::create("fathom_flows", n_flows.max(1).into())?;
-        let code = code(Matching::Marked { port, trial }, &totals, &flows);
-        let program = Program::load(ProgramType::Xdp, "fathom_sink", &code)?;
-        Ok(Self { program, totals, flows, n_flows })
+        let flows = Array::create("fathom_flows", expected.n_flows.max(1))?;
+        let times = PerCpuArray::create("fathom_times", 3)?;
+        let program = Program::load(ProgramType::Xdp, "fathom_sink", &code(expected, &totals, (&flows, &times)))?;
+        Ok(Self { program, totals, flows, times })
     }
 
     /// What runs at each frame.
@@ -108,75 +143,141 @@ impl Sink {
     /// # Errors
     /// Never, as long as the kernel keeps its maps.
     pub fn arrivals(&self) -> Result<Arrivals> {
-        let [frames, bytes] = self.totals.sum(0)?;
-        let mut arrivals = Arrivals { frames: Frames(frames), bytes: Bytes(bytes), ..Arrivals::default() };
-        for flow in 0..self.n_flows {
-            let sequence = self.sequence(flow)?;
-            arrivals.reordered += Frames(sequence.reordered);
-            arrivals.duplicates += Frames(sequence.duplicates);
-        }
-        Ok(arrivals)
+        let [frames, reordered, duplicates, _] = self.totals.sum(0)?.map(Frames);
+        Ok(Arrivals { frames, reordered, duplicates })
     }
 
-    /// The order in which the frames of one flow came in.
+    /// The times of what has come in.
+    ///
+    /// # Errors
+    /// Never, as long as the kernel keeps its maps.
+    pub fn times(&self) -> Result<Times> {
+        let [latency, variation, gap] =
+            [LATENCY, VARIATION, GAP].map(|row| self.times.sum(row.into()).map(|buckets| histogram(&buckets)));
+        Ok(Times { latency: latency?, variation: variation?, gap: gap? })
+    }
+
+    /// The number that comes next in a flow, and which of the last ones have arrived, as [`crate::sequence::Sequence`] has them.
     ///
     /// # Errors
     /// When there is no such flow.
-    pub fn sequence(&self, flow: u16) -> Result<Sequence> {
-        let [next, recent, reordered, duplicates, ..] = self.flows.get(flow.into())?;
-        Ok(Sequence { next, recent, reordered, duplicates })
+    pub fn place_in(&self, flow: u32) -> Result<(u64, u64)> {
+        let [next, recent, _] = self.flows.get(flow)?;
+        Ok((next, recent))
     }
 }
 
-fn code(matching: Matching, totals: &impl AsFd, flows: &impl AsFd) -> Vec<Instruction> {
+fn code(expected: &Expected, totals: &impl AsFd, (flows, times): (&impl AsFd, &impl AsFd)) -> Vec<Instruction> {
     let mut a = Assembler::new();
-    let (pass, drop) = (a.label(), a.label());
-    let place = |place: usize| i16::try_from(place).expect("the mark is within the first 60 bytes");
-    matching.assemble(&mut a, pass);
-    // The length by the packet's own header: without CAP_PERFMON a program may not subtract the two ends of a frame.
-    let ethernet = i32::try_from(Ethernet::LENGTH).expect("headers are short");
-    a.load(R6, R7.half(TOTAL_LENGTH)).swap_network_order(R6, 16).add(R6, ethernet);
-    a.store(R10.word(KEY), 0).look_up(totals, KEY, pass);
-    increase(&mut a, R0, 0, 1);
-    increase(&mut a, R0, 8, R6);
-    a.load(R6, R7.double(place(MarkPlace::SEQUENCE))).swap_network_order(R6, 64);
-    a.load(R1, R7.half(place(MarkPlace::FLOW))).swap_network_order(R1, 16).store(R10.word(KEY), R1);
-    a.look_up(flows, KEY, drop).mov(R9, R0);
-    keep_order(&mut a);
+    let (pass, drop, is_ours, no_gap) = (a.label(), a.label(), a.label(), a.label());
+    find_mark(&mut a, expected, (is_ours, pass));
+    a.bind(is_ours).call(Helper::MonotonicNanos).mov(R6, R0);
+    a.store(R10.word(KEY), 0).look_up(totals, KEY, pass).store(R10.double(TOTALS), R0);
+    increase(&mut a, R0, FRAMES, 1);
+    let tables = Tables { flows, times, exit: drop };
+    a.load(R1, R0.double(LAST_ARRIVAL)).store(R0.double(LAST_ARRIVAL), R6).jump_if(R1.equals(0), no_gap);
+    a.mov(R2, R6).sub(R2, R1);
+    count_time(&mut a, &tables, GAP);
+    a.bind(no_gap).load(R8, R7.double(number(Mark::SEQUENCE))).swap_network_order(R8, 64);
+    a.compute(Operation::ShiftRight, R8, 16);
+    keep_flow(&mut a, &tables);
     a.bind(drop).give(XdpAction::Drop);
     a.bind(pass).give(XdpAction::Pass);
     a.assemble()
 }
 
-/// [`Sequence::arrive`] for the number in `R6` and the flow at `R9`.
+fn number(at: usize) -> i16 {
+    i16::try_from(at).expect("a mark lies near the beginning of its frame")
+}
+
+/// Goes to `is_ours` with `R7` at the mark, or to `pass`.
+pub(super) fn find_mark(a: &mut Assembler, expected: &Expected, (is_ours, pass): (Label, Label)) {
+    let tag = u32::from_ne_bytes(expected.tag.to_be_bytes());
+    // struct xdp_md begins with the frame's first byte and the byte behind its last.
+    a.load(R7, R1.word(0)).load(R8, R1.word(4)).load_constant(R3, tag.into());
+    for at in &expected.places {
+        let other = a.label();
+        let end = i32::try_from(at + Mark::LENGTH).expect("a mark lies near the beginning of its frame");
+        a.mov(R2, R7).add(R2, end).jump_if(R2.above(R8), other);
+        a.load(R2, R7.word(number(at + Mark::TAG))).jump_if(R2.differs(R3), other);
+        a.add(R7, i32::from(number(*at))).jump(is_ours).bind(other);
+    }
+    a.jump(pass);
+}
+
+/// Counts the time in `R2` in one of the distributions; what is longer than 4.2 s counts as that.
+fn count_time(a: &mut Assembler, tables: &Tables<'_, impl AsFd, impl AsFd>, row: u16) {
+    let fits = a.label();
+    a.load_constant(R1, u32::MAX.into()).jump_if(R1.at_least(R2), fits).mov(R2, R1).bind(fits);
+    a.store(R10.double(VALUE), R2).store(R10.word(KEY), i32::from(row)).look_up(tables.times, KEY, tables.exit);
+    a.load(R1, R10.double(VALUE));
+    count(a);
+}
+
+/// Takes note of the frame whose mark is at `R7`, with the number in `R8`, which arrived at the time in `R6`.
+fn keep_flow(a: &mut Assembler, tables: &Tables<'_, impl AsFd, impl AsFd>) {
+    let (no_latency, not_in_order) = (a.label(), a.label());
+    a.load(R1, R7.word(number(Mark::FLOW))).swap_network_order(R1, 32).store(R10.word(KEY), R1);
+    a.look_up(tables.flows, KEY, tables.exit).mov(R9, R0);
+    // R6 becomes the latency plus one, or zero without a stamp: the stamp has 32 bits, and so has the difference.
+    a.load(R1, R7.word(number(Mark::SENT))).swap_network_order(R1, 32);
+    a.mov(R2, R6).mov(R6, 0).jump_if(R1.equals(0), no_latency).sub(R2, R1).keep_word(R2).mov(R6, R2).add(R6, 1);
+    count_time(a, tables, LATENCY);
+    // Two frames that were sent one after the other: RFC 3393 section 4.5, RFC 5481 section 4.1.
+    a.load(R1, R9.double(NEXT)).jump_if(R1.differs(R8), not_in_order);
+    a.load(R2, R9.double(LAST_LATENCY)).jump_if(R2.equals(0), not_in_order);
+    let (longer, told) = (a.label(), a.label());
+    a.jump_if(R2.at_least(R6), longer).mov(R1, R6).sub(R1, R2).mov(R2, R1).jump(told);
+    a.bind(longer).sub(R2, R6).bind(told);
+    count_time(a, tables, VARIATION);
+    a.bind(not_in_order).bind(no_latency).load(R7, R10.double(TOTALS));
+    keep_order(a);
+}
+
+/// [`crate::sequence::Sequence::arrive`] for the number in `R8` and the flow at `R9`, with the totals at `R7`.
 fn keep_order(a: &mut Assembler) {
     let [late, forget, mark, reordered, duplicate, done] = std::array::from_fn(|_| a.label());
     let memory = i32::try_from(MEMORY).expect("the memory is one word");
-    a.load(R4, R9.double(RECENT)).load(R1, R9.double(NEXT)).jump_if(R6.below(R1), late);
-    a.mov(R2, R6).sub(R2, R1).add(R2, 1);
-    a.mov(R3, R6).add(R3, 1).store(R9.double(NEXT), R3);
+    a.load(R4, R9.double(RECENT)).load(R1, R9.double(NEXT)).jump_if(R8.below(R1), late);
+    a.store(R9.double(LAST_LATENCY), R6).mov(R2, R8).sub(R2, R1).add(R2, 1);
+    a.mov(R3, R8).add(R3, 1).store(R9.double(NEXT), R3);
     a.jump_if(R2.at_least(memory), forget).compute(Operation::ShiftLeft, R4, R2).jump(mark);
     a.bind(forget).mov(R4, 0);
     a.bind(mark).compute(Operation::Or, R4, 1).store(R9.double(RECENT), R4).jump(done);
-    a.bind(late).sub(R1, 1).sub(R1, R6).jump_if(R1.at_least(memory), reordered);
+    a.bind(late).sub(R1, 1).sub(R1, R8).jump_if(R1.at_least(memory), reordered);
     a.mov(R2, 1).compute(Operation::ShiftLeft, R2, R1);
     a.mov(R3, R4).compute(Operation::And, R3, R2).jump_if(R3.differs(0), duplicate);
     a.compute(Operation::Or, R4, R2).store(R9.double(RECENT), R4);
     a.bind(reordered);
-    increase(a, R9, REORDERED, 1);
+    increase(a, R7, REORDERED, 1);
     a.jump(done).bind(duplicate);
-    increase(a, R9, DUPLICATES, 1);
+    increase(a, R7, DUPLICATES, 1);
     a.bind(done);
 }
 
 #[cfg(test)]
 mod tests {
+    use fathom_sys::clock;
+
     use super::{super::trial::*, *};
+    use crate::{sequence::Sequence, wire::MarkPlace};
+
+    fn expected(n_flows: u32) -> Expected {
+        Expected { tag: Mark::tag_of(TRIAL), places: vec![MarkPlace::START, MarkPlace::START + 4], n_flows }
+    }
+
+    /// A frame whose mark says when it was sent.
+    fn stamped(number: u64, sent: u64) -> Vec<u8> {
+        let mut frame = frame(64, number);
+        let low = u32::try_from(sent & u64::from(u32::MAX)).unwrap();
+        frame[56..60].copy_from_slice(&low.to_be_bytes());
+        frame
+    }
 
     #[test]
     fn the_program_keeps_the_same_order_as_the_arithmetic_in_user_space() {
-        let Some(sink) = or_skip(Sink::load(PORT, TRIAL, 2)) else { return };
-        let mut expected = Sequence::default();
+        let Some(sink) = or_skip(Sink::load(&expected(2))) else { return };
+        let mut sequence = Sequence::default();
         // A linear congruential generator's steps: mostly forward, some back, some far ahead.
         let mut state = 1_u64;
         let mut number = 0_u64;
@@ -189,39 +290,74 @@ mod tests {
                 4..8 => number + distance,
                 _ => number + 1,
             };
-            expected.arrive(number);
+            sequence.arrive(number);
             let run = sink.program().test_run(&frame(64, number), 1).unwrap();
             assert_eq!(run.value, XdpAction::Drop as u32);
         }
-        assert_eq!(sink.sequence(FLOW).unwrap(), expected);
+        assert_eq!(sink.place_in(FLOW.into()).unwrap(), (sequence.next, sequence.recent));
         let arrivals = sink.arrivals().unwrap();
-        assert_eq!((arrivals.frames, arrivals.bytes), (Frames(2_000), Bytes(2_000 * 60)));
-        assert_eq!(arrivals.distinct(), Frames(2_000 - expected.duplicates));
-        assert!(expected.reordered > 50 && expected.duplicates > 50, "{expected:?} tests little");
+        assert_eq!(arrivals.frames, Frames(2_000));
+        assert_eq!((arrivals.reordered.0, arrivals.duplicates.0), (sequence.reordered, sequence.duplicates));
+        assert!(sequence.reordered > 50 && sequence.duplicates > 50, "{sequence:?} tests little");
     }
 
     #[test]
     fn frames_of_others_pass_and_are_not_counted() {
-        let Some(sink) = or_skip(Sink::load(PORT, TRIAL, 1)) else { return };
-        let ours_is = |frame: &[u8]| ours(frame, PORT, TRIAL).is_some();
+        let expected = expected(1);
+        let Some(sink) = or_skip(Sink::load(&expected)) else { return };
         let good = frame(64, 5);
-        assert!(ours_is(&good));
-        // The header's length, a fragment, the protocol, the port, the magic and the trial are changed; one frame is too short.
-        let mut others: Vec<Vec<u8>> = [14, 21, 23, 37, 42, 49].map(|place| changed(&good, place)).to_vec();
+        assert!(expected.mark(&good).is_some());
+        // Each byte of the tag is changed; one frame is too short.
+        let mut others: Vec<Vec<u8>> = [42, 43, 44, 45].map(|place| changed(&good, place)).to_vec();
         others.push(good[..59].to_vec());
         for other in &others {
             assert_eq!(sink.program().test_run(other, 1).unwrap().value, XdpAction::Pass as u32);
-            assert!(!ours_is(other));
+            assert!(expected.mark(other).is_none());
         }
         assert_eq!(sink.arrivals().unwrap(), Arrivals::default());
     }
 
     #[test]
-    fn the_length_of_a_long_frame_is_counted_from_its_beginning() {
-        let long = frame(1518, 0);
-        assert_eq!(ours(&long[..128], PORT, TRIAL).map(|(_, length)| length), Some(Bytes(1514)));
-        let Some(sink) = or_skip(Sink::load(PORT, TRIAL, 1)) else { return };
-        sink.program().test_run(&long, 3).unwrap();
-        assert_eq!(sink.arrivals().unwrap().bytes, Bytes(3 * 1514));
+    fn a_mark_is_found_at_each_place_it_may_lie_whatever_stands_before_it() {
+        let expected = expected(1);
+        let Some(sink) = or_skip(Sink::load(&expected)) else { return };
+        let plain = frame(64, 5);
+        let tagged = [&plain[..12], &[0x81, 0, 0, 7], &plain[12..]].concat();
+        let elsewhere = [&plain[..12], &[0; 8], &plain[12..]].concat();
+        for (frame, action) in [(&plain, XdpAction::Drop), (&tagged, XdpAction::Drop), (&elsewhere, XdpAction::Pass)] {
+            assert_eq!(sink.program().test_run(frame, 1).unwrap().value, action as u32);
+            assert_eq!(expected.mark(frame).is_some(), action == XdpAction::Drop);
+        }
+        assert_eq!(sink.arrivals().unwrap().frames, Frames(2));
+    }
+
+    #[test]
+    fn latencies_are_counted_from_the_stamp_and_frames_without_one_have_none() {
+        let Some(sink) = or_skip(Sink::load(&expected(1))) else { return };
+        let ago = |micros: u64| clock::now().0 - micros * 1_000;
+        for (number, micros) in [(0, 5_000), (1, 9_000), (3, 1_000_000)] {
+            sink.program().test_run(&stamped(number, ago(micros)), 1).unwrap();
+        }
+        sink.program().test_run(&stamped(4, 0), 1).unwrap();
+        let times = sink.times().unwrap();
+        let near = |value: Option<u64>, low: u64| value.is_some_and(|value| (low..low * 100).contains(&value));
+        assert_eq!((times.latency.count(), times.gap.count()), (3, 3));
+        assert!(near(times.latency.quantile(0.3), 4_900_000) && near(times.latency.quantile(0.6), 8_800_000));
+        assert!(near(times.latency.max(), 984_000_000 / 10 * 9), "{:?}", times.latency.max());
+        // Number 2 is missing, so the latency of number 3 is compared with none.
+        assert_eq!(times.variation.count(), 1);
+    }
+
+    #[test]
+    fn a_million_flows_each_keep_their_order() {
+        let Some(sink) = or_skip(Sink::load(&expected(1 << 20))) else { return };
+        let mut last = frame(64, 7);
+        last[46..50].copy_from_slice(&((1_u32 << 20) - 1).to_be_bytes());
+        sink.program().test_run(&last, 2).unwrap();
+        assert_eq!(sink.place_in((1 << 20) - 1).unwrap(), (8, 1));
+        assert_eq!(sink.arrivals().unwrap().duplicates, Frames(1));
+        last[46..50].copy_from_slice(&(1_u32 << 20).to_be_bytes());
+        sink.program().test_run(&last, 1).unwrap();
+        assert_eq!(sink.arrivals().unwrap().frames, Frames(3), "a flow that nobody expects is counted all the same");
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn with_type(frame: &[u8], ethertype: u16) -> Vec<u8> {
 }
 
 /// The value, or nothing after saying loudly that a privilege is missing; where `CI` is set that is a failure.
-pub(super) fn or_skip<T>(outcome: fathom_sys::Result<T>) -> Option<T> {
+pub(crate) fn or_skip<T>(outcome: fathom_sys::Result<T>) -> Option<T> {
     match outcome {
         Err(error) if error.is_permission() && std::env::var_os("CI").is_none() => {
             eprintln!("SKIPPED: {error}: {}", error.source);

@@ -21,6 +21,12 @@ pub enum Helper {
     MonotonicNanos = 5,
     /// `R0` becomes a random number of 32 bits.
     Random = 7,
+    /// `R1` a device's index, `R2` zero; `R0` becomes [`super::XdpAction::Redirect`].
+    Redirect = 23,
+    /// `R1` a [`super::DeviceMap`] or [`super::SocketMap`], `R2` an index, `R3` the action when nothing is there; `R0` becomes the action.
+    RedirectMap = 51,
+    /// `R1` the context, `R2` by how much the frame becomes longer; all pointers into the frame are lost.
+    AdjustTail = 65,
 }
 
 const ATOMIC_FETCH: i32 = 0x01;
@@ -30,6 +36,8 @@ const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 /// Loads the 64 bits of this instruction's immediate and the next one's.
 const LOAD_WIDE: u8 = 0x18;
+/// Moves 32 bits and clears the upper ones.
+const MOVE_WORD: u8 = 0xbc;
 /// Swaps the low bytes of a register between host and network order.
 const TO_BIG_ENDIAN: u8 = 0xdc;
 
@@ -77,6 +85,11 @@ impl Assembler {
     /// Copies all 64 bits.
     pub fn mov(&mut self, register: Register, operand: impl Into<Operand>) -> &mut Self {
         self.compute(Operation::Mov, register, operand)
+    }
+
+    /// Clears the upper 32 bits.
+    pub fn keep_word(&mut self, register: Register) -> &mut Self {
+        self.push(Instruction::new(MOVE_WORD, register, register))
     }
 
     /// Adds 64 bits.
@@ -223,6 +236,7 @@ mod tests {
             ("r1 = fetch_add", one(|a| a.atomic_fetch_add(R6.double(0), R1)), [0xdb, 0x16, 0, 0, 1, 0, 0, 0]),
             ("r0 = cmpxchg", one(|a| a.compare_exchange(R6.double(0), R1)), [0xdb, 0x16, 0, 0, 0xf1, 0, 0, 0]),
             ("r1 = be16 r1", one(|a| a.swap_network_order(R1, 16)), [0xdc, 0x01, 0, 0, 16, 0, 0, 0]),
+            ("w3 = w3", one(|a| a.keep_word(R3)), [0xbc, 0x33, 0, 0, 0, 0, 0, 0]),
             ("call 5", one(|a| a.call(Helper::MonotonicNanos)), [0x85, 0, 0, 0, 5, 0, 0, 0]),
             ("exit", one(Assembler::exit), [0x95, 0, 0, 0, 0, 0, 0, 0]),
         ];

@@ -10,6 +10,8 @@ use crate::{Error, Result};
 
 const TYPE_ARRAY: u32 = 2;
 const TYPE_PER_CPU_ARRAY: u32 = 6;
+const TYPE_DEVICES: u32 = 14;
+const TYPE_SOCKETS: u32 = 17;
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
 /// Rows of `WORDS` numbers, seen by all processors alike; a program needs atomic operations to count in it.
@@ -129,6 +131,77 @@ impl<const WORDS: usize> PerCpuArray<WORDS> {
             }
         }
         Ok(sum)
+    }
+}
+
+/// One device to which a program may redirect frames.
+#[derive(Debug)]
+pub struct DeviceMap(OwnedFd);
+
+/// The AF_XDP sockets to which a program may redirect frames, by the number of their queue.
+#[derive(Debug)]
+pub struct SocketMap(OwnedFd);
+
+/// Makes a map whose entries are words of 32 bits that the kernel turns into objects of its own.
+fn create_map_of_objects(map_type: u32, name: &str, entries: u32) -> Result<OwnedFd> {
+    let mut attributes = MapCreate {
+        map_type,
+        key_size: 4,
+        value_size: 4,
+        max_entries: entries,
+        map_name: object_name(name),
+        ..MapCreate::default()
+    };
+    bpf_fd(&mut attributes).map_err(|error| Error::new(format!("bpf(BPF_MAP_CREATE) {name}"), error))
+}
+
+fn set_object(map: &OwnedFd, (index, value): (u32, u32)) -> io::Result<()> {
+    let (key, value) = (address(&raw const index), address(&raw const value));
+    let mut attributes = MapUpdate { map_fd: descriptor(map), key, value, ..MapUpdate::default() };
+    bpf(&mut attributes).map(drop)
+}
+
+impl DeviceMap {
+    /// A map whose entry 0 is a device of this network namespace, whatever namespace the program will run in.
+    ///
+    /// # Errors
+    /// Without `CAP_BPF` and `CAP_NET_ADMIN`, or when there is no such device.
+    pub fn of(name: &str, ifindex: u32) -> Result<Self> {
+        let map = create_map_of_objects(TYPE_DEVICES, name, 1)?;
+        set_object(&map, (0, ifindex))
+            .map_err(|error| Error::new(format!("bpf(BPF_MAP_UPDATE_ELEM) {name}, device {ifindex}"), error))?;
+        Ok(Self(map))
+    }
+}
+
+impl SocketMap {
+    /// An empty map with room for the sockets of so many queues.
+    ///
+    /// # Errors
+    /// Without `CAP_BPF` and `CAP_NET_ADMIN`.
+    pub fn create(name: &str, n_queues: u32) -> Result<Self> {
+        create_map_of_objects(TYPE_SOCKETS, name, n_queues).map(Self)
+    }
+
+    /// Lets frames for a queue go to a socket that is bound to it.
+    ///
+    /// # Errors
+    /// When there is no such entry.
+    pub fn set(&self, queue: u32, socket: &impl AsFd) -> Result<()> {
+        set_object(&self.0, (queue, descriptor(socket)))
+            .map_err(|error| Error::new(format!("bpf(BPF_MAP_UPDATE_ELEM) socket of queue {queue}"), error))
+    }
+}
+
+impl AsFd for DeviceMap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsFd for SocketMap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -17,5 +17,5 @@ mod syscall;
 pub use assembler::{Assembler, Helper, Label};
 pub use instruction::{Condition, Instruction, Operand, Operation, Place, Register, Width};
 pub use link::{XdpLink, XdpMode};
-pub use map::{Array, PerCpuArray};
-pub use program::{Program, ProgramType, TestRun, XdpAction, is_loaded};
+pub use map::{Array, DeviceMap, PerCpuArray, SocketMap};
+pub use program::{Live, LiveEnd, Program, ProgramType, TestRun, XdpAction, is_loaded};

@@ -130,7 +130,13 @@ pub(super) fn latency(found: Option<&LatencyFound>) -> Vec<BenchmarkResult> {
     let values = [
         (("latency_typical_ns", "typical latency"), found.map(|found| found.typical), "RFC 8219 section 7.2"),
         (("latency_worst_ns", "worst-case latency"), found.map(|found| found.worst), "RFC 8219 section 7.2"),
-        (("pdv_ns", "packet delay variation"), found.map(|found| found.variation), "RFC 8219 section 7.3.1"),
+        (("pdv_ns", "packet delay variation"), found.map(|found| found.pdv), "RFC 8219 section 7.3.1"),
+        (
+            ("ipdv_median_ns", "IPDV, median"),
+            found.and_then(|found| Some(found.ipdv?.median)),
+            "RFC 8219 section 7.3.2",
+        ),
+        (("ipdv_max_ns", "IPDV, longest"), found.and_then(|found| Some(found.ipdv?.max)), "RFC 8219 section 7.3.2"),
     ];
     let of = |(named, value, source): ((&'static str, &'static str), Option<Nanos>, &'static str)| BenchmarkResult {
         value: value.map(nanos),

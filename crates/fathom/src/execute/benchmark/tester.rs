@@ -9,7 +9,10 @@ use fathom_model::{
     names::count,
     units::{Nanos, PerSec},
 };
-use fathom_packet::methods::{Asked, Seen, Tester, Traffic};
+use fathom_packet::{
+    kinds::frames::{LATENCY, VARIATION},
+    methods::{Asked, Latencies, Seen, Tester, Traffic, Variation},
+};
 use fathom_sys::clock;
 
 use crate::{execute::course::Course, hosts::Hosts};
@@ -93,6 +96,17 @@ pub(super) fn test_at(test: &TestPlan, rate: f64) -> TestPlan {
     test
 }
 
+/// What the receiver's distributions say of latencies, where it could tell them.
+fn latencies(receiver: &Record) -> Option<Latencies> {
+    let of = |name: &str| receiver.distributions.get(name).filter(|times| times.count() > 0);
+    let times = of(LATENCY)?;
+    let quantile = |q: f64| times.quantile(q).map(Nanos);
+    let variation = of(VARIATION)
+        .and_then(|times| Some(Variation { median: Nanos(times.quantile(0.5)?), max: Nanos(times.max()?) }));
+    let (min, max) = (Nanos(times.min()?), Nanos(times.max()?));
+    Some(Latencies { n: times.count(), min, median: quantile(0.5)?, worst: quantile(0.999)?, max, variation })
+}
+
 /// What the records of a trial say.
 pub(super) fn seen(trial: &Trial) -> Seen {
     let of = |side: Side| trial.records.values().find(|record| record.side == side);
@@ -104,7 +118,7 @@ pub(super) fn seen(trial: &Trial) -> Seen {
         intended: total(sender, count::INTENDED).unwrap_or(offered),
         offered,
         received: total(receiver, count::RECEIVED).unwrap_or(0),
-        latencies: None,
+        latencies: receiver.and_then(latencies),
         took: Nanos::ZERO,
     }
 }

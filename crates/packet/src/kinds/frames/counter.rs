@@ -6,24 +6,27 @@ use fathom_model::{
     units::{Bytes, Frames, Nanos},
 };
 use fathom_sys::{
-    bpf::{XdpLink, XdpMode},
+    bpf::{SocketMap, XdpLink, XdpMode},
     clock,
-    packet_socket::{Inbox, Receiver},
+    packet_socket::{Inbox, MAX_BATCH, Receiver},
+    xsk::{self, Mode, Queue},
 };
 
-use super::{PORT, device::Device};
+use super::device::Device;
 use crate::{
     sequence::Sequence,
-    xdp::{Arrivals, Sink, ours},
+    xdp::{Arrivals, Expected, Sink, Times, redirector},
 };
 
-/// The frames to be counted.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Expected {
-    /// The trial of their mark.
-    pub(super) trial: u32,
-    /// The order is kept for flows with lower numbers.
-    pub(super) n_flows: u16,
+/// Frames that arrived and found no room at the counter, by the place.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Missed {
+    /// In the buffer of a socket.
+    pub(super) socket: Frames,
+    /// In the ring of frames of an AF_XDP socket.
+    pub(super) ring_full: Frames,
+    /// In the memory of an AF_XDP socket.
+    pub(super) fill_empty: Frames,
 }
 
 /// Counts the frames of one trial.
@@ -31,6 +34,8 @@ pub(super) struct Expected {
 pub(super) enum Counter {
     /// In XDP, for as long as the link lives.
     Sink(Sink, XdpLink),
+    /// In user space, from what a program redirects to AF_XDP sockets, one for each queue.
+    Xsk(Box<Queues>),
     /// In user space, from copies; the frames go on to the network stack.
     Socket(Box<Socket>),
 }
@@ -40,16 +45,52 @@ pub(super) enum Counter {
 pub(super) struct Socket {
     receiver: Receiver,
     inbox: Inbox,
-    trial: u32,
+    seen: Account,
+    dropped: Frames,
+}
+
+/// AF_XDP sockets with what they have seen.
+#[derive(Debug)]
+pub(super) struct Queues {
+    receivers: Vec<xsk::Receiver>,
+    link: XdpLink,
+    // The program reads it for as long as it is attached.
+    _sockets: SocketMap,
+    seen: Account,
+}
+
+/// What was counted in user space.
+#[derive(Debug)]
+struct Account {
+    expected: Expected,
     arrivals: Arrivals,
     flows: Vec<Sequence>,
-    dropped: Frames,
+}
+
+impl Account {
+    fn of(expected: Expected) -> Self {
+        let n_flows = usize::try_from(expected.n_flows).unwrap_or(usize::MAX);
+        Self { expected, arrivals: Arrivals::default(), flows: vec![Sequence::default(); n_flows] }
+    }
+
+    fn count(&mut self, frame: &[u8]) {
+        let Some(mark) = self.expected.mark(frame) else { return };
+        self.arrivals.frames += Frames(1);
+        let flow = usize::try_from(mark.flow).ok().and_then(|flow| self.flows.get_mut(flow));
+        let Some(flow) = flow else { return };
+        let (reordered, duplicates) = (flow.reordered, flow.duplicates);
+        flow.arrive(mark.sequence);
+        self.arrivals.reordered += Frames(flow.reordered - reordered);
+        self.arrivals.duplicates += Frames(flow.duplicates - duplicates);
+    }
 }
 
 /// How often the maps of the sink are read: often enough that an interval of 100 ms is exact to 2 %.
 const READ_EVERY: Nanos = Nanos::from_millis(2);
 /// How long a socket waits for a frame before it looks whether the trial is over.
 const LOOK_UP_EVERY: Nanos = Nanos::from_millis(20);
+/// How often several queues are looked at: a ring of 2048 frames is not full before at 20 million per second.
+const GLANCE_EVERY: Nanos = Nanos::from_micros(100);
 /// Room for 40 000 small frames: 100 ms at the rate that the socket keeps up with.
 const SOCKET_BUFFER: Bytes = Bytes(32 << 20);
 
@@ -58,19 +99,20 @@ impl Counter {
     pub(super) fn open(
         device: &Device,
         settings: &Settings,
-        expected: Expected,
+        expected: &Expected,
         notes: &mut Vec<Note>,
     ) -> Result<Self, Error> {
         let asked = settings.text("counter").unwrap_or_else(|| "auto".to_owned());
         match asked.as_str() {
             "native" => Self::sink(device, expected, XdpMode::Native),
             "generic" => Self::sink(device, expected, XdpMode::Generic),
+            "xsk" => Self::queues(device, expected),
             "socket" => Self::socket(device, expected),
             _ => Self::best(device, expected, notes),
         }
     }
 
-    fn best(device: &Device, expected: Expected, notes: &mut Vec<Note>) -> Result<Self, Error> {
+    fn best(device: &Device, expected: &Expected, notes: &mut Vec<Note>) -> Result<Self, Error> {
         let name = device.name();
         let native = match Self::sink(device, expected, XdpMode::Native) {
             Ok(counter) => return Ok(counter),
@@ -87,39 +129,60 @@ impl Counter {
         let reason = reason(&native);
         notes.push(note(
             "xdp-unavailable",
-            format!("frames are counted by a packet socket on {name}, which keeps up with a fraction of XDP's rate: {reason}"),
+            format!("frames are counted by a packet socket on {name}, which keeps up with a fraction of XDP's rate and knows no latencies: {reason}"),
         ));
         Self::socket(device, expected)
     }
 
-    fn sink(device: &Device, expected: Expected, mode: XdpMode) -> Result<Self, Error> {
+    fn sink(device: &Device, expected: &Expected, mode: XdpMode) -> Result<Self, Error> {
         let what = || format!("count frames in {mode} XDP on {}", device.name());
         let attach = || {
-            let sink = Sink::load(PORT, expected.trial, expected.n_flows)?;
+            let sink = Sink::load(expected)?;
             let link = sink.attach(device.index(), mode)?;
             Ok(Self::Sink(sink, link))
         };
         attach().map_err(|cause| Error::system(what(), "CAP_BPF and CAP_NET_ADMIN", cause))
     }
 
-    fn socket(device: &Device, expected: Expected) -> Result<Self, Error> {
+    /// AF_XDP sockets on all queues, in the first mode that the device has.
+    fn queues(device: &Device, expected: &Expected) -> Result<Self, Error> {
+        let what = || format!("receive frames by AF_XDP on {}", device.name());
+        let open = || {
+            let sockets = SocketMap::create("fathom_sockets", device.n_rx_queues())?;
+            let receiver = |number| {
+                let queue = Queue { ifindex: device.index(), number };
+                let receiver =
+                    xsk::Receiver::open(queue, Mode::ZeroCopy).or_else(|_| xsk::Receiver::open(queue, Mode::Copy))?;
+                sockets.set(number, &receiver)?;
+                Ok(receiver)
+            };
+            let receivers = (0..device.n_rx_queues()).map(receiver).collect::<fathom_sys::Result<_>>()?;
+            let program = redirector(expected, &sockets)?;
+            let attach = |mode| XdpLink::attach(&program, device.index(), mode);
+            let link = attach(XdpMode::Native).or_else(|_| attach(XdpMode::Generic))?;
+            let seen = Account::of(expected.clone());
+            Ok(Self::Xsk(Box::new(Queues { receivers, link, _sockets: sockets, seen })))
+        };
+        open().map_err(|cause| Error::system(what(), "CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW", cause))
+    }
+
+    fn socket(device: &Device, expected: &Expected) -> Result<Self, Error> {
         let what = || format!("open a packet socket on {}", device.name());
         let receiver = Receiver::open(device.index(), SOCKET_BUFFER)
             .map_err(|cause| Error::system(what(), "CAP_NET_RAW", cause))?;
-        Ok(Self::Socket(Box::new(Socket {
-            receiver,
-            inbox: Inbox::default(),
-            trial: expected.trial,
-            arrivals: Arrivals::default(),
-            flows: vec![Sequence::default(); expected.n_flows.into()],
-            dropped: Frames(0),
-        })))
+        // The kernel takes up to two VLAN tags out of what it shows.
+        let mut expected = expected.clone();
+        let untagged: Vec<usize> = expected.places.iter().flat_map(|at| [at - 4, at - 8]).collect();
+        expected.places.extend(untagged);
+        let seen = Account::of(expected);
+        Ok(Self::Socket(Box::new(Socket { receiver, inbox: Inbox::default(), seen, dropped: Frames(0) })))
     }
 
     /// What it is, in words for the initiator and the record.
     pub(super) fn describe(&self) -> String {
         match self {
             Self::Sink(_, link) => format!("{} XDP", link.mode()),
+            Self::Xsk(queues) => format!("AF_XDP behind {} XDP", queues.link.mode()),
             Self::Socket(_) => "packet socket".to_owned(),
         }
     }
@@ -131,41 +194,67 @@ impl Counter {
                 clock::sleep_until(clock::now() + READ_EVERY);
                 Ok(())
             }
+            Self::Xsk(queues) => queues.wait(),
             Self::Socket(socket) => socket.receiver.wait(LOOK_UP_EVERY).map(drop),
         }
     }
 
     /// What has arrived so far, and what the counter itself had no room for.
-    pub(super) fn read(&mut self) -> fathom_sys::Result<(Arrivals, Frames)> {
+    pub(super) fn read(&mut self) -> fathom_sys::Result<(Arrivals, Missed)> {
         match self {
-            Self::Sink(sink, _) => Ok((sink.arrivals()?, Frames(0))),
+            Self::Sink(sink, _) => Ok((sink.arrivals()?, Missed::default())),
+            Self::Xsk(queues) => queues.read(),
             Self::Socket(socket) => socket.read(),
+        }
+    }
+
+    /// What it knows of times; nothing when it does not see frames as they arrive.
+    pub(super) fn times(&self) -> fathom_sys::Result<Option<Times>> {
+        match self {
+            Self::Sink(sink, _) => sink.times().map(Some),
+            Self::Xsk(_) | Self::Socket(_) => Ok(None),
         }
     }
 }
 
-impl Socket {
-    /// How many batches are taken before the counts are told.
-    const BATCHES: usize = 64;
+/// How many batches are taken before the counts are told.
+const BATCHES: usize = 64;
 
-    fn read(&mut self) -> fathom_sys::Result<(Arrivals, Frames)> {
-        for _ in 0..Self::BATCHES {
+impl Socket {
+    fn read(&mut self) -> fathom_sys::Result<(Arrivals, Missed)> {
+        for _ in 0..BATCHES {
             if self.receiver.receive(&mut self.inbox)? == 0 {
                 break;
             }
             for (frame, _) in self.inbox.frames() {
-                let Some((mark, length)) = ours(frame, PORT, self.trial) else { continue };
-                self.arrivals.frames += Frames(1);
-                self.arrivals.bytes += length;
-                if let Some(flow) = self.flows.get_mut(usize::from(mark.flow)) {
-                    flow.arrive(mark.sequence);
-                }
+                self.seen.count(frame);
             }
         }
-        self.arrivals.reordered = Frames(self.flows.iter().map(|flow| flow.reordered).sum());
-        self.arrivals.duplicates = Frames(self.flows.iter().map(|flow| flow.duplicates).sum());
         self.dropped += self.receiver.take_seen()?.dropped;
-        Ok((self.arrivals, self.dropped))
+        Ok((self.seen.arrivals, Missed { socket: self.dropped, ..Missed::default() }))
+    }
+}
+
+impl Queues {
+    fn wait(&self) -> fathom_sys::Result<()> {
+        if let [receiver] = self.receivers.as_slice() {
+            return receiver.wait(LOOK_UP_EVERY).map(drop);
+        }
+        // Of several queues any may have something.
+        clock::sleep_until(clock::now() + GLANCE_EVERY);
+        Ok(())
+    }
+
+    fn read(&mut self) -> fathom_sys::Result<(Arrivals, Missed)> {
+        let mut missed = Missed::default();
+        for receiver in &mut self.receivers {
+            receiver.receive(BATCHES * MAX_BATCH, |frame| self.seen.count(frame))?;
+            let statistics = receiver.statistics()?;
+            missed.socket += statistics.rx_dropped;
+            missed.ring_full += statistics.rx_ring_full;
+            missed.fill_empty += statistics.rx_fill_empty;
+        }
+        Ok((self.seen.arrivals, missed))
     }
 }
 

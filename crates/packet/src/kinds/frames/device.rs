@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fs, net::IpAddr, net::Ipv4Addr};
 use fathom_engine::Error;
 use fathom_model::{
     Record, Role,
+    names::count::VETH_RING_DROPPED,
     names::host::{
         DEV_RX_DROPPED, DEV_RX_ERRORS, DEV_RX_FIFO, DEV_RX_FRAMES, DEV_TX_DROPPED, DEV_TX_ERRORS, DEV_TX_FRAMES,
         SOFTNET_DROPPED,
@@ -12,12 +13,12 @@ use fathom_model::{
     units::Nanos,
 };
 use fathom_sys::{
-    clock,
+    clock, ethtool,
     netlink::{Link, LinkStats, Netlink},
 };
 
 use super::NAME;
-use crate::wire::{Ethernet, FrameSize, MacAddress};
+use crate::wire::{Ethernet, MacAddress};
 
 /// How long all counters must stand still to be final.
 const QUIET: Nanos = Nanos::from_millis(50);
@@ -26,11 +27,15 @@ const RESIDUE: Nanos = Nanos::from_secs(2);
 /// How long a driver may take to bring the link up again after an XDP program was put on it.
 const LINK_RETURNS: Nanos = Nanos::from_secs(5);
 const STEP: Nanos = Nanos::from_millis(5);
+/// The bytes of a frame on the wire that Linux does not count.
+const CHECKSUM: usize = 4;
 
 /// A device that is up, with a socket to ask the kernel about it.
 #[derive(Debug)]
 pub(super) struct Device {
     netlink: Netlink,
+    /// Its driver, which counts more than the kernel does.
+    driver: ethtool::Device,
     link: Link,
     /// Its Ethernet address.
     pub(super) mac: MacAddress,
@@ -60,7 +65,8 @@ impl Device {
         let Some(mac) = link.mac.map(MacAddress) else {
             return Err(unsupported(format!("{name} has no Ethernet address"), "choose an Ethernet device"));
         };
-        let device = Self { netlink, link, mac, address };
+        let driver = ethtool::Device::open(name).map_err(system)?;
+        let device = Self { netlink, driver, link, mac, address };
         device.require_carrier()?;
         Ok(device)
     }
@@ -71,6 +77,11 @@ impl Device {
 
     pub(super) fn name(&self) -> &str {
         &self.link.name
+    }
+
+    /// How many queues it receives by.
+    pub(super) fn n_rx_queues(&self) -> u32 {
+        self.link.n_rx_queues.unwrap_or(1).max(1)
     }
 
     fn require_carrier(&self) -> Result<(), Error> {
@@ -97,13 +108,16 @@ impl Device {
     }
 
     /// Whether frames of this size may leave it.
-    pub(super) fn require_mtu(&self, size: FrameSize) -> Result<(), Error> {
-        let needed = size.without_checksum() - Ethernet::LENGTH;
+    ///
+    /// The length is Linux's, without the checksum of the wire.
+    pub(super) fn require_mtu(&self, length: usize) -> Result<(), Error> {
+        let needed = length - Ethernet::LENGTH;
         let mtu = usize::try_from(self.link.mtu_bytes).unwrap_or(usize::MAX);
         if needed <= mtu {
             return Ok(());
         }
         let name = self.name();
+        let size = length + CHECKSUM;
         let what = format!("frames of {size} bytes need an MTU of {needed}, and that of {name} is {mtu}");
         Err(unsupported(what, &format!("ip link set {name} mtu {needed}, on both ends")))
     }
@@ -119,7 +133,9 @@ impl Device {
 
     fn counts(&mut self) -> fathom_sys::Result<Counts> {
         self.refresh()?;
-        Ok(of_device(&self.link.stats).into_iter().chain(softnet_dropped().map(|n| (SOFTNET_DROPPED, n))).collect())
+        let backlog = softnet_dropped().map(|n| (SOFTNET_DROPPED, n));
+        let ring = ring_dropped(&self.driver).map(|n| (VETH_RING_DROPPED, n));
+        Ok(of_device(&self.link.stats).into_iter().chain(backlog).chain(ring).collect())
     }
 
     /// What it counts before the start.
@@ -201,4 +217,11 @@ fn of_device(stats: &LinkStats) -> Counts {
 fn softnet_dropped() -> Option<u64> {
     let text = fs::read_to_string("/proc/net/softnet_stat").ok()?;
     text.lines().map(|line| u64::from_str_radix(line.split_ascii_whitespace().nth(1)?, 16).ok()).sum()
+}
+
+/// What a veth's other end had no room for of what was redirected to it; nothing where the driver does not count that.
+fn ring_dropped(driver: &ethtool::Device) -> Option<u64> {
+    let counters = driver.statistics().ok()?;
+    let is_ring = |name: &str| name.starts_with("tx_queue_") && name.ends_with("_xdp_xmit_errors");
+    counters.into_iter().filter(|(name, _)| is_ring(name)).map(|(_, count)| count).reduce(|sum, count| sum + count)
 }

@@ -3,12 +3,18 @@
 use fathom_model::{
     Better, Derivation, Metric, Side, Unit,
     metric::{Measure, Named},
-    names::count::{DUPLICATES, RECEIVED, REORDERED, SCHEDULE_LAG_NS_MAX, SENT},
+    names::count::{DUPLICATES, INTENDED, RECEIVED, REORDERED, SCHEDULE_LAG_NS_MAX, SENT, UNSENT},
 };
+
+use super::receiver::{GAP, LATENCY, PDV_NS, VARIATION};
 
 const PPS: Measure = Measure(Unit::FramesPerSec, Better::Higher);
 const RATIO: Measure = Measure(Unit::Ratio, Better::Lower);
 const TIME: Measure = Measure(Unit::Nanos, Better::Lower);
+
+const fn quantile(distribution: &'static str, q: f64) -> Derivation {
+    Derivation::quantile(Side::Responder, distribution, q)
+}
 
 const fn share(part: &'static str) -> Derivation {
     Derivation::share((Side::Responder, part), (Side::Responder, RECEIVED))
@@ -35,6 +41,13 @@ pub(super) const METRICS: &[Metric] = &[
         "RFC 1242 section 3.6",
         Derivation::missing((Side::Initiator, SENT), (Side::Responder, RECEIVED)),
     ),
+    Metric::of(Named("latency_ns_p50", "latency p50"), TIME, "RFC 8219 section 7.2", quantile(LATENCY, 0.5)),
+    Metric::of(Named("latency_ns_p99", "p99"), TIME, SOURCE, quantile(LATENCY, 0.99)),
+    Metric::of(Named("latency_ns_p999", "p99.9"), TIME, "RFC 8219 section 7.2", quantile(LATENCY, 0.999)),
+    Metric::of(Named("pdv_ns", "PDV"), TIME, "RFC 8219 section 7.3.1", Derivation::total(Side::Responder, PDV_NS)),
+    Metric::of(Named("ipdv_ns_p50", "IPDV p50"), TIME, "RFC 5481 section 4.1", quantile(VARIATION, 0.5)),
+    Metric::of(Named("ipdv_ns_max", "IPDV max"), TIME, "RFC 5481 section 4.1", quantile(VARIATION, 1.0)),
+    Metric::of(Named("arrival_gap_ns_p99", "arrival gap p99"), TIME, SOURCE, quantile(GAP, 0.99)),
     Metric::of(Named("reordered_ratio", "reordered"), RATIO, "RFC 4737 section 3", share(REORDERED)),
     Metric::of(Named("duplicate_ratio", "duplicated"), RATIO, SOURCE, share(DUPLICATES)),
     Metric::of(
@@ -48,5 +61,11 @@ pub(super) const METRICS: &[Metric] = &[
         TIME,
         SOURCE,
         Derivation::total(Side::Initiator, SCHEDULE_LAG_NS_MAX),
+    ),
+    Metric::of(
+        Named("unsent_ratio", "unsent"),
+        RATIO,
+        SOURCE,
+        Derivation::share((Side::Initiator, UNSENT), (Side::Initiator, INTENDED)),
     ),
 ];

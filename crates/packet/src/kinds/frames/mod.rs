@@ -1,13 +1,14 @@
 //! Frames per second from one device to another, with every loss accounted for.
 //!
-//! The initiator sends numbered frames through a packet socket; the responder ends and counts them in an XDP program, before its
+//! The initiator sends numbered frames by the best backend that works; the responder ends and counts them in an XDP program, before its
 //! network stack sees them. It knows nothing of searches: it runs one load for one time.
 
+mod content;
 mod counter;
 mod device;
+mod machine;
 mod metrics;
 mod receiver;
-mod schedule;
 mod sender;
 
 use fathom_engine::{Error, Test, TestKind};
@@ -15,9 +16,10 @@ use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, Unit, ValueKi
 
 use metrics::METRICS;
 use receiver::Receiving;
+pub use receiver::{LATENCY, VARIATION};
 use sender::Sending;
 
-use crate::wire::FrameSize;
+use crate::{backend, wire::FrameSize};
 
 /// Sends frames at a rate or flat out, and counts where they end.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +32,13 @@ const NAME: &str = "frames";
 const PORT: u16 = 9;
 
 /// How the responder counts: the words of the option `counter`.
-const COUNTERS: &[&str] = &["auto", "native", "generic", "socket"];
+const COUNTERS: &[&str] = &["auto", "native", "generic", "xsk", "socket"];
+
+/// How frames or bursts follow each other: the words of the option `arrivals`.
+const ARRIVALS: &[&str] = &["constant", "poisson"];
+
+/// The most flows, of which the responder keeps the order of each.
+const FLOWS_MAX: u64 = 1_000_000;
 
 const OPTIONS: &[OptionDoc] = &[
     OptionDoc { name: "rate", value: ValueKind::Rate, default: None, help: "frames per second; flat out if absent" },
@@ -48,9 +56,33 @@ const OPTIONS: &[OptionDoc] = &[
     },
     OptionDoc {
         name: "flows",
+        value: ValueKind::Count(1, FLOWS_MAX),
+        default: Some("1"),
+        help: "flows to send in turn, of which each is numbered for itself",
+    },
+    OptionDoc {
+        name: "workers",
         value: ValueKind::Count(1, 64),
         default: Some("1"),
-        help: "flows to send, each with a worker and a source port of its own",
+        help: "threads that send, each its share of the flows",
+    },
+    OptionDoc {
+        name: "backend",
+        value: ValueKind::Choice(backend::WORDS),
+        default: Some("auto"),
+        help: "how frames leave: made in the kernel (live), by AF_XDP (xsk), by a packet socket, or by the best that works",
+    },
+    OptionDoc {
+        name: "arrivals",
+        value: ValueKind::Choice(ARRIVALS),
+        default: Some("constant"),
+        help: "with a rate: at equal distances, or at random and independent of each other",
+    },
+    OptionDoc {
+        name: "burst",
+        value: ValueKind::Count(1, 65_536),
+        default: Some("1"),
+        help: "with a rate: so many frames leave together, as far apart as the rate asks",
     },
     OptionDoc { name: "qdisc", value: ValueKind::Flag, default: None, help: "send through the queueing discipline" },
     OptionDoc {
@@ -63,7 +95,7 @@ const OPTIONS: &[OptionDoc] = &[
         name: "counter",
         value: ValueKind::Choice(COUNTERS),
         default: Some("auto"),
-        help: "count in XDP (native, generic), in a packet socket, or in the first of them that works",
+        help: "count in XDP (native, generic), behind it (xsk), in a packet socket, or in the best that works",
     },
 ];
 
@@ -115,8 +147,13 @@ fn frame_size(settings: &Settings) -> Result<FrameSize, Error> {
 }
 
 /// How many flows were asked for.
-fn n_flows(settings: &Settings) -> u16 {
-    settings.count("flows").and_then(|flows| u16::try_from(flows).ok()).unwrap_or(1)
+fn n_flows(settings: &Settings) -> u32 {
+    settings.count("flows").and_then(|flows| u32::try_from(flows).ok()).unwrap_or(1)
+}
+
+/// How many threads are to send.
+fn n_workers(settings: &Settings) -> u32 {
+    settings.count("workers").and_then(|workers| u32::try_from(workers).ok()).unwrap_or(1)
 }
 
 /// The keys under which the responder tells the initiator what it needs to know.
@@ -126,4 +163,6 @@ mod endpoint {
     pub(super) const PORT: &str = "port";
     pub(super) const TRIAL: &str = "trial";
     pub(super) const COUNTER: &str = "counter";
+    /// Which clock the responder goes by.
+    pub(super) const CLOCK: &str = "clock";
 }

@@ -4,17 +4,23 @@ use fathom_engine::{Crew, Error, Session, Stop, Test, Until, Worker};
 use fathom_model::{
     Endpoints, Note, Record, Role, Side,
     names::{
-        count::{DUPLICATES, RECEIVED, REORDERED, SOCKET_DROPPED},
+        count::{DUPLICATES, FILL_EMPTY, RECEIVED, REORDERED, RING_FULL, SOCKET_DROPPED},
         host::{DEV_RX_DROPPED, DEV_RX_FRAMES},
     },
 };
 use fathom_sys::clock;
 
 use super::{
-    PORT,
-    counter::{Counter, Expected},
+    PORT, content,
+    counter::Counter,
     device::{Device, Settling, admit},
-    endpoint, frame_size, n_flows,
+    endpoint, frame_size,
+    machine::clock_name,
+    n_flows,
+};
+use crate::{
+    wire::Mark,
+    xdp::{Expected, Times},
 };
 
 /// A responder, ready to count.
@@ -27,18 +33,28 @@ pub(super) struct Receiving {
     notes: Vec<Note>,
 }
 
-const COUNTERS: &[&str] = &[RECEIVED, DUPLICATES, REORDERED, SOCKET_DROPPED];
+const COUNTERS: &[&str] = &[RECEIVED, DUPLICATES, REORDERED, SOCKET_DROPPED, RING_FULL, FILL_EMPTY];
+
+// Distributions that the sink keeps; latency and variation by RFC 8219 section 7 and RFC 5481.
+/// One-way latencies of frames that carry a time stamp.
+pub const LATENCY: &str = "latency_ns";
+/// Differences between the latencies of neighbours in a flow, without their sign.
+pub const VARIATION: &str = "ipdv_ns";
+pub(super) const GAP: &str = "arrival_gap_ns";
+/// Packet delay variation (RFC 5481 section 4.2): the 99.9th percentile of the latency less its minimum.
+pub(super) const PDV_NS: &str = "pdv_ns";
 
 impl Receiving {
     pub(super) fn prepare(role: &Role) -> Result<Self, Error> {
         let mut device = Device::find(role)?;
-        device.require_mtu(frame_size(&role.settings)?)?;
+        device.require_mtu(frame_size(&role.settings)?.without_checksum())?;
         // Trials of one plan may share a seed; the clock tells a late frame of an earlier one from those of this one.
         let mixed = role.seed ^ clock::now().0;
         let trial = u32::try_from((mixed ^ mixed >> 32) & u64::from(u32::MAX)).expect("32 bits are left");
         let mut notes = Vec::new();
-        let expected = Expected { trial, n_flows: n_flows(&role.settings) };
-        let counter = Counter::open(&device, &role.settings, expected, &mut notes)?;
+        let places = content::mark_places(&role.settings);
+        let expected = Expected { tag: Mark::tag_of(trial), places, n_flows: n_flows(&role.settings) };
+        let counter = Counter::open(&device, &role.settings, &expected, &mut notes)?;
         device.wait_for_carrier()?;
         Ok(Self { device, counter, trial, cores: role.cores.clone(), notes })
     }
@@ -53,6 +69,7 @@ impl Test for Receiving {
             text(endpoint::PORT, PORT.to_string()),
             text(endpoint::TRIAL, self.trial.to_string()),
             text(endpoint::COUNTER, self.counter.describe()),
+            text(endpoint::CLOCK, clock_name().unwrap_or_default()),
         ])
     }
 
@@ -67,6 +84,11 @@ impl Test for Receiving {
         let loss = self.device.close(&mut record, &before);
         admit(&mut record, loss.as_slice());
         record.notes.extend(self.notes);
+        let times = self.counter.times();
+        tell_times(
+            &mut record,
+            times.map_err(|cause| Error::System { what: "read the times of frames".to_owned(), cause })?,
+        );
         if record.totals[RECEIVED] == 0 && session.stop.told() == Stop::Finish {
             let total = |name: &str| record.totals.get(name).copied().unwrap_or(0);
             let (name, frames, dropped) = (self.device.name(), total(DEV_RX_FRAMES), total(DEV_RX_DROPPED));
@@ -80,12 +102,29 @@ impl Test for Receiving {
     }
 }
 
+/// Adds what the counter knows of times; only one in XDP sees frames as they arrive.
+fn tell_times(record: &mut Record, times: Option<Times>) {
+    let Some(times) = times else { return };
+    if record.totals[RECEIVED] > 0 && times.latency.count() == 0 {
+        let text = "latencies are withheld: the two ends do not share a clock".to_owned();
+        record.notes.push(Note { id: "latency-withheld".to_owned(), text });
+    }
+    let latency = &times.latency;
+    if let (Some(high), Some(low)) = (latency.quantile(0.999), latency.min()) {
+        record.totals.insert(PDV_NS.to_owned(), high - low);
+    }
+    let distributions = [(LATENCY, times.latency), (VARIATION, times.variation), (GAP, times.gap)];
+    let some = distributions.into_iter().filter(|(_, histogram)| histogram.count() > 0);
+    record.distributions.extend(some.map(|(name, histogram)| (name.to_owned(), histogram)));
+}
+
 /// Counts until the trial is over and no late frame arrives any more.
 fn count(worker: &Worker<'_>, counter: &mut Counter) -> fathom_sys::Result<()> {
     let tell = |counter: &mut Counter| {
-        let (arrivals, dropped) = counter.read()?;
-        let counts = [arrivals.distinct(), arrivals.duplicates, arrivals.reordered, dropped];
-        for (place, count) in counts.into_iter().enumerate() {
+        let (arrivals, missed) = counter.read()?;
+        let order = [arrivals.distinct(), arrivals.duplicates, arrivals.reordered];
+        let counts = order.into_iter().chain([missed.socket, missed.ring_full, missed.fill_empty]);
+        for (place, count) in counts.enumerate() {
             worker.raise(place, count.0);
         }
         Ok(arrivals.frames.0)

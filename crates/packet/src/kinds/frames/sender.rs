@@ -1,89 +1,109 @@
 //! The initiator: sends numbered frames at a rate or flat out.
 
-use std::str::FromStr;
+use std::{str::FromStr, sync::Arc};
 
-use fathom_engine::{Crew, Error, Session, Test, Until, Worker, pace::Constant};
+use fathom_engine::{
+    Crew, Error, Session, Test, Until,
+    pace::{Process, Share},
+};
 use fathom_model::{
-    Endpoints, Record, Role, Settings, Side,
-    names::count::{INTENDED, SCHEDULE_LAG_NS_MAX, SEND_REFUSED, SENT},
-    units::{Nanos, PerSec, approximate},
+    Endpoints, Note, Record, Role, Settings, Side,
+    names::count::{INTENDED, SCHEDULE_LAG_NS_MAX, SEND_REFUSED, SENT, UNSENT},
 };
-use fathom_sys::{
-    clock,
-    packet_socket::{Arena, MAX_BATCH, Offer, Queueing, Sender},
-};
+use fathom_sys::packet_socket::Queueing;
 
 use super::{
-    NAME,
+    NAME, content,
     device::{Device, admit},
-    endpoint, frame_size, n_flows,
-    schedule::Schedule,
+    endpoint,
+    machine::clock_name,
+    n_flows, n_workers,
 };
-use crate::wire::{Endpoint, Flow, MacAddress, Template};
+use crate::{
+    backend::{self, Departures, Generator, Load, Pattern, Port, Stamping},
+    wire::{Endpoint, MacAddress, Mark},
+};
 
 /// An initiator, ready to send.
 #[derive(Debug)]
 pub(super) struct Sending {
     device: Device,
-    streams: Vec<Stream>,
+    generators: Vec<Box<dyn Generator>>,
+    is_paced: bool,
     cores: Vec<usize>,
+    notes: Vec<Note>,
 }
 
-/// What one worker sends: one flow.
-#[derive(Debug)]
-struct Stream {
-    socket: Sender,
-    template: Template,
-    arena: Arena,
-    /// Flat out without one.
-    schedule: Option<Schedule>,
-    /// Until the time is over without one.
-    count: Option<u64>,
-}
-
-/// Flat out, nothing is intended, so nothing can lag behind.
+/// Flat out, nothing is intended, so nothing can lag behind; the places are those of `backend::counter`.
 const FLAT_OUT: &[&str] = &[SENT, SEND_REFUSED];
-const PACED: &[&str] = &[SENT, SEND_REFUSED, INTENDED, SCHEDULE_LAG_NS_MAX];
-// Places in the tables above.
-const N_SENT: usize = 0;
-const N_REFUSED: usize = 1;
-const N_INTENDED: usize = 2;
-const LAG: usize = 3;
-
-/// The first of the ports that are nobody's (RFC 6335 section 6).
-const SOURCE_PORT: u16 = 49_152;
-/// A sleep ends up to this much late (timer slack, and waking), so shorter waits are spent awake.
-const SLEEP_ERROR: Nanos = Nanos::from_micros(100);
-/// How long to sleep at most before looking whether the trial is over.
-const LOOK_UP: Nanos = Nanos::from_millis(20);
-/// How long to wait at most for room in the send buffer before looking whether the trial is over.
-const ROOM: Nanos = Nanos::from_millis(1);
+const PACED: &[&str] = &[SENT, SEND_REFUSED, INTENDED, SCHEDULE_LAG_NS_MAX, UNSENT];
 
 impl Sending {
     pub(super) fn prepare(role: &Role) -> Result<Self, Error> {
         let device = Device::find(role)?;
         let settings = &role.settings;
-        let size = frame_size(settings)?;
-        device.require_mtu(size)?;
-        if settings.rate("rate").is_some_and(|rate| rate.get() <= 0.0) {
-            return Err(unsupported("at a rate of zero nothing would be sent".to_owned()));
+        let (n_workers, n_flows) = (n_workers(settings), n_flows(settings));
+        if n_workers > n_flows {
+            let what = format!("{n_workers} workers need a flow each, and there are {n_flows}");
+            let hint = Some(format!("--flows {n_workers}"));
+            return Err(Error::Unsupported { what, hint });
         }
-        let first = flow(&device, role)?;
-        let n_flows = n_flows(settings);
-        let open = |number| {
-            let source = Endpoint { port: SOURCE_PORT + number, ..first.source };
-            let template = Template::new(&Flow { source, number, ..first }, size);
-            Stream::open(&device, settings, (number, n_flows), template)
+        let ends = ends(&device, role)?;
+        let blueprint = Arc::new(content::blueprint(settings, ends)?);
+        device.require_mtu(blueprint.longest())?;
+        let pattern = pattern(settings, role.seed)?;
+        let tag = Mark::tag_of(told(role, endpoint::TRIAL)?);
+        let is_same_clock = clock_name().is_some_and(|clock| role.peer.get(endpoint::CLOCK) == Some(&clock));
+        let stamping = if is_same_clock { Stamping::Clock } else { Stamping::None };
+        let of = usize::try_from(n_workers).unwrap_or(usize::MAX);
+        let load = |idx| {
+            let share = Share { idx, of };
+            let departures = pattern.as_ref().and_then(|pattern| Departures::new(pattern, share));
+            let count = settings.count("count").map(|count| share_of(count, share));
+            Load { blueprint: Arc::clone(&blueprint), tag, stamping, share, departures, count }
         };
-        let streams = (0..n_flows).map(open).collect::<Result<_, _>>()?;
-        Ok(Self { device, streams, cores: role.cores.clone() })
+        let loads: Vec<Load> = (0..of).map(load).collect();
+        let queueing = if settings.flag("qdisc") { Queueing::Discipline } else { Queueing::Bypass };
+        let port = Port { ifindex: device.index(), name: device.name().to_owned(), queueing };
+        let mut notes = Vec::new();
+        let word = settings.text("backend").unwrap_or_default();
+        let generators = backend::choose(&word, &port, &loads, &mut notes)?;
+        Ok(Self { device, generators, is_paced: pattern.is_some(), cores: role.cores.clone(), notes })
     }
 }
 
-/// The first flow from this device to what the responder has told.
-fn flow(device: &Device, role: &Role) -> Result<Flow, Error> {
-    let given = role.settings.text("mac");
-    let mac = match &given {
+/// What of a count is one worker's: what does not divide goes to the first.
+fn share_of(count: u64, share: Share) -> u64 {
+    let (idx, of) = (share.idx as u64, share.of as u64);
+    count / of + u64::from(idx < count % of)
+}
+
+/// How frames are to follow each other; nothing when they are to leave flat out.
+fn pattern(settings: &Settings, seed: u64) -> Result<Option<Pattern>, Error> {
+    let is_poisson = settings.text("arrivals").is_some_and(|arrivals| arrivals == "poisson");
+    let burst = settings.count("burst").and_then(|burst| u32::try_from(burst).ok()).unwrap_or(1);
+    let Some(rate) = settings.rate("rate") else {
+        let without = |what: &str| Error::Unsupported {
+            what: format!("{what} need a rate: flat out, each frame leaves right behind the one before"),
+            hint: Some("--rate 100k".to_owned()),
+        };
+        return match (is_poisson, burst > 1) {
+            (true, _) => Err(without("Poisson arrivals")),
+            (_, true) => Err(without("bursts")),
+            _ => Ok(None),
+        };
+    };
+    if rate.get() <= 0.0 {
+        return Err(Error::Unsupported { what: "at a rate of zero nothing would be sent".to_owned(), hint: None });
+    }
+    let process = if is_poisson { Process::Poisson { seed } } else { Process::Constant };
+    Ok(Some(Pattern { rate, burst, process }))
+}
+
+/// This device and what the responder has told.
+fn ends(device: &Device, role: &Role) -> Result<(Endpoint, Endpoint), Error> {
+    let unsupported = |what: String| Error::Unsupported { what, hint: None };
+    let mac = match &role.settings.text("mac") {
         Some(text) => text.parse().map_err(|error: crate::wire::MacError| unsupported(error.to_string()))?,
         None => told::<MacAddress>(role, endpoint::MAC)?,
     };
@@ -92,12 +112,7 @@ fn flow(device: &Device, role: &Role) -> Result<Flow, Error> {
     if mac.is_group() || address.is_multicast() || address.is_broadcast() {
         return Err(unsupported(format!("{mac} and {address} must each be of a single host")));
     }
-    let source = Endpoint { mac: device.mac, address: device.address, port: SOURCE_PORT };
-    Ok(Flow { source, destination, trial: told(role, endpoint::TRIAL)?, number: 0 })
-}
-
-fn unsupported(what: String) -> Error {
-    Error::Unsupported { what, hint: None }
+    Ok((Endpoint { mac: device.mac, address: device.address, port: 0 }, destination))
 }
 
 /// What the responder has told under this key.
@@ -113,11 +128,10 @@ impl Test for Sending {
 
     fn run(mut self: Box<Self>, session: &Session) -> Result<Record, Error> {
         let before = self.device.first_counts()?;
-        let is_paced = self.streams.iter().any(|stream| stream.schedule.is_some());
-        let counters = if is_paced { PACED } else { FLAT_OUT };
-        let crew = Crew { states: self.streams, counters, cores: &self.cores, until: Until::PhasesOver };
+        let counters = if self.is_paced { PACED } else { FLAT_OUT };
+        let crew = Crew { states: self.generators, counters, cores: &self.cores, until: Until::PhasesOver };
         // A device that goes down ends the trial; what was sent until then is kept.
-        let conducted = crew.conduct(session, &mut (), |worker, mut stream| Ok(stream.send(&worker).err()))?;
+        let conducted = crew.conduct(session, &mut (), |worker, mut generator| Ok(generator.send(&worker).err()))?;
         let mut record = conducted.record(Side::Initiator);
         let mut losses: Vec<_> = conducted.workers.into_iter().flatten().collect();
         if record.totals[SENT] == 0
@@ -127,82 +141,7 @@ impl Test for Sending {
         }
         losses.extend(self.device.close(&mut record, &before));
         admit(&mut record, &losses);
+        record.notes.extend(self.notes);
         Ok(record)
     }
-}
-
-impl Stream {
-    /// One of several flows, which share the rate and the count that were asked for.
-    fn open(
-        device: &Device,
-        settings: &Settings,
-        (number, n_flows): (u16, u16),
-        template: Template,
-    ) -> Result<Self, Error> {
-        let queueing = if settings.flag("qdisc") { Queueing::Discipline } else { Queueing::Bypass };
-        let what = || format!("open a packet socket on {}", device.name());
-        let socket =
-            Sender::open(device.index(), queueing).map_err(|cause| Error::system(what(), "CAP_NET_RAW", cause))?;
-        let (number, n_flows) = (u64::from(number), u64::from(n_flows));
-        let rate = settings.rate("rate").and_then(|rate| PerSec::new(rate.get() / approximate(n_flows)));
-        Ok(Self {
-            socket,
-            arena: Arena::of(template.bytes(), MAX_BATCH),
-            template,
-            schedule: rate.and_then(Constant::new).map(Schedule::new),
-            // What does not divide goes to the first flows.
-            count: settings.count("count").map(|count| count / n_flows + u64::from(number < count % n_flows)),
-        })
-    }
-
-    fn send(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
-        let end = self.count.unwrap_or(u64::MAX);
-        let mut next = 0;
-        while next < end && !worker.is_over() {
-            let due = match &mut self.schedule {
-                Some(schedule) => on_schedule(worker, schedule, (next, end)),
-                None => end,
-            };
-            let batch = usize::try_from(due - next).unwrap_or(MAX_BATCH).min(MAX_BATCH);
-            if batch == 0 {
-                continue;
-            }
-            for (number, frame) in (next..).zip(self.arena.frames_mut().take(batch)) {
-                self.template.number(frame, number);
-            }
-            match self.socket.send(self.arena.frames().take(batch))? {
-                Offer::Accepted(n) => {
-                    worker.add(N_SENT, n as u64);
-                    next += n as u64;
-                }
-                Offer::Dropped => {
-                    worker.add(N_REFUSED, 1);
-                    next += 1;
-                }
-                Offer::Busy => {
-                    self.socket.wait(ROOM)?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// How many frames are to be sent by now; when none is due, waits for the next one first, but not long.
-fn on_schedule(worker: &Worker<'_>, schedule: &mut Schedule, (next, end): (u64, u64)) -> u64 {
-    let now = clock::now();
-    let elapsed = now - worker.start;
-    let wait = schedule.wait(elapsed, next);
-    if wait > SLEEP_ERROR {
-        clock::sleep_until(now + (wait - SLEEP_ERROR).min(LOOK_UP));
-        return next;
-    }
-    if wait > Nanos::ZERO {
-        std::hint::spin_loop();
-        return next;
-    }
-    worker.raise(LAG, schedule.lag(elapsed, next).0);
-    let due = schedule.due(elapsed, next).min(end);
-    worker.raise(N_INTENDED, schedule.intended(due));
-    due
 }

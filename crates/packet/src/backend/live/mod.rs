@@ -1,0 +1,142 @@
+//! Live frames: a program in the kernel makes them, paces them and hands them to the device, in one long system call.
+//!
+//! `BPF_PROG_TEST_RUN` with live frames (Linux 5.18) runs the program once for each frame it might send; where none is due, it drops
+//! the frame and looks again. So there is no system call per frame or batch, and the clock is read where the frame is made.
+
+mod program;
+mod warden;
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use fathom_engine::{Error, Worker};
+use fathom_model::units::Nanos;
+use fathom_sys::{
+    affinity,
+    bpf::{self, LiveEnd, Program, ProgramType, XdpAction},
+    clock,
+    interrupt::Interruptible,
+    netlink::Netlink,
+    xdp_features,
+};
+
+use super::{Backend, Generator, Load, Port, require_bypass, unsupported};
+use program::Maps;
+use warden::{Warden, tell};
+
+/// Frames that a program of ours makes.
+#[derive(Debug)]
+pub(super) struct Live;
+
+#[derive(Debug)]
+struct Generated {
+    program: Program,
+    maps: Maps,
+    /// What each page holds before the program writes to it.
+    frame: Vec<u8>,
+    batch: u32,
+    /// The device, by a socket in its namespace.
+    netlink: Netlink,
+    name: String,
+    /// Where the warden may run, which is not bound to the worker's core.
+    cores: Vec<usize>,
+}
+
+/// Frames that the kernel hands to the device together when there is no rate: its own default, a quarter of a veth's ring.
+const BATCH: u32 = 64;
+/// The same on a schedule, where a frame waits for the rest of its batch: a few microseconds at the most.
+const BATCH_PACED: u32 = 16;
+/// What the kernel leaves of a page: its own headers in front, and room behind for the end of a buffer of the stack.
+const LONGEST: usize = 3_300;
+
+impl Backend for Live {
+    fn word(&self) -> &'static str {
+        "live"
+    }
+
+    fn about(&self) -> &'static str {
+        "live frames (BPF_PROG_TEST_RUN)"
+    }
+
+    fn open(&self, port: &Port, load: Load) -> Result<Box<dyn Generator>, Error> {
+        require_bypass(port)?;
+        require_redirects(port)?;
+        let longest = load.blueprint.longest();
+        if longest > LONGEST {
+            return Err(unsupported(format!(
+                "frames of {longest} bytes do not fit into a page, which takes {LONGEST}"
+            )));
+        }
+        let what = || format!("make live frames for {}", port.name);
+        let system = |cause| Error::system(what(), "CAP_BPF and CAP_NET_ADMIN", cause);
+        let maps = Maps::create(port, &load).map_err(system)?;
+        let code = program::code(&load, &maps).map_err(unsupported)?;
+        let program = Program::load(ProgramType::Xdp, "fathom_generate", &code).map_err(system)?;
+        require_live_frames().map_err(system)?;
+        let frame = program::page(&load.blueprint);
+        let batch = if load.departures.is_some() { BATCH_PACED } else { BATCH };
+        let netlink = Netlink::open().map_err(system)?;
+        let cores = affinity::allowed_cores().map_err(system)?;
+        Ok(Box::new(Generated { program, maps, frame, batch, netlink, name: port.name.clone(), cores }))
+    }
+}
+
+/// Frames that are redirected to a device that does not take them vanish without an error, so the kernel is asked before.
+fn require_redirects(port: &Port) -> Result<(), Error> {
+    let what = || format!("ask what {} can do for XDP", port.name);
+    let features = xdp_features(port.ifindex).map_err(|cause| Error::System { what: what(), cause })?;
+    // Before Linux 6.3 nothing is told; what vanishes then is noticed at the end.
+    if features.is_some_and(|features| !features.takes_redirected()) {
+        let name = &port.name;
+        return Err(Error::Unsupported {
+            what: format!(
+                "{name} takes no redirected frames: its driver cannot, or it is a veth whose other end has neither a native \
+                 XDP program nor GRO"
+            ),
+            hint: Some(format!("ethtool -K PEER gro on, on the other end of {name}")),
+        });
+    }
+    Ok(())
+}
+
+/// Has the kernel make a few frames that end where they began.
+fn require_live_frames() -> fathom_sys::Result<()> {
+    let mut a = bpf::Assembler::new();
+    a.give(XdpAction::Drop);
+    let program = Program::load(ProgramType::Xdp, "fathom_probe", &a.assemble())?;
+    program.run_live(&[0; 60], &bpf::Live { n_runs: 1, batch: 1, from: None }).map(drop)
+}
+
+impl Generator for Generated {
+    fn send(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
+        let thread = Interruptible::current()?;
+        let (is_done, has_returned) = (AtomicBool::new(false), AtomicBool::new(false));
+        let live = bpf::Live { n_runs: u32::MAX, batch: self.batch, from: None };
+        let mut warden = Warden { maps: &self.maps, netlink: &mut self.netlink, name: &self.name, cores: &self.cores };
+        thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                let watched = warden.watch(worker);
+                is_done.store(true, Ordering::Release);
+                // A signal that comes between two system calls ends none, so it is sent until the worker has noticed.
+                while !has_returned.load(Ordering::Acquire) {
+                    thread.interrupt();
+                    clock::sleep_until(clock::now() + AGAIN);
+                }
+                watched
+            });
+            let mut outcome = Ok(LiveEnd::Complete);
+            while outcome.is_ok() && !is_done.load(Ordering::Acquire) {
+                outcome = self.program.run_live(&self.frame, &live);
+            }
+            has_returned.store(true, Ordering::Release);
+            let watched = watch.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            tell(worker, &self.maps.state()?);
+            outcome.and(watched)
+        })
+    }
+}
+
+/// How long to wait before a worker is interrupted again.
+const AGAIN: Nanos = Nanos::from_millis(1);

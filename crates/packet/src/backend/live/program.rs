@@ -1,0 +1,626 @@
+//! The program that makes live frames: when the next one is due, which it is, and each byte of it.
+//!
+//! It does what [`Departures`] and [`crate::craft::Shape::write`] do in user space, in the same whole numbers.
+
+use fathom_model::units::Nanos;
+use fathom_sys::{
+    Result,
+    bpf::{
+        Array, Assembler, DeviceMap, Helper, Instruction, Label, Operation,
+        Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10},
+        XdpAction,
+    },
+};
+
+use super::super::{
+    Load, Port, Stamping,
+    departures::{Departures, GAP_BITS, N_GAPS, Random, TICK_BITS},
+};
+use crate::{
+    craft::{Blueprint, Change, Cover, Edit, Per, Shape, Zero},
+    wire::Mark,
+};
+
+/// What a program shares with user space.
+#[derive(Debug)]
+pub(super) struct Maps {
+    /// What the program has done; user space only reads it.
+    state: Array<STATE_WORDS>,
+    /// When to end; the program only reads it.
+    orders: Array<1>,
+    device: DeviceMap,
+    /// The numbers of shapes in the order they are sent in, where there is more than one.
+    order: Option<Array<1>>,
+    gaps: Option<Array<N_GAPS>>,
+    is_paced: bool,
+}
+
+/// What a program has done so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct State {
+    pub(super) is_paced: bool,
+    pub(super) is_done: bool,
+    pub(super) n_sent: u64,
+    pub(super) n_unsent: u64,
+    pub(super) lag: Nanos,
+}
+
+const STATE_WORDS: usize = 9;
+// Places in the state.
+const SENT: i16 = 0;
+const UNSENT: i16 = 8;
+const DUE: i16 = 16;
+const LAG: i16 = 24;
+const START: i16 = 32;
+const DONE: i16 = 40;
+const FLOW: i16 = 48;
+const SEQUENCE: i16 = 56;
+const N_DUE: i16 = 64;
+
+// Places on the stack.
+const KEY: i16 = -4;
+const THIS_FLOW: i16 = -16;
+const THIS_SEQUENCE: i16 = -24;
+const NUMBER: i16 = -32;
+const ELAPSED: i16 = -40;
+/// The sum of the n-th checksum is eight bytes further down for each.
+const SUMS: i16 = -48;
+
+/// The most departures that one run of the program gives up, where they are not at equal distances.
+const GIVEN_UP_MAX: usize = 16;
+/// The most shapes that are told apart by comparing one after the other.
+const SHAPES_MAX: usize = 32;
+/// The most instructions: half of what jumps can span.
+const CODE_MAX: usize = 16_384;
+/// What a device under test may have written to a page is written anew at least up to here.
+const REWRITTEN: usize = 64;
+
+impl Maps {
+    pub(super) fn create(port: &Port, load: &Load) -> Result<Self> {
+        let state = Array::create("fathom_state", 1)?;
+        let mut row = [0; STATE_WORDS];
+        row[word(FLOW)] = load.flows().0.into();
+        row[word(DUE)] = load.departures.as_ref().map_or(0, |departures| departures.due);
+        state.set(0, &row)?;
+        let maps = Self {
+            state,
+            orders: Array::create("fathom_orders", 1)?,
+            device: DeviceMap::of("fathom_device", port.ifindex)?,
+            order: order_of(&load.blueprint)?,
+            gaps: load.departures.as_ref().and_then(random_of).map(gaps_of).transpose()?,
+            is_paced: load.departures.is_some(),
+        };
+        Ok(maps)
+    }
+
+    /// What the program has done so far.
+    pub(super) fn state(&self) -> Result<State> {
+        let row = self.state.get(0)?;
+        Ok(State {
+            is_paced: self.is_paced,
+            is_done: row[word(DONE)] != 0,
+            n_sent: row[word(SENT)],
+            n_unsent: row[word(UNSENT)],
+            lag: Nanos(row[word(LAG)]),
+        })
+    }
+
+    /// Lets the program end with the last frame that is due by then.
+    pub(super) fn stop_at(&self, end: Nanos) -> Result<()> {
+        self.orders.set(0, &[end.0])
+    }
+}
+
+fn word(place: i16) -> usize {
+    usize::from(place.unsigned_abs() / 8)
+}
+
+fn order_of(blueprint: &Blueprint) -> Result<Option<Array<1>>> {
+    if blueprint.shapes.len() == 1 {
+        return Ok(None);
+    }
+    let entries = u32::try_from(blueprint.order.len()).unwrap_or(u32::MAX);
+    let order = Array::create("fathom_order", entries)?;
+    for (place, shape) in (0..).zip(&blueprint.order) {
+        order.set(place, &[u64::from(*shape)])?;
+    }
+    Ok(Some(order))
+}
+
+fn random_of(departures: &Departures) -> Option<&Random> {
+    departures.rhythm.random.as_ref()
+}
+
+fn gaps_of(random: &Random) -> Result<Array<N_GAPS>> {
+    let gaps = Array::create("fathom_gaps", 1)?;
+    gaps.set(0, &random.gaps)?;
+    Ok(gaps)
+}
+
+/// The bytes that pages hold before the program writes to them: the longest shape, from which the others are cut.
+pub(super) fn page(blueprint: &Blueprint) -> Vec<u8> {
+    let longest = blueprint.shapes.iter().max_by_key(|shape| shape.bytes.len());
+    longest.map(|shape| shape.bytes.clone()).unwrap_or_default()
+}
+
+/// How many bytes of a shape the program has to write: headers, and all that differs from the page.
+fn rewritten(shape: &Shape, page: &[u8]) -> usize {
+    let length = shape.bytes.len();
+    let mark = shape.mark_at.map_or(0, |at| at + Mark::LENGTH);
+    let edits = shape.edits.iter().map(|edit| edit.at + edit.width);
+    let checksums = shape.checksums.iter().map(|checksum| checksum.at + 2);
+    let differs = (0..length).rev().find(|&at| shape.bytes[at] != page[at]).map_or(0, |at| at + 1);
+    edits.chain(checksums).chain([mark, differs, REWRITTEN]).max().unwrap_or(length).min(length)
+}
+
+/// Where the parts of the program go on to.
+#[derive(Clone, Copy)]
+struct Exits {
+    /// Nothing is due: the frame is dropped, and the program is run again.
+    wait: Label,
+    /// Nothing will ever be due again.
+    done: Label,
+}
+
+/// Assembles the program for a load, or says why it would not be a good one.
+pub(super) fn code(load: &Load, maps: &Maps) -> std::result::Result<Vec<Instruction>, String> {
+    let n_shapes = load.blueprint.shapes.len();
+    if n_shapes > SHAPES_MAX {
+        return Err(format!("{n_shapes} different frames are more than {SHAPES_MAX}, which a program tells apart"));
+    }
+    if cfg!(target_endian = "big") {
+        return Err("the program is written for processors whose least significant byte comes first".to_owned());
+    }
+    let mut a = Assembler::new();
+    let exits = Exits { wait: a.label(), done: a.label() };
+    begin(&mut a, (load, maps), exits);
+    choose_turn(&mut a, load);
+    write_frame(&mut a, (load, maps), exits);
+    a.bind(exits.done).store(R7.double(DONE), 1);
+    a.bind(exits.wait).give(XdpAction::Drop);
+    let code = a.assemble();
+    if code.len() > CODE_MAX {
+        return Err(format!("these frames take a program of {} instructions, more than {CODE_MAX}", code.len()));
+    }
+    Ok(code)
+}
+
+/// Goes on only when a frame is due; `R7` is the state then, `R8` the time, `R9` the context.
+fn begin(a: &mut Assembler, (load, maps): (&Load, &Maps), exits: Exits) {
+    a.mov(R9, R1).store(R10.word(KEY), 0).look_up(&maps.state, KEY, exits.wait).mov(R7, R0);
+    a.load(R1, R7.double(DONE)).jump_if(R1.differs(0), exits.wait);
+    if let Some(count) = load.count {
+        a.load(R1, R7.double(SENT)).load_constant(R2, count).jump_if(R1.at_least(R2), exits.done);
+    }
+    a.call(Helper::MonotonicNanos).mov(R8, R0);
+    a.store(R10.word(KEY), 0).look_up(&maps.orders, KEY, exits.wait).load(R6, R0.double(0));
+    match &load.departures {
+        None => {
+            a.jump_if(R6.differs(0), exits.done);
+        }
+        Some(departures) => pace(a, (departures, maps), exits),
+    }
+    a.load(R1, R7.double(SENT)).add(R1, 1).store(R7.double(SENT), R1);
+}
+
+/// Goes on when the next departure is due, and counts it; `R6` is the end or zero.
+fn pace(a: &mut Assembler, (departures, maps): (&Departures, &Maps), exits: Exits) {
+    let [started, endless, is_due, in_time, not_later] = std::array::from_fn(|_| a.label());
+    a.load(R1, R7.double(START)).jump_if(R1.differs(0), started);
+    // The schedule begins when the first frame could leave.
+    a.store(R7.double(START), R8).mov(R1, R8).bind(started);
+    // Time stands still at the end, so that all that is due by then is sent or given up, and nothing else.
+    a.mov(R2, R8).jump_if(R6.equals(0), endless).jump_if(R6.at_least(R8), endless).mov(R2, R6).bind(endless);
+    a.jump_if(R2.below(R1), exits.done).sub(R2, R1);
+    a.load(R3, R7.double(DUE)).mov(R4, R3).compute(Operation::ShiftRight, R4, i32::from(TICK_BITS));
+    a.jump_if(R2.at_least(R4), is_due);
+    a.jump_if(R6.equals(0), exits.wait).jump_if(R6.above(R8), exits.wait).jump(exits.done);
+    a.bind(is_due).compute(Operation::ShiftLeft, R2, i32::from(TICK_BITS)).store(R10.double(ELAPSED), R2);
+    give_up_late(a, (departures, maps), (in_time, exits));
+    a.bind(in_time).load(R2, R10.double(ELAPSED)).load(R3, R7.double(DUE)).jump_if(R3.at_least(R2), not_later);
+    a.sub(R2, R3).compute(Operation::ShiftRight, R2, i32::from(TICK_BITS));
+    a.load(R4, R7.double(LAG)).jump_if(R4.at_least(R2), not_later).store(R7.double(LAG), R2).bind(not_later);
+    advance(a, (departures, maps), exits);
+}
+
+/// Gives up departures that are too late, and goes to `in_time` with one that is not.
+fn give_up_late(a: &mut Assembler, (departures, maps): (&Departures, &Maps), (in_time, exits): (Label, Exits)) {
+    let rhythm = &departures.rhythm;
+    let late = |a: &mut Assembler| {
+        a.load(R2, R10.double(ELAPSED)).load(R3, R7.double(DUE)).jump_if(R3.at_least(R2), in_time);
+        a.sub(R2, R3).load_constant(R4, rhythm.late_max).jump_if(R4.at_least(R2), in_time);
+    };
+    late(a);
+    if rhythm.burst == 1 && rhythm.random.is_none() {
+        // All at once: (late − late_max) ÷ gap, rounded up.
+        a.sub(R2, R4).load_constant(R4, rhythm.gap).add(R2, R4).sub(R2, 1).compute(Operation::Div, R2, R4);
+        for place in [UNSENT, N_DUE] {
+            a.load(R5, R7.double(place)).add(R5, R2).store(R7.double(place), R5);
+        }
+        a.compute(Operation::Mul, R2, R4).add(R3, R2).store(R7.double(DUE), R3);
+        return;
+    }
+    for _ in 0..GIVEN_UP_MAX {
+        a.load(R1, R7.double(UNSENT)).add(R1, 1).store(R7.double(UNSENT), R1);
+        advance(a, (departures, maps), exits);
+        late(a);
+    }
+    a.jump(exits.wait);
+}
+
+/// [`Departures::advance`]; all registers up to `R5` are lost.
+fn advance(a: &mut Assembler, (departures, maps): (&Departures, &Maps), exits: Exits) {
+    let rhythm = &departures.rhythm;
+    let burst = i32::try_from(rhythm.burst).expect("an option bounds it");
+    let same_burst = a.label();
+    a.load(R1, R7.double(N_DUE)).add(R1, 1).store(R7.double(N_DUE), R1);
+    if burst > 1 {
+        a.mov(R2, R1).compute(Operation::Mod, R2, burst).jump_if(R2.differs(0), same_burst);
+    }
+    match (&rhythm.random, &maps.gaps) {
+        (Some(random), Some(gaps)) => {
+            a.store(R10.word(KEY), 0).look_up(gaps, KEY, exits.wait).load(R1, R7.double(N_DUE));
+            if burst > 1 {
+                a.compute(Operation::Div, R1, burst);
+            }
+            mix(a, random.seed);
+            a.compute(Operation::ShiftRight, R1, 64 - i32::from(GAP_BITS)).compute(Operation::ShiftLeft, R1, 3);
+            a.add(R0, R1).load(R3, R0.double(0));
+        }
+        _ => {
+            a.load_constant(R3, rhythm.gap);
+        }
+    }
+    a.load(R2, R7.double(DUE)).add(R2, R3).store(R7.double(DUE), R2).bind(same_burst);
+}
+
+/// [`crate::craft::mix`] of the number in `R1`; `R2` is lost.
+fn mix(a: &mut Assembler, seed: u64) {
+    a.load_constant(R2, 0x9e37_79b9_7f4a_7c15).compute(Operation::Mul, R1, R2);
+    a.load_constant(R2, seed).add(R1, R2);
+    let steps = [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb)];
+    for (shift, factor) in steps {
+        a.mov(R2, R1).compute(Operation::ShiftRight, R2, shift).compute(Operation::Xor, R1, R2);
+        a.load_constant(R2, factor).compute(Operation::Mul, R1, R2);
+    }
+    a.mov(R2, R1).compute(Operation::ShiftRight, R2, 31).compute(Operation::Xor, R1, R2);
+}
+
+/// Puts the turn on the stack, and the next one into the state.
+fn choose_turn(a: &mut Assembler, load: &Load) {
+    let ((first, step), n_flows) = (load.flows(), load.blueprint.n_flows);
+    let next = a.label();
+    a.load(R1, R7.double(FLOW)).store(R10.double(THIS_FLOW), R1);
+    a.load(R2, R7.double(SEQUENCE)).store(R10.double(THIS_SEQUENCE), R2);
+    a.mov(R3, R2).load_constant(R4, n_flows.into()).compute(Operation::Mul, R3, R4).add(R3, R1);
+    a.store(R10.double(NUMBER), R3);
+    a.load_constant(R3, step.into()).add(R1, R3).jump_if(R4.above(R1), next);
+    a.load_constant(R1, first.into()).add(R2, 1).bind(next);
+    a.store(R7.double(FLOW), R1).store(R7.double(SEQUENCE), R2);
+}
+
+/// Writes the frame of the turn, and hands it to the device.
+fn write_frame(a: &mut Assembler, (load, maps): (&Load, &Maps), exits: Exits) {
+    let (blueprint, page, send) = (&load.blueprint, page(&load.blueprint), a.label());
+    let labels: Vec<Label> = blueprint.shapes.iter().map(|_| a.label()).collect();
+    if let Some(order) = &maps.order {
+        let length = i32::try_from(blueprint.order.len()).expect("an order has at most 65535 places");
+        a.load(R1, R10.double(THIS_SEQUENCE)).load(R2, R10.double(THIS_FLOW)).add(R1, R2);
+        a.compute(Operation::Mod, R1, length).store(R10.word(KEY), R1);
+        a.look_up(order, KEY, exits.wait).load(R1, R0.double(0));
+        for (number, label) in (0..).zip(&labels) {
+            a.jump_if(R1.equals(number), *label);
+        }
+        a.jump(exits.wait);
+    }
+    for (shape, label) in blueprint.shapes.iter().zip(labels) {
+        a.bind(label);
+        fit(a, (shape, &page), exits);
+        write_shape(a, load, shape);
+        a.jump(send);
+    }
+    a.bind(send).load_map(R1, &maps.device).mov(R2, 0).mov(R3, 0).call(Helper::RedirectMap).exit();
+}
+
+/// Cuts the page to the length of the shape and writes what does not change; `R6` is the frame then.
+fn fit(a: &mut Assembler, (shape, page): (&Shape, &[u8]), exits: Exits) {
+    let length = |bytes: usize| i32::try_from(bytes).expect("a frame fits into a page");
+    let (cut, written) = (page.len() - shape.bytes.len(), rewritten(shape, page));
+    if cut > 0 {
+        a.mov(R1, R9).mov(R2, -length(cut)).call(Helper::AdjustTail).jump_if(R0.differs(0), exits.wait);
+    }
+    a.load(R6, R9.word(0)).load(R1, R9.word(4)).mov(R2, R6).add(R2, length(written));
+    a.jump_if(R2.above(R1), exits.wait);
+    let (doubles, rest) = shape.bytes[..written].as_chunks::<8>();
+    for (at, double) in (0..).step_by(8).zip(doubles) {
+        a.load_constant(R1, u64::from_ne_bytes(*double)).store(R6.double(at), R1);
+    }
+    for (at, byte) in (place(written - rest.len())..).zip(rest) {
+        a.store(R6.byte(at), i32::from(*byte));
+    }
+}
+
+/// [`Shape::write`], for the turn on the stack and the time in `R8`, to the frame at `R6`.
+fn write_shape(a: &mut Assembler, load: &Load, shape: &Shape) {
+    for (n, checksum) in shape.checksums.iter().enumerate() {
+        a.store(R10.double(sum(n)), i32::from(checksum.base.get()));
+    }
+    for edit in &shape.edits {
+        write_edit(a, edit, shape.checksums.len());
+    }
+    if let Some(at) = shape.mark_at {
+        write_mark(a, load, place(at));
+        add_to_sums(a, shape.mark_cover, shape.checksums.len());
+    }
+    for (n, checksum) in shape.checksums.iter().enumerate() {
+        a.load(R1, R10.double(sum(n)));
+        fold(a);
+        a.compute(Operation::Xor, R1, 0xffff);
+        if checksum.zero == Zero::AsOnes {
+            let is_some = a.label();
+            a.jump_if(R1.differs(0), is_some).mov(R1, 0xffff).bind(is_some);
+        }
+        a.swap_network_order(R1, 16).store(R6.half(place(checksum.at)), R1);
+    }
+}
+
+fn place(at: usize) -> i16 {
+    i16::try_from(at).expect("a frame fits into a page")
+}
+
+fn sum(n: usize) -> i16 {
+    SUMS - 8 * place(n)
+}
+
+/// Adds the value in `R2`, of at most 48 bits, to the sums that cover it; `R4` is lost.
+fn add_to_sums(a: &mut Assembler, cover: Cover, n_sums: usize) {
+    for n in (0..n_sums).filter(|n| cover.has(*n)) {
+        a.load(R4, R10.double(sum(n))).add(R4, R2).store(R10.double(sum(n)), R4);
+    }
+}
+
+/// Turns the sum in `R1` into 16 bits; `R2` is lost.
+fn fold(a: &mut Assembler) {
+    a.mov(R2, R1).compute(Operation::ShiftRight, R2, 32).keep_word(R1).add(R1, R2);
+    // 33, 18 and 17 bits are left at the most, and then no carry.
+    for _ in 0..3 {
+        a.mov(R2, R1).compute(Operation::ShiftRight, R2, 16).compute(Operation::And, R1, 0xffff).add(R1, R2);
+    }
+}
+
+/// Writes the mark and leaves what it adds to a sum in `R2`; all registers up to `R5` are lost.
+fn write_mark(a: &mut Assembler, load: &Load, at: i16) {
+    let at = |field: usize| at + place(field);
+    let tag = i32::from_ne_bytes(load.tag.to_be_bytes());
+    a.store(R6.word(at(Mark::TAG)), tag);
+    a.load(R1, R10.double(THIS_FLOW)).load_constant(R2, load.tag.into()).add(R2, R1);
+    a.swap_network_order(R1, 32).store(R6.word(at(Mark::FLOW)), R1);
+    a.load(R1, R10.double(THIS_SEQUENCE)).compute(Operation::ShiftLeft, R1, 16);
+    a.mov(R3, R1).compute(Operation::ShiftRight, R3, 48).add(R2, R3);
+    a.mov(R3, R1).compute(Operation::ShiftRight, R3, 16).keep_word(R3).add(R2, R3);
+    a.swap_network_order(R1, 64).store(R6.double(at(Mark::SEQUENCE)), R1);
+    match load.stamping {
+        Stamping::Clock => {
+            a.mov(R1, R8).keep_word(R1).add(R2, R1).swap_network_order(R1, 32).store(R6.word(at(Mark::SENT)), R1);
+        }
+        Stamping::None => {
+            a.store(R6.word(at(Mark::SENT)), 0);
+        }
+    }
+}
+
+/// Writes the value of a field and adds it to the sums that cover it.
+fn write_edit(a: &mut Assembler, edit: &Edit, n_sums: usize) {
+    let number = match edit.per {
+        Per::Frame => NUMBER,
+        Per::Flow => THIS_FLOW,
+    };
+    a.load(R1, R10.double(number));
+    change(a, edit.change);
+    a.compute(Operation::ShiftLeft, R1, i32::from(edit.shift));
+    a.load_constant(R2, edit.fixed).compute(Operation::Or, R1, R2).mov(R3, R1);
+    // `R3` keeps the value; `R1` becomes its part of a sum.
+    fold(a);
+    if (edit.at + edit.width) % 2 == 1 {
+        a.swap_network_order(R1, 16);
+    }
+    a.mov(R2, R1);
+    add_to_sums(a, edit.cover, n_sums);
+    let bits = i32::try_from(8 * (8 - edit.width)).expect("a field has at most eight bytes");
+    a.compute(Operation::ShiftLeft, R3, bits).swap_network_order(R3, 64);
+    store_low_bytes(a, (edit.at, edit.width));
+}
+
+/// Turns the number in `R1` into the value of a field; `R2` is lost.
+fn change(a: &mut Assembler, change: Change) {
+    match change {
+        Change::Step { first, by, n } => {
+            a.load_constant(R2, n.get()).compute(Operation::Mod, R1, R2);
+            a.load_constant(R2, by).compute(Operation::Mul, R1, R2).load_constant(R2, first).add(R1, R2);
+        }
+        Change::Random { first, n, seed } => {
+            mix(a, seed);
+            a.compute(Operation::ShiftRight, R1, 32).load_constant(R2, n.get()).compute(Operation::Mul, R1, R2);
+            a.compute(Operation::ShiftRight, R1, 32).load_constant(R2, first).add(R1, R2);
+        }
+    }
+}
+
+/// Writes so many bytes of `R3` to the frame, the least significant first; `R3` is lost.
+fn store_low_bytes(a: &mut Assembler, (at, width): (usize, usize)) {
+    let mut done = 0;
+    for part in [8, 4, 2, 1] {
+        if width - done < part {
+            continue;
+        }
+        let to = place(at + done);
+        let to = match part {
+            8 => R6.double(to),
+            4 => R6.word(to),
+            2 => R6.half(to),
+            _ => R6.byte(to),
+        };
+        a.store(to, R3);
+        done += part;
+        if done < width {
+            a.compute(Operation::ShiftRight, R3, i32::try_from(8 * part).expect("at most 32 bits"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{num::NonZeroU64, sync::Arc};
+
+    use fathom_engine::pace::{Process, Share};
+    use fathom_model::units::PerSec;
+    use fathom_sys::{
+        bpf::{Program, ProgramType},
+        clock,
+        packet_socket::Queueing,
+    };
+
+    use super::*;
+    use crate::{
+        backend::{Pattern, departures::Departures},
+        craft::{Checksum, Turn},
+        wire::{MarkPlace, Sum},
+        xdp::or_skip,
+    };
+
+    /// Any device does, since nothing leaves in these tests.
+    fn port() -> Port {
+        Port { ifindex: 1, name: "lo".to_owned(), queueing: Queueing::Bypass }
+    }
+
+    fn edit(at: usize, width: usize, change: Change) -> Edit {
+        Edit { at, width, fixed: 0, shift: 0, change, per: Per::Frame, cover: Cover(0b11) }
+    }
+
+    /// A shape in which every kind of change stands, at odd and even places, some below one checksum and some below two.
+    fn shape(length: usize) -> Shape {
+        let n = |n: u64| NonZeroU64::new(n).unwrap();
+        let edits = vec![
+            edit(0, 6, Change::Random { first: 0x0200_0000_0000, n: n(1 << 32), seed: 7 }),
+            Edit {
+                cover: Cover(1),
+                fixed: 0xe00,
+                shift: 0,
+                ..edit(14, 2, Change::Step { first: 1, by: 3, n: n(100) })
+            },
+            Edit { per: Per::Flow, ..edit(17, 3, Change::Step { first: 0xff_fff0, by: 1, n: n(9) }) },
+            Edit { shift: 4, fixed: 5, ..edit(21, 1, Change::Random { first: 0, n: n(16), seed: 8 }) },
+            edit(22, 8, Change::Step { first: u64::MAX - 3, by: 1, n: n(4) }),
+            edit(31, 5, Change::Random { first: 1, n: n(1 << 20), seed: 9 }),
+        ];
+        let bytes: Vec<u8> = (0..length).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect();
+        let checksums = vec![
+            Checksum { at: 12, base: Sum::default().with(b"one"), zero: Zero::AsIs },
+            Checksum { at: 40, base: Sum::default().with(b"another"), zero: Zero::AsOnes },
+        ];
+        Shape { mark_at: Some(MarkPlace::START), mark_cover: Cover(0b10), edits, checksums, ..Shape::fixed(bytes) }
+    }
+
+    fn load(blueprint: Blueprint, share: Share) -> Load {
+        let blueprint = Arc::new(blueprint);
+        Load { blueprint, tag: 0x1234_5678, stamping: Stamping::Clock, share, departures: None, count: None }
+    }
+
+    /// The frames that the program makes of pages full of something else.
+    fn made(load: &Load, n: usize) -> Option<Vec<Vec<u8>>> {
+        let maps = or_skip(Maps::create(&port(), load))?;
+        let program = Program::load(ProgramType::Xdp, "fathom_test", &code(load, &maps).unwrap()).unwrap();
+        let page = page(&load.blueprint);
+        let mut dirty = page.clone();
+        let end = page.len().min(REWRITTEN);
+        dirty[..end].fill(0xee);
+        let frames = (0..n).map(|_| {
+            let run = program.test_run(&dirty, 1).unwrap();
+            assert_eq!(run.value, XdpAction::Redirect as u32);
+            run.frame
+        });
+        Some(frames.collect())
+    }
+
+    #[test]
+    fn the_program_writes_the_same_bytes_as_user_space() {
+        let shapes = vec![shape(60), shape(90), shape(123)];
+        let blueprint = Blueprint { shapes, order: vec![0, 2, 1, 0], n_flows: 5 };
+        for share in [Share { idx: 0, of: 1 }, Share { idx: 1, of: 2 }] {
+            let load = load(blueprint.clone(), share);
+            let Some(frames) = made(&load, 200) else { return };
+            for (frame, turn) in frames.iter().zip(crate::backend::course::Turns::of(&load)) {
+                let (flow, sequence) = turn;
+                let at = MarkPlace::START + Mark::SENT;
+                let sent = u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
+                let mark = Mark { tag: load.tag, flow, sequence, sent };
+                let shape = blueprint.shape(flow, sequence);
+                let mut expected = shape.bytes.clone();
+                shape.write(&mut expected, &Turn { ..blueprint.turn(flow, sequence, mark.bytes()) });
+                assert_eq!(*frame, expected, "{turn:?} of {share:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_stamp_is_the_low_part_of_the_clock_or_nothing() {
+        let blueprint = Blueprint { shapes: vec![shape(60)], order: vec![0], n_flows: 1 };
+        let load = load(blueprint, Share { idx: 0, of: 1 });
+        let before = clock::now();
+        let Some(frames) = made(&load, 1) else { return };
+        let stamp = |frame: &[u8]| Mark::parse(&frame[MarkPlace::START..]).unwrap().sent;
+        let since = u64::from(stamp(&frames[0]).wrapping_sub(u32::try_from(before.0 & 0xffff_ffff).unwrap()));
+        assert!(since <= (clock::now() - before).0, "{since} ns after the test began");
+        let frames = made(&Load { stamping: Stamping::None, ..load }, 1).unwrap();
+        assert_eq!(stamp(&frames[0]), 0);
+    }
+
+    /// Runs the program until it is done; what it counted.
+    fn paced(pattern: &Pattern, lasting: Nanos) -> Option<(State, Departures, Nanos)> {
+        let blueprint = Blueprint { shapes: vec![shape(60)], order: vec![0], n_flows: 1 };
+        let share = Share { idx: 0, of: 1 };
+        let departures = Departures::new(pattern, share).unwrap();
+        let load = Load { departures: Some(departures.clone()), ..load(blueprint, share) };
+        let maps = or_skip(Maps::create(&port(), &load))?;
+        let program = Program::load(ProgramType::Xdp, "fathom_test", &code(&load, &maps).unwrap()).unwrap();
+        let page = page(&load.blueprint);
+        program.test_run(&page, 1).unwrap();
+        let start = Nanos(maps.state.get(0).unwrap()[word(START)]);
+        maps.stop_at(start + lasting).unwrap();
+        while !maps.state().unwrap().is_done {
+            program.test_run(&page, 1_000).unwrap();
+        }
+        Some((maps.state().unwrap(), departures, lasting))
+    }
+
+    #[test]
+    fn what_is_sent_and_what_is_not_are_together_exactly_what_was_due() {
+        let cases = [
+            (1_000.0, 1, Process::Constant),
+            (100_000.0, 1, Process::Constant),
+            (1e6, 1, Process::Constant),
+            (50e6, 1, Process::Constant),
+            (333_333.0, 7, Process::Constant),
+            (100_000.0, 1, Process::Poisson { seed: 3 }),
+            (200_000.0, 16, Process::Poisson { seed: 4 }),
+        ];
+        for (rate, burst, process) in cases {
+            let pattern = Pattern { rate: PerSec::new(rate).unwrap(), burst, process };
+            let Some((state, mut departures, lasting)) = paced(&pattern, Nanos::from_millis(50)) else { return };
+            let intended = departures.give_up_due(lasting);
+            assert_eq!(state.n_sent + state.n_unsent, intended, "{pattern:?}: {state:?}");
+            assert!(state.n_sent > 0, "{pattern:?}: {state:?}");
+        }
+    }
+
+    #[test]
+    fn a_count_is_kept_exactly() {
+        let blueprint = Blueprint { shapes: vec![shape(60)], order: vec![0], n_flows: 3 };
+        let load = Load { count: Some(7), ..load(blueprint, Share { idx: 0, of: 1 }) };
+        let Some(maps) = or_skip(Maps::create(&port(), &load)) else { return };
+        let program = Program::load(ProgramType::Xdp, "fathom_test", &code(&load, &maps).unwrap()).unwrap();
+        assert_eq!(program.test_run(&page(&load.blueprint), 100).unwrap().value, XdpAction::Drop as u32);
+        let state = maps.state().unwrap();
+        assert_eq!((state.n_sent, state.is_done), (7, true));
+    }
+}

@@ -1,0 +1,170 @@
+//! How frames leave: ways out of this machine behind one seam, tried from the fastest to the one that always works.
+//!
+//! It knows neither headers nor what becomes of the frames: a way out is given a [`Blueprint`] and departures, and counts what it
+//! handed over.
+
+mod course;
+mod departures;
+mod live;
+mod socket;
+mod xsk;
+
+use std::{fmt, sync::Arc};
+
+use fathom_engine::{Error, Worker, pace::Share};
+use fathom_model::Note;
+use fathom_sys::{packet_socket::Queueing, xsk::Mode};
+
+use crate::craft::Blueprint;
+pub use departures::{Departures, Pattern};
+
+/// The device that frames leave by, in the network namespace of the calling thread.
+#[derive(Debug, Clone)]
+pub struct Port {
+    /// Its number.
+    pub ifindex: u32,
+    /// Its name, for errors and for watching it.
+    pub name: String,
+    /// Whether frames pass its queueing discipline.
+    pub queueing: Queueing,
+}
+
+/// Whether frames say when they left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stamping {
+    /// By this machine's clock.
+    Clock,
+    /// Not at all, because the receiver has another clock.
+    None,
+}
+
+/// What one worker sends, and when.
+#[derive(Debug, Clone)]
+pub struct Load {
+    /// The frames of all workers.
+    pub blueprint: Arc<Blueprint>,
+    /// What their marks begin with.
+    pub tag: u32,
+    /// What their marks say of when they left.
+    pub stamping: Stamping,
+    /// Which worker it is; it sends the flows with its number, and every so many after it.
+    pub share: Share,
+    /// When frames leave; flat out without any.
+    pub departures: Option<Departures>,
+    /// How many frames are to leave; until the time is over without one.
+    pub count: Option<u64>,
+}
+
+/// A way for frames to leave.
+pub trait Backend: fmt::Debug + Sync {
+    /// What it is called in options.
+    fn word(&self) -> &'static str;
+
+    /// What it is, for results and for reasons.
+    fn about(&self) -> &'static str;
+
+    /// Makes ready what sends one worker's frames, or says why it cannot: this is the probe.
+    ///
+    /// # Errors
+    /// What is missing, or what this way out cannot do; nothing is left behind then.
+    fn open(&self, port: &Port, load: Load) -> Result<Box<dyn Generator>, Error>;
+}
+
+/// What sends the frames of one worker.
+pub trait Generator: fmt::Debug + Send {
+    /// Sends from the start until the count is reached or the trial is over, and counts by the places in [`COUNTERS`].
+    ///
+    /// # Errors
+    /// When the device goes; what was sent until then is counted.
+    fn send(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()>;
+}
+
+/// The places of what generators count.
+pub(crate) mod counter {
+    /// Frames that the device was given.
+    pub(crate) const SENT: usize = 0;
+    /// Frames that its queue had no room for.
+    pub(crate) const REFUSED: usize = 1;
+    /// Frames that were due, whatever became of them; with a rate only, as all that follow.
+    pub(crate) const INTENDED: usize = 2;
+    /// The most that one was late, in nanoseconds.
+    pub(crate) const LAG: usize = 3;
+    /// Frames that were too late to leave.
+    pub(crate) const UNSENT: usize = 4;
+}
+
+/// From the best to the one that always works.
+const BACKENDS: &[&dyn Backend] = &[&live::Live, &xsk::Xsk(Mode::ZeroCopy), &xsk::Xsk(Mode::Copy), &socket::Socket];
+
+/// The words of the option that chooses one.
+pub const WORDS: &[&str] = &[AUTO, "live", "xsk", "socket"];
+/// The word for the first that works.
+const AUTO: &str = "auto";
+
+impl Load {
+    /// Its first flow, and the distance to the next.
+    fn flows(&self) -> (u32, u32) {
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        (number(self.share.idx), number(self.share.of))
+    }
+}
+
+/// What the loads of all workers are sent by: the best way out that works, or the one that was asked for.
+///
+/// What was chosen is noted, with why nothing better was.
+///
+/// # Errors
+/// When the one that was asked for does not work, with the reason; when none does, that of the last.
+pub fn choose(
+    word: &str,
+    port: &Port,
+    loads: &[Load],
+    notes: &mut Vec<Note>,
+) -> Result<Vec<Box<dyn Generator>>, Error> {
+    let mut refusals = Vec::new();
+    for backend in BACKENDS.iter().filter(|backend| word == AUTO || word == backend.word()) {
+        match loads.iter().map(|load| backend.open(port, load.clone())).collect::<Result<Vec<_>, _>>() {
+            Ok(generators) => {
+                notes.push(Note { id: "backend".to_owned(), text: told(*backend, &refusals) });
+                return Ok(generators);
+            }
+            Err(error) => refusals.push((*backend, error)),
+        }
+    }
+    let reasons: Vec<String> = refusals.iter().map(reason).collect();
+    match refusals.pop() {
+        // A missing privilege is told as one.
+        Some((_, error @ Error::Permission { .. })) => Err(error),
+        _ => Err(Error::Unsupported {
+            what: format!("frames cannot leave {} as was asked: {}", port.name, reasons.join("; ")),
+            hint: (word != AUTO).then(|| "leave out --backend, and the best one that works is taken".to_owned()),
+        }),
+    }
+}
+
+fn told(backend: &dyn Backend, refusals: &[(&dyn Backend, Error)]) -> String {
+    let chosen = format!("frames left by {}", backend.about());
+    if refusals.is_empty() {
+        return chosen;
+    }
+    format!("{chosen}; not by {}", refusals.iter().map(reason).collect::<Vec<_>>().join("; "))
+}
+
+/// Whether frames may go past the queueing discipline, as all do but those of a packet socket.
+fn require_bypass(port: &Port) -> Result<(), Error> {
+    match port.queueing {
+        Queueing::Bypass => Ok(()),
+        Queueing::Discipline => Err(unsupported("it does not pass the queueing discipline".to_owned())),
+    }
+}
+
+/// Why a way out was not taken: an error with its causes, on one line.
+fn reason((backend, error): &(&dyn Backend, Error)) -> String {
+    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+    let causes: Vec<String> = causes.map(ToString::to_string).collect();
+    format!("{}: {}", backend.about(), causes.join(": "))
+}
+
+fn unsupported(what: String) -> Error {
+    Error::Unsupported { what, hint: None }
+}

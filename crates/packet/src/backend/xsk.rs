@@ -1,0 +1,103 @@
+//! Frames through AF_XDP: written to memory that the kernel reads, without a system call for each batch where the driver reads it itself.
+
+use fathom_engine::{Error, Worker};
+use fathom_model::units::Nanos;
+use fathom_sys::{
+    clock,
+    xsk::{CHUNK, Mode, Queue, Transmitter},
+};
+
+use super::{
+    Backend, Generator, Load, Port, counter,
+    course::{Course, Held},
+    require_bypass, unsupported,
+};
+
+/// AF_XDP in one of its two modes.
+#[derive(Debug)]
+pub(super) struct Xsk(pub(super) Mode);
+
+#[derive(Debug)]
+struct Rings {
+    transmitter: Transmitter,
+    course: Course,
+    held: Vec<Held>,
+}
+
+/// Frames that are written before the kernel is told: as many as it takes in one call (`TX_BATCH_SIZE`).
+const BATCH: usize = 32;
+/// How long the last frames may take to leave.
+const DRAIN: Nanos = Nanos::from_secs(1);
+
+impl Backend for Xsk {
+    fn word(&self) -> &'static str {
+        "xsk"
+    }
+
+    fn about(&self) -> &'static str {
+        match self.0 {
+            Mode::ZeroCopy => "AF_XDP without copies",
+            Mode::Copy => "AF_XDP with copies",
+        }
+    }
+
+    fn open(&self, port: &Port, load: Load) -> Result<Box<dyn Generator>, Error> {
+        require_bypass(port)?;
+        let length = load.blueprint.longest();
+        if length > CHUNK {
+            return Err(unsupported(format!("frames of {length} bytes do not fit into chunks of {CHUNK}")));
+        }
+        let number = u32::try_from(load.share.idx).unwrap_or(u32::MAX);
+        let what = || format!("open an AF_XDP socket on queue {number} of {}", port.name);
+        let transmitter = Transmitter::open(Queue { ifindex: port.ifindex, number }, self.0)
+            .map_err(|cause| Error::system(what(), "CAP_NET_RAW and CAP_NET_ADMIN", cause))?;
+        let held = vec![None; Transmitter::capacity()];
+        Ok(Box::new(Rings { transmitter, course: Course::of(load), held }))
+    }
+}
+
+impl Rings {
+    /// Writes up to so many frames and queues them; how many there was room for.
+    fn submit(&mut self, n: usize) -> usize {
+        let now = clock::now();
+        let mut submitted = 0;
+        for turn in self.course.turns().take(n) {
+            let Some(chunk) = self.transmitter.take() else { break };
+            let held = &mut self.held[chunk.number()];
+            let length = self.course.write(self.transmitter.bytes_mut(&chunk), held, (turn, now));
+            self.transmitter.submit(chunk, length);
+            submitted += 1;
+        }
+        submitted
+    }
+
+    /// What has left so far of what was submitted.
+    fn tell(&self, worker: &Worker<'_>, n_submitted: u64) {
+        worker.raise(counter::SENT, n_submitted - self.transmitter.n_lent() as u64);
+    }
+}
+
+impl Generator for Rings {
+    fn send(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
+        let mut n_submitted = 0;
+        while !self.course.is_done() && !worker.is_over() {
+            let n = self.course.due(worker, BATCH);
+            let n = self.submit(n);
+            self.course.take(worker, n);
+            n_submitted += n as u64;
+            if n > 0 || self.transmitter.n_lent() > 0 {
+                self.transmitter.push()?;
+                self.tell(worker, n_submitted);
+            }
+        }
+        let deadline = clock::now() + DRAIN;
+        while self.transmitter.n_lent() > 0 && clock::now() < deadline {
+            self.transmitter.push()?;
+        }
+        self.tell(worker, n_submitted);
+        // What the device has not taken by now was not sent.
+        worker.add(counter::REFUSED, self.transmitter.n_lent() as u64);
+        self.course.end(worker);
+        Ok(())
+    }
+}

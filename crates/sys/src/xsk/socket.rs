@@ -1,0 +1,348 @@
+//! Sockets of AF_XDP: one that sends, one that receives.
+
+use std::{
+    io, mem,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
+
+use fathom_model::units::{Frames, Nanos};
+
+use super::{
+    ring::Ring,
+    umem::{CHUNK, Chunk, HEADROOM, Umem},
+};
+use crate::{Error, Result, signal::poll_readable};
+
+/// A queue of a device of this network namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Queue {
+    /// The device.
+    pub ifindex: u32,
+    /// The number of the queue, from 0.
+    pub number: u32,
+}
+
+/// Whether the kernel copies frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// It copies each frame into memory of its own, which works with every driver.
+    Copy,
+    /// The device reads and writes the chunks themselves, where the driver can.
+    ZeroCopy,
+}
+
+/// What the kernel could not do with frames or chunks of a socket (`XDP_STATISTICS`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Received frames dropped for other reasons than the two below.
+    pub rx_dropped: Frames,
+    /// Received frames for which the ring had no room.
+    pub rx_ring_full: Frames,
+    /// Received frames for which there was no chunk.
+    pub rx_fill_empty: Frames,
+    /// Frames to be sent whose descriptor was wrong.
+    pub tx_invalid: Frames,
+}
+
+/// Entries of each ring, and chunks of a sender: ten batches of 64 are on their way while as many are made.
+const RING: u32 = 2048;
+/// Chunks of a receiver: twice the ring of frames, so that the fill ring is not empty while the ring is read.
+const CHUNKS_OF_RECEIVER: u32 = 2 * RING;
+
+/// Sends frames out of one queue; it never blocks.
+#[derive(Debug)]
+pub struct Transmitter {
+    fd: OwnedFd,
+    umem: Umem,
+    frames: Ring<libc::xdp_desc>,
+    completion: Ring<u64>,
+    _fill: Ring<u64>,
+    mode: Mode,
+}
+
+/// Receives what a program redirects to it from one queue.
+#[derive(Debug)]
+pub struct Receiver {
+    fd: OwnedFd,
+    umem: Umem,
+    frames: Ring<libc::xdp_desc>,
+    fill: Ring<u64>,
+    _completion: Ring<u64>,
+    mode: Mode,
+}
+
+/// What all sockets begin with.
+struct Opened {
+    fd: OwnedFd,
+    umem: Umem,
+    fill: Ring<u64>,
+    completion: Ring<u64>,
+    offsets: libc::xdp_mmap_offsets,
+}
+
+impl Transmitter {
+    /// Opens a socket for a queue to which no other AF_XDP socket is bound.
+    ///
+    /// # Errors
+    /// Without `CAP_NET_RAW`; `EOPNOTSUPP` when the driver has no zero-copy mode; `EBUSY` when the queue is taken.
+    pub fn open(queue: Queue, mode: Mode) -> Result<Self> {
+        let Opened { fd, umem, fill, completion, offsets } = open(RING)?;
+        set(&fd, (libc::XDP_TX_RING, "XDP_TX_RING"), &RING)?;
+        let frames = Ring::map(Some((fd.as_raw_fd(), libc::XDP_PGOFF_TX_RING)), offsets.tx, RING)?;
+        bind(&fd, queue, mode)?;
+        let mode = mode_of(&fd)?;
+        Ok(Self { fd, umem, frames, completion, _fill: fill, mode })
+    }
+
+    /// Whether the kernel copies.
+    #[must_use]
+    pub const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The most frames that are on their way at once.
+    #[must_use]
+    pub const fn capacity() -> usize {
+        RING as usize
+    }
+
+    /// A chunk to write a frame to; nothing while all are on their way.
+    pub fn take(&mut self) -> Option<Chunk> {
+        self.umem.take().or_else(|| {
+            self.reclaim();
+            self.umem.take()
+        })
+    }
+
+    /// The bytes of a chunk: what was written there last, or zeros at first.
+    pub fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8] {
+        self.umem.bytes_mut(chunk)
+    }
+
+    /// Leaves a chunk for later.
+    pub fn put_back(&mut self, chunk: Chunk) {
+        self.umem.give_back(Umem::lend(chunk));
+    }
+
+    /// Queues the first bytes of a chunk; they leave after [`Self::push`].
+    ///
+    /// # Panics
+    /// Never: there are no more chunks than entries in the ring.
+    pub fn submit(&mut self, chunk: Chunk, length: usize) {
+        let len = u32::try_from(length.min(CHUNK)).expect("a chunk is shorter than 4 GiB");
+        let has_room = self.frames.push(libc::xdp_desc { addr: Umem::lend(chunk), len, options: 0 });
+        assert!(has_room, "a ring as long as there are chunks is never full");
+    }
+
+    /// Has the kernel send what was queued, as much of it as it likes at once; call it again until nothing is on its way.
+    ///
+    /// # Errors
+    /// When the device is down or has gone.
+    pub fn push(&mut self) -> Result<()> {
+        self.frames.publish();
+        if self.frames.needs_wakeup() || self.mode == Mode::Copy {
+            self.wake()?;
+        }
+        self.reclaim();
+        Ok(())
+    }
+
+    fn wake(&self) -> Result<()> {
+        let flags = libc::MSG_DONTWAIT;
+        // SAFETY: no bytes and no address are given, so the call reads nothing.
+        let sent = unsafe { libc::sendto(self.fd.as_raw_fd(), std::ptr::null(), 0, flags, std::ptr::null(), 0) };
+        if sent >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            // It has sent a batch and more waits, or its queue is full, or a signal came: all is tried again.
+            Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR) => Ok(()),
+            _ => Err(Error::new("sendto(AF_XDP)", error)),
+        }
+    }
+
+    fn reclaim(&mut self) {
+        while let Some(address) = self.completion.pop() {
+            self.umem.give_back(address);
+        }
+        self.completion.release();
+    }
+
+    /// How many chunks are not free: frames on their way, and chunks that were taken and not submitted.
+    #[must_use]
+    pub fn n_lent(&self) -> usize {
+        self.umem.n_lent()
+    }
+
+    /// What the kernel could not do.
+    ///
+    /// # Errors
+    /// Never on a kernel that has AF_XDP.
+    pub fn statistics(&self) -> Result<Statistics> {
+        statistics(&self.fd)
+    }
+}
+
+impl Receiver {
+    /// Opens a socket for a queue; a program has to redirect frames to it, see [`crate::bpf::SocketMap`].
+    ///
+    /// # Errors
+    /// As [`Transmitter::open`].
+    pub fn open(queue: Queue, mode: Mode) -> Result<Self> {
+        let Opened { fd, mut umem, mut fill, completion, offsets } = open(CHUNKS_OF_RECEIVER)?;
+        set(&fd, (libc::XDP_RX_RING, "XDP_RX_RING"), &RING)?;
+        let frames = Ring::map(Some((fd.as_raw_fd(), libc::XDP_PGOFF_RX_RING)), offsets.rx, RING)?;
+        while let Some(chunk) = umem.take() {
+            fill.push(Umem::lend(chunk));
+        }
+        fill.publish();
+        bind(&fd, queue, mode)?;
+        let mode = mode_of(&fd)?;
+        Ok(Self { fd, umem, frames, fill, _completion: completion, mode })
+    }
+
+    /// Whether the kernel copies.
+    #[must_use]
+    pub const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Shows each frame that has arrived, at most `most` of them, and gives the memory back; returns how many.
+    ///
+    /// # Errors
+    /// When the kernel cannot be woken to fill again.
+    pub fn receive(&mut self, most: usize, mut look: impl FnMut(&[u8])) -> Result<usize> {
+        let mut n = 0;
+        while n < most {
+            let Some(frame) = self.frames.pop() else { break };
+            look(self.umem.received(frame.addr, usize::try_from(frame.len).unwrap_or(usize::MAX)));
+            // The fill ring has an entry for each chunk, so there is room.
+            self.fill.push(frame.addr - frame.addr % CHUNK as u64);
+            n += 1;
+        }
+        self.frames.release();
+        self.fill.publish();
+        if n > 0 && self.fill.needs_wakeup() {
+            self.wait(Nanos::ZERO)?;
+        }
+        Ok(n)
+    }
+
+    /// Waits until a frame has arrived, or until the time is over; returns whether one has.
+    ///
+    /// # Errors
+    /// When the kernel lacks the memory to wait.
+    pub fn wait(&self, timeout: Nanos) -> Result<bool> {
+        poll_readable(&[self.fd.as_fd()], timeout)
+    }
+
+    /// What the kernel could not do.
+    ///
+    /// # Errors
+    /// Never on a kernel that has AF_XDP.
+    pub fn statistics(&self) -> Result<Statistics> {
+        statistics(&self.fd)
+    }
+}
+
+impl AsFd for Transmitter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsFd for Receiver {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A socket with memory and its two rings for memory, which even one that only sends must have.
+fn open(n_chunks: u32) -> Result<Opened> {
+    // SAFETY: the call takes no pointers.
+    let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(Error::last("socket(AF_XDP)"));
+    }
+    // SAFETY: the kernel has just made this descriptor for us, and nothing else knows it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let umem = Umem::of(n_chunks)?;
+    let (addr, len) = umem.extent();
+    let chunk_size = u32::try_from(CHUNK).expect("a chunk is a page");
+    let region = libc::xdp_umem_reg { addr, len, chunk_size, headroom: 0, flags: 0, tx_metadata_len: 0 };
+    set(&fd, (libc::XDP_UMEM_REG, "XDP_UMEM_REG"), &region)?;
+    set(&fd, (libc::XDP_UMEM_FILL_RING, "XDP_UMEM_FILL_RING"), &n_chunks)?;
+    set(&fd, (libc::XDP_UMEM_COMPLETION_RING, "XDP_UMEM_COMPLETION_RING"), &n_chunks)?;
+    let offsets = get(&fd, (libc::XDP_MMAP_OFFSETS, "XDP_MMAP_OFFSETS"), NO_OFFSETS)?;
+    let ring = |page: libc::c_ulonglong, places| {
+        let page = libc::off_t::try_from(page).expect("the offsets of rings are small");
+        Ring::map(Some((fd.as_raw_fd(), page)), places, n_chunks)
+    };
+    let fill = ring(libc::XDP_UMEM_PGOFF_FILL_RING, offsets.fr)?;
+    let completion = ring(libc::XDP_UMEM_PGOFF_COMPLETION_RING, offsets.cr)?;
+    Ok(Opened { fd, umem, fill, completion, offsets })
+}
+
+const NO_OFFSET: libc::xdp_ring_offset = libc::xdp_ring_offset { producer: 0, consumer: 0, desc: 0, flags: 0 };
+const NO_OFFSETS: libc::xdp_mmap_offsets =
+    libc::xdp_mmap_offsets { rx: NO_OFFSET, tx: NO_OFFSET, fr: NO_OFFSET, cr: NO_OFFSET };
+
+fn bind(fd: &OwnedFd, queue: Queue, mode: Mode) -> Result<()> {
+    let copying = match mode {
+        Mode::Copy => libc::XDP_COPY,
+        Mode::ZeroCopy => libc::XDP_ZEROCOPY,
+    };
+    let address = libc::sockaddr_xdp {
+        sxdp_family: u16::try_from(libc::AF_XDP).expect("a family has 16 bits"),
+        sxdp_flags: copying | libc::XDP_USE_NEED_WAKEUP,
+        sxdp_ifindex: queue.ifindex,
+        sxdp_queue_id: queue.number,
+        sxdp_shared_umem_fd: 0,
+    };
+    let length = length_of(&address);
+    // SAFETY: the pointer is to a local of that length.
+    let result = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), length) };
+    let call = || format!("bind(AF_XDP, device {}, queue {}, {mode:?})", queue.ifindex, queue.number);
+    if result < 0 { Err(Error::last(call())) } else { Ok(()) }
+}
+
+fn mode_of(fd: &OwnedFd) -> Result<Mode> {
+    let options = get(fd, (libc::XDP_OPTIONS, "XDP_OPTIONS"), libc::xdp_options { flags: 0 })?;
+    Ok(if options.flags & libc::XDP_OPTIONS_ZEROCOPY == 0 { Mode::Copy } else { Mode::ZeroCopy })
+}
+
+fn statistics(fd: &OwnedFd) -> Result<Statistics> {
+    // SAFETY: the structure is made of numbers, for which zero is a value.
+    let none: libc::xdp_statistics = unsafe { mem::zeroed() };
+    let counts = get(fd, (libc::XDP_STATISTICS, "XDP_STATISTICS"), none)?;
+    Ok(Statistics {
+        rx_dropped: Frames(counts.rx_dropped),
+        rx_ring_full: Frames(counts.rx_ring_full),
+        rx_fill_empty: Frames(counts.rx_fill_ring_empty_descs),
+        tx_invalid: Frames(counts.tx_invalid_descs),
+    })
+}
+
+fn length_of<T>(value: &T) -> libc::socklen_t {
+    libc::socklen_t::try_from(size_of_val(value)).expect("the arguments of socket calls are small")
+}
+
+fn set<T: Copy>(fd: &OwnedFd, (option, name): (libc::c_int, &str), value: &T) -> Result<()> {
+    let (place, length) = (std::ptr::from_ref(value).cast(), length_of(value));
+    // SAFETY: the pointer is to a value of that length, which the kernel reads.
+    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_XDP, option, place, length) };
+    if result < 0 { Err(Error::last(format!("setsockopt({name})"))) } else { Ok(()) }
+}
+
+/// Asks for numbers; what an older kernel does not know stays as it was given.
+fn get<T: Copy>(fd: &OwnedFd, (option, name): (libc::c_int, &str), mut value: T) -> Result<T> {
+    let mut length = length_of(&value);
+    let place = (&raw mut value).cast();
+    // SAFETY: the pointers are to locals, of which the second says how long the first is; any numbers are a value of it.
+    let result = unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_XDP, option, place, &raw mut length) };
+    if result < 0 { Err(Error::last(format!("getsockopt({name})"))) } else { Ok(value) }
+}
+
+/// The longest frame that can be received: what a chunk has left behind the headroom.
+pub const LONGEST_RECEIVED: usize = CHUNK - HEADROOM;

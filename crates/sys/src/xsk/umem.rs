@@ -1,0 +1,154 @@
+//! The memory of frames: chunks that belong to the program, or to the kernel, never to both.
+
+use std::{num::NonZeroUsize, ptr, ptr::NonNull, slice};
+
+use crate::{Error, Result};
+
+/// The length of a chunk: a page, the most that the kernel takes without multi-buffer frames.
+pub const CHUNK: usize = 4096;
+/// What the kernel leaves free in front of a received frame (`XDP_PACKET_HEADROOM`).
+pub(super) const HEADROOM: usize = 256;
+
+/// Pages that were mapped, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    begin: NonNull<u8>,
+    size: usize,
+}
+
+/// What is mapped: a descriptor with an offset that names the part, or memory of its own.
+pub(super) type Source = Option<(libc::c_int, libc::off_t)>;
+
+impl Mapping {
+    /// Maps so many bytes, for reading and writing.
+    pub(super) fn of(source: Source, size: NonZeroUsize) -> Result<Self> {
+        let flags = libc::MAP_POPULATE | source.map_or(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, |_| libc::MAP_SHARED);
+        let (fd, offset) = source.unwrap_or((-1, 0));
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at a place that the kernel chooses touches no memory that exists.
+        let begin = unsafe { libc::mmap(ptr::null_mut(), size.get(), protection, flags, fd, offset) };
+        if begin == libc::MAP_FAILED {
+            return Err(Error::last("mmap(AF_XDP)"));
+        }
+        let begin = NonNull::new(begin.cast()).expect("the kernel maps nothing at address zero by itself");
+        Ok(Self { begin, size: size.get() })
+    }
+
+    /// The place of a byte within it.
+    pub(super) fn at(&self, offset: usize) -> NonNull<u8> {
+        assert!(offset < self.size, "{offset} lies behind a mapping of {} bytes", self.size);
+        // SAFETY: the offset lies within the mapping.
+        unsafe { self.begin.add(offset) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with this size, and whoever has pointers into it holds the mapping with them.
+        unsafe { libc::munmap(self.begin.as_ptr().cast(), self.size) };
+    }
+}
+
+// SAFETY: a mapping is memory, which no thread owns; all access is through `&self` or `&mut self` of who holds it.
+unsafe impl Send for Mapping {}
+
+/// A chunk that the program may write to, until it is given to the kernel.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Chunk(u32);
+
+impl Chunk {
+    /// Its number among the chunks of its socket.
+    #[must_use]
+    pub const fn number(&self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// All chunks of one socket.
+#[derive(Debug)]
+pub(super) struct Umem {
+    memory: Mapping,
+    n_chunks: u32,
+    free: Vec<Chunk>,
+}
+
+impl Umem {
+    /// Memory of so many chunks, all of them the program's.
+    pub(super) fn of(n_chunks: u32) -> Result<Self> {
+        let size = NonZeroUsize::new(n_chunks as usize * CHUNK).expect("a socket has chunks");
+        let memory = Mapping::of(None, size)?;
+        Ok(Self { memory, n_chunks, free: (0..n_chunks).map(Chunk).collect() })
+    }
+
+    /// Where it begins, and how many bytes it has, as the kernel is told.
+    pub(super) fn extent(&self) -> (u64, u64) {
+        (self.memory.at(0).as_ptr().expose_provenance() as u64, u64::from(self.n_chunks) * CHUNK as u64)
+    }
+
+    /// How many chunks are the kernel's.
+    pub(super) fn n_lent(&self) -> usize {
+        self.n_chunks as usize - self.free.len()
+    }
+
+    pub(super) fn take(&mut self) -> Option<Chunk> {
+        self.free.pop()
+    }
+
+    /// The chunk is the program's again, as an address in it says.
+    pub(super) fn give_back(&mut self, address: u64) {
+        self.free.push(self.chunk_of(address));
+    }
+
+    fn chunk_of(&self, address: u64) -> Chunk {
+        let index = u32::try_from(address / CHUNK as u64).ok().filter(|index| *index < self.n_chunks);
+        Chunk(index.expect("the kernel gives back what it was given"))
+    }
+
+    /// Gives a chunk away; its address, as the kernel counts from the beginning of the memory.
+    #[expect(clippy::needless_pass_by_value, reason = "what was given away cannot be written to any more")]
+    pub(super) fn lend(chunk: Chunk) -> u64 {
+        let Chunk(index) = chunk;
+        u64::from(index) * CHUNK as u64
+    }
+
+    /// The bytes of a chunk that is the program's.
+    pub(super) fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8] {
+        let begin = self.memory.at(chunk.0 as usize * CHUNK);
+        // SAFETY: the chunk lies within the mapping, which was zeroed at first. Whoever holds a `Chunk` has it alone, since it
+        // comes from the list of free ones; `&mut self` keeps two slices from being there at once.
+        unsafe { slice::from_raw_parts_mut(begin.as_ptr(), CHUNK) }
+    }
+
+    /// The bytes of a frame that the kernel has just handed over.
+    pub(super) fn received(&self, address: u64, length: usize) -> &[u8] {
+        let chunk = self.chunk_of(address);
+        let offset = usize::try_from(address).expect("an address within the memory fits");
+        assert!(offset + length <= (chunk.0 as usize + 1) * CHUNK, "a frame of {length} bytes leaves its chunk");
+        // SAFETY: the range lies within one chunk, as was checked, and the kernel has let go of it.
+        unsafe { slice::from_raw_parts(self.memory.at(offset).as_ptr(), length) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_that_comes_back_is_the_one_that_was_given() {
+        let mut umem = Umem::of(4).unwrap();
+        let chunk = umem.take().unwrap();
+        umem.bytes_mut(&chunk).fill(7);
+        let address = Umem::lend(chunk);
+        assert_eq!((address, umem.n_lent()), (3 * CHUNK as u64, 1));
+        assert_eq!(umem.received(address + 256, 60), [7; 60]);
+        // The kernel tells a place within the chunk.
+        umem.give_back(address + 256);
+        assert_eq!((umem.n_lent(), umem.take()), (0, Some(Chunk(3))));
+    }
+
+    #[test]
+    #[should_panic(expected = "leaves its chunk")]
+    fn a_frame_that_would_leave_its_chunk_is_a_bug() {
+        let _ = Umem::of(2).unwrap().received(100, CHUNK);
+    }
+}

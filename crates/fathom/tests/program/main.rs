@@ -8,6 +8,7 @@ mod nginx;
 mod stage;
 mod traces;
 
+mod benchmark;
 mod commands;
 mod endings;
 mod evaluation;

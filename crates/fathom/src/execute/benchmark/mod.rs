@@ -16,7 +16,7 @@ use fathom_model::{
     Benchmark, TestPlan, TestRun,
     benchmark::{BenchmarkResult, OwnMaximum, Reference},
     run::Host,
-    units::{BitsPerSec, Bytes, Nanos},
+    units::{BitsPerSec, Bytes, Nanos, percent},
 };
 use fathom_packet::{
     methods::{self, Cut, LossCurve, Outcome, SearchInput},
@@ -80,6 +80,8 @@ struct Bench<'a, 'b, 'c> {
     into: Benchmark,
     /// The highest rate without loss, once it is known.
     throughput: Option<f64>,
+    /// Whether it was searched for: what was not found once is not searched for again.
+    is_searched: bool,
 }
 
 impl Course<'_> {
@@ -102,14 +104,16 @@ impl Course<'_> {
             made: Vec::new(),
             kept: BTreeMap::new(),
         };
-        let mut bench = Bench { wanted: &wanted, trials, into: begun, throughput: None };
+        let mut bench = Bench { wanted: &wanted, trials, into: begun, throughput: None, is_searched: false };
         let mut error = None;
         for method in &wanted.methods {
             bench.trials.method = method.name;
             match (method.run)(&mut bench) {
                 Ok(()) => {}
                 Err(cut) => {
-                    bench.into.cut = Some(results::cut(method.name, &cut, ToString::to_string));
+                    let why = results::cut(method.name, &cut, ToString::to_string);
+                    bench.into.cut =
+                        Some(bench.into.cut.take().map_or(why.clone(), |before| format!("{before}; {why}")));
                     if let Cut::Failed(failed) = cut {
                         error = Some(failed);
                         break;
@@ -155,6 +159,13 @@ fn begun(wanted: &Wanted, own: Option<OwnMaximum>, from: Option<&Host>) -> Resul
     };
     if line.is_none() {
         remarks.push("a virtual device has no line rate".to_owned());
+    }
+    if let Some(own) = own.filter(|own| !own::is_kept(own)) {
+        remarks.push(format!(
+            "fathom itself did not keep even {}: {} of it was not sent on time, so others use this machine too",
+            fathom_model::Unit::FramesPerSec.show(own.rate),
+            percent(own.unsent_ratio)
+        ));
     }
     if own.is_none() {
         remarks.push(
@@ -216,6 +227,7 @@ impl Bench<'_, '_, '_> {
         let goal = if wanted.conform { SearchGoal::rfc2544(wanted.trial) } else { SearchGoal::tst009(wanted.trial) };
         let goals = vec![SearchGoal { width: wanted.width, ..goal }];
         let input = SearchInput { goals, rates: self.rates(), time: wanted.search_time };
+        self.is_searched = true;
         let Outcome { found, cut } = methods::throughput(&input, &mut self.trials);
         self.throughput = found.goals[0].lower.map(Load::get);
         self.into.searched = results::points(&found);
@@ -244,11 +256,15 @@ impl Bench<'_, '_, '_> {
 
     /// The throughput, measured first where nobody asked for it; nothing where there is none.
     fn known_throughput(&mut self) -> Result<Option<f64>, Cut<Error>> {
-        if self.throughput.is_none() {
+        if self.throughput.is_none() && !self.is_searched {
             let method = std::mem::replace(&mut self.trials.method, "throughput");
             let ended = self.throughput();
             self.trials.method = method;
             ended?;
+        }
+        if self.throughput.is_none() {
+            let what = format!("{} was not measured, because no throughput is known", self.trials.method);
+            self.into.remarks.push(what);
         }
         Ok(self.throughput)
     }

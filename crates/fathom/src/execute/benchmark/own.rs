@@ -45,7 +45,7 @@ pub(in crate::execute) fn measure(plan: &Plan, surroundings: &Surroundings) -> a
         }
     }
     for attempt in 1..=ATTEMPTS {
-        let open = |(_, own): &(&u64, &OwnMaximum)| own.loss_ratio > 0.0 || own.unsent_ratio > UNSENT_MAX;
+        let open = |(_, own): &(&u64, &OwnMaximum)| !is_kept(own);
         let paced = |(size, own): (&u64, &OwnMaximum)| test_at(&flat_out(size), own.rate);
         let tests: Vec<TestPlan> = maxima.iter().filter(open).map(paced).collect();
         if tests.is_empty() {
@@ -55,7 +55,7 @@ pub(in crate::execute) fn measure(plan: &Plan, surroundings: &Surroundings) -> a
             let (seen, size) = (best(&test), test.options.size("size").unwrap_or(Bytes(0)).0);
             let Some(own) = maxima.get_mut(&size) else { continue };
             (own.loss_ratio, own.unsent_ratio) = (seen.loss_ratio().unwrap_or(1.0), seen.unsent_ratio());
-            if open(&(&size, &*own)) && attempt < ATTEMPTS {
+            if !is_kept(own) && attempt < ATTEMPTS {
                 own.rate *= SHARE;
             }
         }
@@ -63,6 +63,11 @@ pub(in crate::execute) fn measure(plan: &Plan, surroundings: &Surroundings) -> a
     // What never came out right is not known.
     maxima.retain(|_, own| own.loss_ratio < 1.0 && own.unsent_ratio < 1.0);
     Ok(maxima)
+}
+
+/// Whether all of the rate was sent as it was due, and all of that arrived.
+pub(super) fn is_kept(own: &OwnMaximum) -> bool {
+    own.loss_ratio <= 0.0 && own.unsent_ratio <= UNSENT_MAX
 }
 
 /// The size of a test's frames.

@@ -197,9 +197,6 @@ fn was_sampled(trials: &[&Trial], host: &str, counter: &str) -> bool {
     trials.iter().any(|trial| trial.hosts.get(host).is_some_and(|record| record.named(counter).next().is_some()))
 }
 
-/// Where frames wait between the two ends of a veth.
-const VETH_RING: &str = "ring between the veth's ends";
-
 /// Drops for want of room in rings that the trial's own records count: between the ends of a veth, and of AF_XDP sockets.
 fn ring_drops<'a>(
     trials: &'a [&Trial],

@@ -3,6 +3,7 @@
 //! It knows no engine, no kind of test, no format and no I/O: a kind's metrics say how its values follow from its records,
 //! and counters are known by the names that `fathom_model::names` gives them.
 
+pub mod benchmark;
 mod conservation;
 pub mod curve;
 mod findings;
@@ -52,6 +53,10 @@ pub fn analyze(run: &mut Run, context: &Context) {
             && !metrics.iter().any(|metric| metric.from == Derivation::Limit)
         {
             metrics.insert(0, curve::limit_metric(curve.unit));
+        }
+        if let Some(benchmark) = &test.benchmark {
+            metrics.retain(|metric| metric.from != Derivation::Benchmark);
+            metrics.splice(0..0, benchmark.results.iter().map(|result| result.metric.clone()));
         }
         let summaries = summaries::summaries(test, &run.hosts, &metrics);
         let conservation = conservation::conservation(test, &run.hosts, run.plan.via.as_deref());

@@ -190,6 +190,7 @@ impl Story {
             findings: Vec::new(),
             unavailable: None,
             curve: None,
+            benchmark: None,
             users: None,
         });
         self.run.tests.last_mut().unwrap()

@@ -17,7 +17,7 @@ use fathom_statistics::{
 };
 
 use crate::{
-    curve,
+    benchmark, curve,
     findings::WORK,
     window::{Window, record_of, samples_within, usable, widened},
 };
@@ -38,8 +38,10 @@ pub(crate) fn summaries(test: &TestRun, hosts: &BTreeMap<String, Host>, metrics:
     metrics
         .iter()
         .map(|metric| {
-            if metric.from == Derivation::Limit {
-                return curve::summary(test, metric);
+            match metric.from {
+                Derivation::Limit => return curve::summary(test, metric),
+                Derivation::Benchmark => return benchmark::summary(test, metric),
+                _ => {}
             }
             let mut summary = trials.summary(metric);
             if n_left_out > 0 && summary.note.is_none() {
@@ -124,6 +126,7 @@ impl<'a> Trials<'a> {
                 self.of_means(metric, |trial| self.host_cost(trial, *side, counter))
             }
             Derivation::Limit => Summary { note: Some("one trial has no limit".to_owned()), ..empty(metric) },
+            Derivation::Benchmark => Summary { note: Some("one trial is no benchmark".to_owned()), ..empty(metric) },
             Derivation::Users { of } => self.of_users(metric, *of),
             Derivation::Step { step, of } => self.of_step(metric, step, *of),
             Derivation::Quantile { side, distribution, q } => {

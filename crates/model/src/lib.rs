@@ -3,6 +3,7 @@
 //!
 //! Plain types with their arithmetic, their text and their serialised form. No I/O, no clock, no threads.
 
+pub mod benchmark;
 pub mod environment;
 pub mod finding;
 pub mod histogram;
@@ -21,6 +22,7 @@ pub mod steps;
 pub mod summary;
 pub mod units;
 
+pub use benchmark::Benchmark;
 pub use environment::Environment;
 pub use finding::{Evidence, Finding, NextStep, Severity, Verdict};
 pub use histogram::Histogram;

@@ -207,6 +207,8 @@ pub enum Derivation {
     },
     /// The highest rate of a search that keeps its objective.
     Limit,
+    /// A result of a benchmark, by the name of its metric.
+    Benchmark,
 }
 
 /// What can be said of the users of a script.

@@ -70,6 +70,61 @@ pub struct SearchPlan {
     pub trials: Option<u32>,
 }
 
+/// Benchmarking methods are to be carried out at one frame size, in place of measuring at one rate.
+///
+/// What is absent is filled in when the plan is completed: with short trials, or with the lengths of the RFCs by `conform`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BenchmarkPlan {
+    /// The methods in their order: `throughput`, `mlrsearch`, `loss`, `back-to-back` and so on.
+    pub methods: Vec<String>,
+    /// Whether trials, waits and repetitions are as long and as many as the RFCs say.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub conform: bool,
+    /// The highest rate that may be offered; the line rate or the tool's own maximum where it is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_rate: Option<String>,
+    /// The lowest rate that a search goes down to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_rate: Option<String>,
+    /// The goals of `mlrsearch`: `ndr`, `pdr`, or `LOSS:TRIAL:SUM:EXCEED` such as `0.5%:1s:21s:50%`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub goals: Vec<String>,
+    /// How far apart the bounds of a search may be in the end, such as `0.5%`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<String>,
+    /// How long a trial of a stream is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial: Option<String>,
+    /// How long is waited after each trial.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<String>,
+    /// How long one search may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search_time: Option<String>,
+    /// How much less each load of a loss curve is, in percent of the maximum.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_step: Option<String>,
+    /// The longest burst of `back-to-back`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst_max: Option<String>,
+    /// How finely bursts are searched, in frames.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst_step: Option<u64>,
+    /// How often the search for the longest burst is repeated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst_searches: Option<u32>,
+    /// How long a stream is of which the latency is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_trial: Option<String>,
+    /// How many such streams there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_runs: Option<u32>,
+    /// How long frames are sent while the device is reset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset_trial: Option<String>,
+}
+
 /// One test between two hosts, or of a target that needs nothing of ours.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -93,6 +148,9 @@ pub struct TestPlan {
     /// The search for a limit that this test is; absent for a test at one rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub search: Option<SearchPlan>,
+    /// The methods that this test carries out; absent for a test at one rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub benchmark: Option<BenchmarkPlan>,
     /// What was promised, by metric: `throughput_bps = ">= 10G"`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub expect: BTreeMap<String, String>,

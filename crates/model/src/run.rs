@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    benchmark::Benchmark,
     environment::Environment,
     finding::{Finding, Verdict},
     metric::Layer,
@@ -85,6 +86,9 @@ pub struct TestRun {
     /// What a search measured at all its rates; absent for a test at one rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub curve: Option<LoadCurve>,
+    /// What benchmarking methods found; absent for a test without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub benchmark: Option<Benchmark>,
     /// What scripted users did, step by step; absent for a test without a script.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub users: Option<UsersSummary>,

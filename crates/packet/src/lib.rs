@@ -7,6 +7,7 @@ pub mod craft;
 pub mod kinds;
 pub mod pktgen;
 pub mod probe;
+pub mod methods;
 pub mod sequence;
 pub mod wire;
 pub mod xdp;

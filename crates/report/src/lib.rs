@@ -3,6 +3,7 @@
 //! It picks and formats what a [`Run`] holds and computes no statistic. It does not know how a run came about, and it reads
 //! no clock and no file. Everything that a host said (names, addresses, notes, errors) is taken for hostile text.
 
+mod benchmark;
 mod clean;
 mod curve;
 mod flow;

@@ -147,7 +147,7 @@ fn promised_row<'a>(test: &'a TestRun, (step, promise): &(Option<&StepSummary>, 
 /// Which rounds a test lacks, in words.
 pub(crate) fn rounds_missing(run: &Run, test: &TestRun) -> Option<String> {
     // A search makes as many trials as it needs.
-    if test.curve.is_some() {
+    if test.curve.is_some() || test.benchmark.is_some() {
         return None;
     }
     let planned = usize::try_from(run.plan.rounds).unwrap_or(usize::MAX);

@@ -3,6 +3,7 @@
 //! A cause sees one test with its run and judges by thresholds of its own; it knows no other cause.
 
 mod black_hole;
+mod benchmark;
 mod core_saturated;
 mod device;
 mod drops;
@@ -59,6 +60,7 @@ pub trait Cause: Sync {
 /// Every cause that is looked for.
 pub const CAUSES: &[&dyn Cause] = &[
     &limit::LimitFound,
+    &benchmark::Benchmarked,
     &scan::Scan,
     &loaded::Loaded,
     &unreachable::Unreachable,

@@ -6,7 +6,7 @@ use fathom_model::{
 };
 use fathom_statistics::Votes;
 
-use super::{Aim, Certainty, Found, Load, Measurer, Point, Step};
+use super::{Aim, Certainty, Found, Load, Measurer, Point, Step, VOIDS_MAX};
 
 /// While nothing is known, the next load is twice the last one: overload costs a target more than a step does.
 const UP: f64 = 2.0;
@@ -28,8 +28,6 @@ const GIVEN_UP_MAX: u32 = 6;
 const FIRST_CLAIM: f64 = 0.35;
 /// An end that was shown to be on the wrong side leaves a gap that is narrowed again, this often.
 const ROUNDS_MAX: u32 = 3;
-/// So many trials in turn that say nothing end a search.
-const VOIDS_MAX: u32 = 5;
 /// A load of the curve that is this near to one that was measured is left out.
 const NEAR: f64 = 0.05;
 
@@ -336,7 +334,8 @@ impl<M: Measurer> Course<'_, M> {
             return Err(Halt::Budget);
         }
         let n = self.n_done;
-        let step = Step { load, purpose, n_done: n, kept: ends.kept, broken: ends.broken };
+        let (kept, broken) = (ends.kept, ends.broken);
+        let step = Step { load, duration: None, purpose, n_done: n, kept, broken, left: None };
         let seen = self.measurer.measure(&step).map_err(Halt::Failed)?;
         self.n_done += 1;
         self.took += seen.took;

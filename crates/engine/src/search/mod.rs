@@ -1,10 +1,13 @@
 //! The highest load that keeps an objective, searched over trials that may err.
 //!
-//! A [`Measurer`] makes one trial at one load; the search decides which load comes next and what is known in the end. It knows no
-//! clock, no test and no unit. A load *keeps* the objective when most trials like these would keep it, so a limit is the load
-//! at which one in two does (the exceed ratio of 0.5 that RFC 9971 recommends). `docs/methods/find_limit.md` says why.
+//! A [`Measurer`] makes one trial at one load for one time; a search decides which load comes next and what is known in the end. It
+//! knows no clock, no test and no unit. For [`search()`] a load *keeps* the objective when most trials like these would keep it, so a
+//! limit is the load at which one in two does (the exceed ratio of 0.5 that RFC 9971 recommends); `docs/methods/find_limit.md` says
+//! why. [`mlr`] finds the loads of several loss ratios at once over the same measurer, and [`binary`] halves whole numbers.
 
+pub mod binary;
 mod course;
+pub mod mlr;
 mod observation;
 
 #[cfg(test)]
@@ -17,7 +20,10 @@ use fathom_model::{
 use fathom_statistics::Votes;
 
 pub use course::search;
-pub use observation::Observation;
+pub use observation::{Forwarded, Observation};
+
+/// So many trials in turn that say nothing end a search.
+const VOIDS_MAX: u32 = 5;
 
 /// What is offered, in whatever unit the measurer sets it: bit/s, or events per second.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
@@ -83,6 +89,8 @@ pub struct Aim {
 pub struct Step {
     /// What to offer.
     pub load: Load,
+    /// For how long; as long as the measurer likes, where it is not said.
+    pub duration: Option<Nanos>,
     /// What it is good for.
     pub purpose: Purpose,
     /// How many trials there were before it.
@@ -91,6 +99,21 @@ pub struct Step {
     pub kept: Option<Load>,
     /// The lowest load that seems to break it.
     pub broken: Option<Load>,
+    /// About how long the search goes on, this trial included, where that can be told.
+    pub left: Option<Nanos>,
+}
+
+/// Why no trial is made any more.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ended<E> {
+    /// Everything is known that was asked for.
+    Done,
+    /// The time that was allowed is used up.
+    OutOfTime,
+    /// Several trials in turn said nothing.
+    Voids,
+    /// A trial could not be made.
+    Failed(E),
 }
 
 /// Makes trials for a search.

@@ -14,6 +14,17 @@ const BEHIND_MAX: f64 = 0.02;
 /// Counts of random events differ by chance; beyond three standard deviations one in 700 trials would.
 const DEVIATIONS: f64 = 3.0;
 
+/// What became of what was offered in one trial: the output of the measurer of RFC 9971 (section 4.3).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Forwarded {
+    /// What was lost, as a share of what was offered.
+    pub loss_ratio: f64,
+    /// How long the trial counts for.
+    pub effective: Nanos,
+    /// What was received per second, in the unit of the load.
+    pub rate: Option<f64>,
+}
+
 /// What one trial saw.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Observation {
@@ -29,6 +40,8 @@ pub struct Observation {
     pub late: Option<f64>,
     /// How long the trial took, preparation included.
     pub took: Nanos,
+    /// What was forwarded and lost; nothing of a trial that says nothing, or of what cannot be lost.
+    pub forwarded: Option<Forwarded>,
 }
 
 impl Observation {

@@ -8,10 +8,10 @@ use fathom_model::{
 use super::{Aim, Budget, Certainty, Found, Load, Measurer, Observation, Point, Step, search};
 
 /// `SplitMix64`: the same noise on every machine.
-struct Noise(u64);
+pub(super) struct Noise(pub(super) u64);
 
 impl Noise {
-    fn uniform(&mut self) -> f64 {
+    pub(super) fn uniform(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

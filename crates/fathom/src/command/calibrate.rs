@@ -76,6 +76,7 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
             duration: duration.exact(),
             options: options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text)),
             search: None,
+            benchmark: None,
             expect: BTreeMap::new(),
         };
         let mut plan = Plan {

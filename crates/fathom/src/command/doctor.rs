@@ -229,6 +229,7 @@ fn frame_backends() -> Check {
             share: Share { idx: 0, of: 1 },
             departures: None,
             count: Some(0),
+            pktgen: None,
         };
         let port = Port { ifindex: index, name: "eth0".to_owned(), queueing: Queueing::Bypass };
         let words = backend::WORDS.iter().filter(|word| **word != backend::AUTO);

@@ -102,6 +102,7 @@ fn tests(ends: &Ends, pace: &Pace, matches: &ArgMatches) -> anyhow::Result<Vec<T
         duration: duration.exact(),
         options: options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text)),
         search: None,
+        benchmark: None,
         expect: std::collections::BTreeMap::new(),
     };
     let mut tests: Vec<TestPlan> = TESTS.iter().map(row).collect();

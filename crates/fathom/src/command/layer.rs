@@ -5,7 +5,7 @@ use fathom_engine::{TestKind, pace::Profile};
 use fathom_model::{Settings, TestPlan, units::Nanos};
 
 use super::{
-    find,
+    benchmark, find,
     measuring::{self, Ends, Keep},
     rfc6349::{self, Walk},
     scan,
@@ -125,7 +125,10 @@ Examples:
   fathom packet --device nft:1000 --find-limit 'lost<0.1%'
   fathom packet --lab pair --test stack-receive --end filter --rules 1000
   fathom packet --lab pair --rate 100k --arrivals poisson --flows 1000 --backend xsk
-  fathom packet 10.0.0.2 --key KEY --size 1518",
+  fathom packet 10.0.0.2 --key KEY --size 1518
+  fathom packet --lab pair --method throughput,loss --sizes 64,1518
+  fathom packet 10.0.0.2 --key KEY --method mlrsearch --goal ndr,pdr,0.1%:2s
+  fathom packet 10.0.0.2 --key KEY --method rfc2544 --conform",
 };
 
 impl LayerCommand {
@@ -145,12 +148,15 @@ impl LayerCommand {
         let protocol = Arg::new("protocol").long("protocol").value_name("TOOL").default_value(OURS);
         let protocol = protocol.value_parser(protocols).help("what the target is: a fathom, or a server of this tool");
         let command = if self.protocols.is_empty() { command } else { command.arg(protocol) };
+        let sends_frames = self.tests.iter().any(|(_, kind)| *kind == benchmark::KIND);
+        let methods = if sends_frames { benchmark::arguments() } else { Vec::new() };
         command
             .arg(target)
             .arg(test.help("what is measured"))
             .args(options)
             .args(find::arguments())
             .args(scan::arguments())
+            .args(methods)
             .args(measuring::arguments())
             .after_help(self.examples)
     }
@@ -167,6 +173,12 @@ impl LayerCommand {
         if rfc6349::is_walk(kind, &settings, matches) {
             let spans = (measuring::span(matches, "warmup", SPANS.0)?, measuring::span(matches, "duration", SPANS.1)?);
             return Walk { kind, matches, given: settings, ends, spans }.run();
+        }
+        if let Some((title, mut tests)) = benchmark::tests(matches, &settings, &ends)? {
+            measuring::promise(&mut tests, matches)?;
+            let title = format!("{} {title}", self.title);
+            let plan = measuring::plan((title, 1), ends, tests, matches);
+            return measuring::carry_out(plan, matches, Keep::WhenAsked);
         }
         let of_command = |screen: Screen| screen.line("in", format!("fathom {} --test {word}", self.name));
         let scanned = scan::tests(matches, &settings, (kind, wire_up::kind(kind)?.options())).map_err(of_command)?;
@@ -189,6 +201,7 @@ impl LayerCommand {
             duration: duration.exact(),
             options,
             search: search.clone(),
+            benchmark: None,
             expect: std::collections::BTreeMap::new(),
         };
         let mut tests: Vec<TestPlan> = scanned.into_iter().map(test).collect();

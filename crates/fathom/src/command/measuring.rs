@@ -345,6 +345,7 @@ mod tests {
             duration: "1s".to_owned(),
             options: Settings::default(),
             search: None,
+            benchmark: None,
             expect: BTreeMap::new(),
         };
         let is_kept = promise_one(&mut test, text).unwrap();

@@ -3,6 +3,7 @@
 mod agent;
 mod app;
 mod as_tool;
+mod benchmark;
 mod calibrate;
 mod doctor;
 mod evaluate;

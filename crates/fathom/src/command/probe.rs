@@ -144,6 +144,7 @@ fn test(
         duration: duration.exact(),
         options,
         search: None,
+        benchmark: None,
         expect: BTreeMap::new(),
     })
 }

@@ -134,6 +134,7 @@ impl Walk<'_> {
             duration: duration.exact(),
             options: known.fold(Settings::default(), given),
             search: None,
+            benchmark: None,
             expect: BTreeMap::new(),
         })
     }

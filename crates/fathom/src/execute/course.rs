@@ -6,6 +6,7 @@ use fathom_engine::{Live, TestKind};
 use fathom_fleet::{Class, Error, Part, Supervision, TrialOutcome, TrialPlan};
 use fathom_model::{
     Derivation, Phases, Plan, Role, Run, Settings, Side, TestPlan, TestRun, Trial, Unit, ValueKind, Verdict,
+    benchmark::OwnMaximum,
     finding::Outcome,
     plan::Reach,
     run::{Completeness, SCHEMA},
@@ -18,7 +19,12 @@ use fathom_sys::{
 };
 use jiff::Zoned;
 
-use super::{Executed, Surroundings, plan::without_keys, sought::Sought};
+use super::{
+    Executed, Surroundings,
+    benchmark::{self, OwnMaxima},
+    plan::without_keys,
+    sought::Sought,
+};
 use crate::{
     exit::{Exit, Screen, engine_screen},
     hosts::{Hosts, fleet_screen},
@@ -32,12 +38,17 @@ const INTERVAL_MIN: Nanos = Nanos::from_millis(10);
 /// Intervals of a long trial: short enough for a plot, long enough to cost nothing.
 const INTERVAL_MAX: Nanos = Nanos::from_millis(50);
 
+/// How long a wait goes on at most before a signal is looked for.
+const LOOK_UP: Nanos = Nanos::from_millis(100);
+
 /// How often in a row the intervals must be narrow enough: once may be by chance, as they are looked at after every round.
 const NARROW_ROUNDS: u32 = 2;
 
 /// Runs a complete plan to its end and says what it means.
 pub(crate) fn execute(plan: &Plan, surroundings: &Surroundings) -> anyhow::Result<Executed> {
     check_targets(plan, surroundings)?;
+    let own = benchmark::own_maxima(plan, surroundings)?;
+    benchmark::check(&plan.tests, &own)?;
     let signals = signal::watch()?;
     let began = clock::now();
     let now = Zoned::now();
@@ -48,6 +59,7 @@ pub(crate) fn execute(plan: &Plan, surroundings: &Surroundings) -> anyhow::Resul
         plan,
         surroundings,
         signals: &signals,
+        own: &own,
         progress: Progress::of(run.tests.len() * usize::try_from(plan.rounds).unwrap_or(1), surroundings.is_quiet),
     };
     let ending = course.rounds(&mut run, &mut hosts);
@@ -123,6 +135,7 @@ fn blank(plan: &Plan, surroundings: &Surroundings, now: &Zoned) -> anyhow::Resul
             findings: Vec::new(),
             unavailable: None,
             curve: None,
+            benchmark: None,
             users: None,
         })
     });
@@ -140,6 +153,11 @@ fn blank(plan: &Plan, surroundings: &Surroundings, now: &Zoned) -> anyhow::Resul
         verdict: Verdict { outcome: Outcome::Measured, reasons: Vec::new() },
         completeness: Completeness::Complete,
     })
+}
+
+/// Whether a benchmark found anything that is worth keeping.
+fn has_results(test: &TestRun) -> bool {
+    test.benchmark.as_ref().is_some_and(|benchmark| !benchmark.trials.is_empty())
 }
 
 /// What a test is called: a search by its objective too, and tests that would be called the same by their names.
@@ -187,6 +205,7 @@ pub(super) struct Course<'a> {
     plan: &'a Plan,
     surroundings: &'a Surroundings,
     signals: &'a Watch,
+    own: &'a OwnMaxima,
     pub(super) progress: Progress,
 }
 
@@ -197,20 +216,26 @@ impl Course<'_> {
         for round in 0..self.plan.rounds {
             for (idx, test) in self.plan.tests.iter().enumerate() {
                 // A search spreads its trials itself, and what it found would be no better for a second one.
-                let is_done = round > 0 && test.search.is_some();
+                let is_search = test.search.is_some() || test.benchmark.is_some();
+                let is_done = round > 0 && is_search;
                 if run.tests[idx].unavailable.is_some() || is_done {
                     self.progress.ended();
                     continue;
                 }
                 let error = if test.search.is_some() {
                     self.search(&mut run.tests[idx], test, (&run.hosts, hosts))?
+                } else if test.benchmark.is_some() {
+                    self.benchmark(&mut run.tests[idx], test, (&run.hosts, hosts))?
                 } else {
                     self.progress.begins(&test.name, round);
                     self.trial(&mut run.tests[idx], (test, round), hosts)?
                 };
                 self.progress.ended();
+                if let Some(cut) = run.tests[idx].benchmark.as_ref().and_then(|benchmark| benchmark.cut.as_ref()) {
+                    run.completeness = Completeness::Incomplete { reason: format!("{}: {cut}", test.name) };
+                }
                 if error.is_none()
-                    && test.search.is_none()
+                    && !is_search
                     && let Some(reason) = run.tests[idx].trials.last().and_then(out_of_data)
                 {
                     run.completeness = Completeness::Incomplete { reason: format!("{}: {reason}", test.name) };
@@ -250,6 +275,23 @@ impl Course<'_> {
     /// Whether events are printed as they happen.
     pub(super) fn is_live(&self) -> bool {
         self.surroundings.is_live
+    }
+
+    /// What the tool itself sends at a frame size, if it was measured.
+    pub(super) fn own_maximum(&self, size_bytes: u64) -> Option<OwnMaximum> {
+        self.own.get(&size_bytes).copied()
+    }
+
+    /// Waits between two trials, unless a signal ends the run.
+    pub(super) fn wait(&self, span: Nanos) -> Result<(), Error> {
+        let end = clock::now() + span;
+        while clock::now() < end {
+            if self.signals.received().is_some() {
+                return Err(Error::Interrupted);
+            }
+            clock::sleep_until(end.min(clock::now() + LOOK_UP));
+        }
+        Ok(())
     }
 
     /// Has the hosts play one trial, shown while it goes on.
@@ -295,7 +337,9 @@ impl Course<'_> {
                 *completeness = Completeness::Incomplete { reason: error.to_string() };
                 Ok(false)
             }
-            _ if is_alone && into.trials.is_empty() && into.curve.is_none() => Err(fleet_screen(error).into()),
+            _ if is_alone && into.trials.is_empty() && into.curve.is_none() && !has_results(into) => {
+                Err(fleet_screen(error).into())
+            }
             Class::Preflight | Class::Usage => {
                 into.unavailable = Some(reason(error));
                 Ok(true)

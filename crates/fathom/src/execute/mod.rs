@@ -1,10 +1,12 @@
 //! A plan on its hosts: checked whole before anything is touched, then round by round.
 
+mod benchmark;
 mod course;
 mod plan;
 mod search;
 mod sought;
 
+pub(crate) use benchmark::METHODS;
 pub(crate) use course::execute;
 pub(crate) use plan::{complete, read_plan, text as plan_text};
 

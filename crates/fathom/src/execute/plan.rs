@@ -8,7 +8,7 @@ use fathom_model::{
 
 use fathom_lab::preset::Options;
 
-use super::sought;
+use super::{benchmark, sought};
 use crate::{
     exit::{Exit, Screen, engine_screen},
     wire_up,
@@ -105,6 +105,7 @@ fn complete_test(test: &mut TestPlan, hosts: &[String]) -> Result<(), Screen> {
     }
     sought::complete(test, kind)?;
     kind.check(&sought::first(test, kind)).map_err(|error| engine_screen(&error))?;
+    benchmark::complete(test, kind)?;
     let metrics = sought::metrics(test, kind);
     for (name, text) in &test.expect {
         let metric = fathom_analyze::promise::find(&metrics, name);

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, io};
 
 use fathom_analyze::curve;
-use fathom_engine::search::{Certainty, Found, Load, Measurer, Observation, Step, search};
+use fathom_engine::search::{Certainty, Forwarded, Found, Load, Measurer, Observation, Step, search};
 use fathom_fleet::{Class, Error};
 use fathom_model::{
     Confidence, Derivation, Metric, Record, Side, TestPlan, TestRun, Trial, ValueKind,
@@ -83,7 +83,7 @@ impl Measurer for Trials<'_, '_> {
     fn measure(&mut self, step: &Step) -> Result<Observation, Halt> {
         let began = clock::now();
         self.course.progress.searches(&self.test.name, &self.words(step));
-        let outcome = self.course.play(&self.test_at(step.load), step.n_done, self.hosts);
+        let outcome = self.course.play(&self.test_at(step), step.n_done, self.hosts);
         let took = clock::now() - began;
         if let Some(error) = outcome.error {
             // One trial that failed at a high rate says nothing; a host that is lost, or nothing that ever worked, says all.
@@ -104,9 +104,13 @@ impl Measurer for Trials<'_, '_> {
 
 impl Trials<'_, '_> {
     /// The test at one rate, long enough for the quantile that is judged.
-    fn test_at(&self, load: Load) -> TestPlan {
-        let mut test = self.test.clone();
+    fn test_at(&self, step: &Step) -> TestPlan {
+        let (mut test, load) = (self.test.clone(), step.load);
         test.options = self.sought.at(&self.test.options, load);
+        if let Some(duration) = step.duration {
+            test.duration = duration.exact();
+            return test;
+        }
         let needed = self.sought.parts.iter().filter_map(|part| match part.metric.from {
             Derivation::Quantile { q, .. } => Some(samples_needed(q)),
             _ => None,
@@ -159,6 +163,7 @@ impl Trials<'_, '_> {
             n_random: total(count::INTENDED).filter(|_| is_random).map(approximate),
             late,
             took,
+            forwarded: achieved.map(|achieved| self.forwarded(step, achieved, self.loss().and_then(value_of))),
         };
         let judged = SearchTrial {
             n: step.n_done,
@@ -175,6 +180,19 @@ impl Trials<'_, '_> {
 }
 
 impl Trials<'_, '_> {
+    /// The metric that tells what is lost, of a kind that counts it.
+    fn loss(&self) -> Option<&'static Metric> {
+        wire_up::kind(&self.test.kind).ok()?.metrics().iter().find(|metric| is_of_loss(metric))
+    }
+
+    /// What became of a load; of a kind that counts no loss, what was not achieved of it is lost.
+    fn forwarded(&self, step: &Step, achieved: f64, lost: Option<f64>) -> Forwarded {
+        let effective = step.duration.unwrap_or_else(|| self.test.duration.parse().unwrap_or(Nanos::ZERO));
+        // A target that catches up on what was due before lost nothing.
+        let loss_ratio = lost.unwrap_or(1.0 - achieved / step.load.get()).max(0.0);
+        Forwarded { loss_ratio, effective, rate: Some(achieved) }
+    }
+
     /// The share of starts that were late by our own doing, if that can be why the objective was not kept.
     ///
     /// It cannot when more waited for a connection, nor when the time from the actual start, which leaves our lateness out, breaks

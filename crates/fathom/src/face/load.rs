@@ -176,6 +176,7 @@ impl Load {
             options: self.settings.clone(),
             expect: std::collections::BTreeMap::new(),
             search: None,
+            benchmark: None,
         };
         Plan {
             schema: SCHEMA.to_owned(),

@@ -49,7 +49,7 @@ fn plant(lab: &LabUp<'_>, host: &str, hook: &str, rules: &[&str]) {
     let table =
         format!("table inet planted {{\n chain c {{\n  type filter hook {hook} priority 0\n  {rules}\n }}\n}}\n");
     let script = format!("nft -f - <<'X'\n{table}X\n");
-    lab.exec(host, &["sh", "-c", &script]).succeeded();
+    lab.exec(host, &["sh", "-c", &script]).ends().succeeded();
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_narrow_link_is_found_whether_its_router_speaks_or_not() {
     }
     let stage = Stage::new();
     let lab = stage.lab_of("router", "narrow");
-    lab.exec("r", &["ip", "link", "set", "eth1", "mtu", "1400"]).succeeded();
+    lab.exec("r", &["ip", "link", "set", "eth1", "mtu", "1400"]).ends().succeeded();
     let search = || {
         let words = ["probe", B, "--test", "mtu", "--timeout", "200ms", "--json"];
         let run = lab.fathom("a", &words).succeeded().run();
@@ -310,12 +310,12 @@ fn the_face_of_hping3_prints_what_hping3_prints() {
     ];
     for (words, code) in cases {
         let words = [words, &fast[..], &[B]].concat();
-        let theirs = lab.exec("a", &[&["hping3"], &words[..]].concat()).code(*code);
+        let theirs = lab.exec("a", &[&["hping3"], &words[..]].concat()).ends().code(*code);
         let ours = lab.fathom("a", &[&["as", "hping3"], &words[..]].concat()).code(*code);
         assert_eq!(shapes(&ours), shapes(&theirs), "{words:?}\n{}{}", ours.stdout, theirs.stdout);
     }
     for words in [&["-8", "79-82", "-S", B][..], &["-8", "79-81", "-S", "-V", B]] {
-        let theirs = lab.exec("a", &[&["hping3"], words].concat()).code(0);
+        let theirs = lab.exec("a", &[&["hping3"], words].concat()).ends().code(0);
         let ours = lab.fathom("a", &[&["as", "hping3"], words].concat()).code(0);
         assert_eq!(shapes(&ours).0, shapes(&theirs).0, "{words:?}\n{}{}", ours.stdout, theirs.stdout);
         // Theirs moves its cursor about in the last line of stderr.

@@ -162,11 +162,6 @@ impl LabUp<'_> {
         self.stage.program.to_str().unwrap()
     }
 
-    /// Runs any program on one of its hosts.
-    pub(crate) fn exec(&self, host: &str, words: &[&str]) -> Ending {
-        self.stage.fathom([&["lab", "exec", self.name, host, "--"], words].concat())
-    }
-
     /// A `fathom serve` on host b that is ready, and its key.
     pub(crate) fn serve(&self, words: &[&str]) -> (Running, String) {
         self.serve_under(&[], words)

@@ -52,7 +52,8 @@ impl Format for Csv {
             for summary in &test.summaries {
                 rows.write_record(row(run, test, Some(summary)))?;
             }
-            for row in curve_rows(run, test).into_iter().chain(step_rows(run, test)) {
+            let curves = curve_rows(run, test).into_iter().chain(loss_rows(run, test));
+            for row in curves.chain(step_rows(run, test)) {
                 rows.write_record(row)?;
             }
             if test.summaries.is_empty() {
@@ -117,6 +118,19 @@ fn curve_rows(run: &Run, test: &TestRun) -> Vec<Vec<String>> {
         values.into_iter().filter(|(.., value)| value.is_some()).map(row).collect::<Vec<_>>()
     };
     curve.points.iter().flat_map(of_point).collect()
+}
+
+/// The loss curve of a benchmark: what was lost at each rate that was offered.
+fn loss_rows(run: &Run, test: &TestRun) -> Vec<Vec<String>> {
+    let points = test.benchmark.iter().flat_map(|benchmark| &benchmark.loss);
+    let of_point = |point: &fathom_model::benchmark::LossPoint| {
+        let mut row = row(run, test, None);
+        (row[7], row[8]) = ("loss_ratio".to_owned(), serialised(&Unit::Ratio));
+        (row[9], row[13]) = (number(Some(point.loss_ratio)), point.n_trials.to_string());
+        row[20] = point.rate.to_string();
+        row
+    };
+    points.map(of_point).collect()
 }
 
 /// What stands in the column of the step for all of them together.

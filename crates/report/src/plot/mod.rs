@@ -3,6 +3,7 @@
 //! Every drawing is markup, or a sentence that says why there is none. Texts are escaped by `maud`.
 
 pub(crate) mod balance;
+pub(crate) mod benchmark;
 pub(crate) mod curve;
 pub(crate) mod funnel;
 pub(crate) mod heat;

@@ -240,6 +240,7 @@ fn test(shape: &Shape) -> TestRun {
         findings: Vec::new(),
         unavailable: None,
         curve: None,
+        benchmark: None,
         users: None,
         flows: Vec::new(),
     }
@@ -487,6 +488,7 @@ pub(crate) fn run() -> Run {
         duration: "2s".to_owned(),
         options: test.options.clone(),
         search: None,
+        benchmark: None,
         expect: test.expect.clone(),
     };
     Run {

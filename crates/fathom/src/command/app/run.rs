@@ -80,6 +80,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         duration: measuring::span(matches, "duration", SPANS.1)?.exact(),
         options: settings,
         search: None,
+        benchmark: None,
         expect: std::collections::BTreeMap::new(),
     }];
     measuring::promise(&mut tests, matches)?;

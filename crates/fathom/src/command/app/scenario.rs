@@ -108,6 +108,7 @@ pub(super) fn run(matches: &ArgMatches, file: &str) -> anyhow::Result<Exit> {
         duration: measuring::span(matches, "duration", spans.1)?.exact(),
         options: settings,
         search: None,
+        benchmark: None,
         expect: std::collections::BTreeMap::new(),
     }];
     measuring::promise(&mut tests, matches)?;

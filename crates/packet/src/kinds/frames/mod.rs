@@ -16,6 +16,7 @@ use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, Unit, ValueKi
 
 use metrics::METRICS;
 use receiver::Receiving;
+pub use receiver::{LATENCY, VARIATION};
 use sender::Sending;
 
 use crate::{backend, craft};

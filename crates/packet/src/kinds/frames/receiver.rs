@@ -45,8 +45,10 @@ pub(super) struct Receiving {
 const COUNTERS: &[&str] = &[RECEIVED, DUPLICATES, REORDERED, SOCKET_DROPPED, RING_FULL, FILL_EMPTY];
 
 // Distributions that the sink keeps; latency and variation by RFC 8219 section 7 and RFC 5481.
-pub(super) const LATENCY: &str = "latency_ns";
-pub(super) const VARIATION: &str = "ipdv_ns";
+/// One-way latencies of frames that carry a time stamp.
+pub const LATENCY: &str = "latency_ns";
+/// Differences between the latencies of neighbours in a flow, without their sign.
+pub const VARIATION: &str = "ipdv_ns";
 pub(super) const GAP: &str = "arrival_gap_ns";
 /// Packet delay variation (RFC 5481 section 4.2): the 99.9th percentile of the latency less its minimum.
 pub(super) const PDV_NS: &str = "pdv_ns";

@@ -1,5 +1,6 @@
 //! One self-contained page for colleagues: reads without network, without JavaScript, on paper and on a phone.
 
+mod benchmark;
 mod hosts;
 mod overview;
 mod probe;

@@ -34,6 +34,7 @@ pub(super) fn section(run: &Run, test: &TestRun) -> Markup {
             (headline(run, test))
             @if test.unavailable.is_none() {
                 @if let Some(found) = &test.curve { (curve(test, found)) }
+                (super::benchmark::section(run, test))
                 (super::steps::section(test))
                 (super::probe::section(test))
                 (values(run, test))

@@ -2,6 +2,7 @@
 //!
 //! A run of several tests is a table with a line per test; a run of one test is told in detail.
 
+mod benchmark;
 mod detail;
 mod probe;
 mod screen;
@@ -39,6 +40,7 @@ impl Format for Text {
         findings(&mut screen, run);
         match run.tests.as_slice() {
             [] => screen.line(&[(Plain, "  no test was run")]),
+            _ if benchmark::is_all(run) => benchmark::write(&mut screen, run),
             [test] => detail::write(&mut screen, run, test),
             _ => {
                 table::write(&mut screen, run);

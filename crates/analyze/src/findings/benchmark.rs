@@ -1,0 +1,36 @@
+//! What benchmarks found: the answer to what was asked.
+
+use fathom_model::{Evidence, Finding, Severity};
+
+use super::{Cause, Evidenced};
+use crate::benchmark;
+
+/// Tells the first rate of the smallest frames: the single number that RFC 2544 section 26.1 asks for.
+pub(crate) struct Benchmarked;
+
+impl Cause for Benchmarked {
+    fn id(&self) -> &'static str {
+        "benchmark"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        let all = || seen.run.tests.iter().filter_map(|test| Some((test, test.benchmark.as_ref()?)));
+        let smallest = all().min_by_key(|(_, found)| found.size_bytes);
+        let Some((test, found)) = smallest.filter(|(test, _)| test.name == seen.test.name) else { return Vec::new() };
+        let Some(title) = benchmark::sentence(found) else { return Vec::new() };
+        let evidence = found.results.iter().filter_map(|result| {
+            let counter = result.metric.name.to_string();
+            Some(Evidence { host: test.from.clone(), counter, value: result.metric.show(result.value?) })
+        });
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "benchmark".to_owned(),
+            title,
+            severity: Severity::HoldsBack,
+            tests: all().map(|(test, _)| test.name.clone()).collect(),
+            evidence: evidence.collect(),
+            explains: None,
+            next: None,
+        }]
+    }
+}

@@ -1,0 +1,125 @@
+//! Binary search with loss verification (ETSI GS NFV-TST 009 section 12.3), over whole numbers.
+
+/// Where and how finely is searched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BinarySearch {
+    /// The smallest number that is tried.
+    pub min: u64,
+    /// The largest.
+    pub max: u64,
+    /// How far apart the ends are in the end, at most; at least one.
+    pub step: u64,
+    /// A number is taken for lossy when so many trials in turn are; 1 is the plain binary search.
+    pub max_repeat: u32,
+}
+
+/// What a binary search knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Halved {
+    /// The largest number without loss; nothing when the smallest loses.
+    pub kept: Option<u64>,
+    /// The smallest with loss; nothing when the largest loses nothing.
+    pub broken: Option<u64>,
+}
+
+impl BinarySearch {
+    /// Searches for the largest number of which a trial loses nothing.
+    ///
+    /// # Errors
+    /// The first of the trials, with what was known until then.
+    ///
+    /// # Panics
+    /// If the step or the number of repeats is zero.
+    pub fn run<E>(&self, mut is_lossless: impl FnMut(u64, u32) -> Result<bool, E>) -> Result<Halved, (Halved, E)> {
+        assert!(self.step > 0 && self.max_repeat > 0, "{self:?} has no end");
+        let mut known = Halved { kept: None, broken: None };
+        let mut next = Some(self.max);
+        while let Some(number) = next {
+            let left = self.n_left(&known);
+            let mut is_kept = false;
+            for _ in 0..self.max_repeat {
+                is_kept = is_lossless(number, left).map_err(|error| (known, error))?;
+                if is_kept {
+                    break;
+                }
+            }
+            *if is_kept { &mut known.kept } else { &mut known.broken } = Some(number);
+            next = self.next(&known);
+        }
+        Ok(known)
+    }
+
+    /// The middle of the ends, which are the smallest number and the largest as long as nothing better is known.
+    fn next(&self, known: &Halved) -> Option<u64> {
+        let broken = known.broken?;
+        match known.kept {
+            Some(kept) if broken - kept <= self.step => None,
+            Some(kept) => Some(u64::midpoint(kept, broken)),
+            None if broken <= self.min => None,
+            // The smallest number itself is tried when the ends have come that near to it.
+            None if broken - self.min <= self.step => Some(self.min),
+            None => Some(u64::midpoint(self.min, broken)),
+        }
+    }
+
+    /// How many numbers are still to be tried, the next one included, if each is decided at once.
+    fn n_left(&self, known: &Halved) -> u32 {
+        let width = known.broken.unwrap_or(self.max).saturating_sub(known.kept.unwrap_or(self.min));
+        (width / self.step).checked_ilog2().map_or(1, |halvings| halvings + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: BinarySearch = BinarySearch { min: 1, max: 1000, step: 1, max_repeat: 1 };
+
+    #[test]
+    fn every_limit_is_found_to_the_step() {
+        for limit in 0..=1001 {
+            for step in [1, 7] {
+                let found = BinarySearch { step, ..PLAIN }.run(|n, _| Ok::<_, ()>(n <= limit)).unwrap();
+                assert!(found.kept.is_none_or(|kept| kept <= limit), "{limit}: {found:?}");
+                assert!(found.broken.is_none_or(|broken| broken > limit), "{limit}: {found:?}");
+                assert_eq!(found.kept.is_none(), limit == 0, "{limit}: {found:?}");
+                assert_eq!(found.broken.is_none(), limit >= 1000, "{limit}: {found:?}");
+                if let (Some(kept), Some(broken)) = (found.kept, found.broken) {
+                    assert!(broken - kept <= step, "{limit}: {found:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn loss_that_is_not_seen_again_decides_nothing() {
+        let mut n_trials = 0;
+        let verified = BinarySearch { max_repeat: 2, ..PLAIN };
+        let stray = verified.run(|n, _| {
+            n_trials += 1;
+            Ok::<_, ()>(n <= 400 && n_trials % 5 != 0)
+        });
+        assert_eq!(stray, Ok(Halved { kept: Some(400), broken: Some(401) }));
+    }
+
+    #[test]
+    fn a_search_that_is_interrupted_tells_what_it_knows() {
+        let mut n_trials = 0;
+        let stopped = PLAIN.run(|n, _| {
+            n_trials += 1;
+            if n_trials > 3 { Err("ctrl-C") } else { Ok(n <= 400) }
+        });
+        assert_eq!(stopped, Err((Halved { kept: Some(250), broken: Some(500) }, "ctrl-C")));
+    }
+
+    #[test]
+    fn what_is_left_is_told_and_shrinks() {
+        let mut left = Vec::new();
+        let _ = PLAIN.run(|n, n_left| {
+            left.push(n_left);
+            Ok::<_, ()>(n <= 400)
+        });
+        assert!(left.windows(2).all(|two| two[1] <= two[0]), "{left:?}");
+        assert!(left[0] >= 10 && *left.last().unwrap() <= 2, "{left:?}");
+    }
+}

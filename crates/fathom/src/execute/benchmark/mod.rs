@@ -1,0 +1,320 @@
+//! Benchmarking methods over trials of frames: one test of a plan is one frame size.
+//!
+//! The methods are those of `fathom_packet::methods`; here they are given trials, in the order that was asked, and what they found is
+//! written into the run. One that needs a throughput that nobody asked for measures it first.
+
+mod own;
+mod results;
+mod tester;
+mod wanted;
+
+use std::collections::BTreeMap;
+
+use fathom_engine::search::{Load, mlr::SearchGoal};
+use fathom_fleet::Error;
+use fathom_model::{
+    Benchmark, TestPlan, TestRun,
+    benchmark::{BenchmarkResult, OwnMaximum, Reference},
+    run::Host,
+    units::{BitsPerSec, Bytes, Nanos, percent},
+};
+use fathom_packet::{
+    methods::{self, Cut, LossCurve, Outcome, SearchInput},
+    wire::{FrameSize, line_rate},
+};
+
+pub(super) use own::{OwnMaxima, measure as own_maxima};
+pub(super) use wanted::complete;
+
+use super::course::Course;
+use crate::{
+    exit::{Exit, Screen},
+    hosts::Hosts,
+};
+use tester::Trials;
+use wanted::Wanted;
+
+/// A method by the word that asks for it.
+pub(crate) struct Method {
+    /// The word.
+    pub(crate) name: &'static str,
+    /// What it measures, and where it is defined.
+    pub(crate) about: &'static str,
+    run: fn(&mut Bench<'_, '_, '_>) -> Ended,
+}
+
+/// Every method, in the order that they are usually asked for.
+pub(crate) const METHODS: &[Method] = &[
+    Method {
+        name: "throughput",
+        about: "the highest rate without loss (RFC 2544 26.1)",
+        run: |bench| bench.throughput(),
+    },
+    Method {
+        name: "mlrsearch",
+        about: "NDR, PDR and other goals in one search (RFC 9971)",
+        run: |bench| bench.mlrsearch(),
+    },
+    Method {
+        name: "latency",
+        about: "latency and its variation at the throughput (RFC 8219 7)",
+        run: |bench| bench.latency(),
+    },
+    Method { name: "loss", about: "the loss at 100 %, 90 % … (RFC 2544 26.3)", run: |bench| bench.loss() },
+    Method {
+        name: "back-to-back",
+        about: "the longest burst, the buffer (RFC 9004)",
+        run: |bench| bench.back_to_back(),
+    },
+    Method { name: "forwarding", about: "forwarding rates under overload (RFC 2889)", run: |bench| bench.forwarding() },
+    Method { name: "reset", about: "how long a reset takes, which you start (RFC 6201)", run: |bench| bench.reset() },
+];
+
+/// What ended a method, and with it the benchmark.
+type Ended = Result<(), Cut<Error>>;
+
+/// One frame size under way.
+struct Bench<'a, 'b, 'c> {
+    wanted: &'a Wanted,
+    trials: Trials<'b, 'c>,
+    into: Benchmark,
+    /// The highest rate without loss, once it is known.
+    throughput: Option<f64>,
+    /// Whether it was searched for: what was not found once is not searched for again.
+    is_searched: bool,
+}
+
+impl Course<'_> {
+    /// Carries the methods of a test out, and writes what was found into its run; why it was ended early.
+    pub(super) fn benchmark(
+        &self,
+        into: &mut TestRun,
+        test: &TestPlan,
+        (known, hosts): (&BTreeMap<String, Host>, &mut Hosts),
+    ) -> anyhow::Result<Option<Error>> {
+        let wanted = Wanted::of(test)?;
+        let own = self.own_maximum(wanted.size_bytes);
+        let begun = begun(&wanted, own, known.get(&test.from))?;
+        let trials = Trials {
+            course: self,
+            test,
+            hosts,
+            pause: wanted.pause,
+            method: "",
+            made: Vec::new(),
+            kept: BTreeMap::new(),
+        };
+        let mut bench = Bench { wanted: &wanted, trials, into: begun, throughput: None, is_searched: false };
+        let mut error = None;
+        for method in &wanted.methods {
+            bench.trials.method = method.name;
+            match (method.run)(&mut bench) {
+                Ok(()) => {}
+                Err(cut) => {
+                    let why = results::cut(method.name, &cut, ToString::to_string);
+                    bench.into.cut =
+                        Some(bench.into.cut.take().map_or(why.clone(), |before| format!("{before}; {why}")));
+                    if let Cut::Failed(failed) = cut {
+                        error = Some(failed);
+                        break;
+                    }
+                }
+            }
+        }
+        let Bench { mut trials, into: mut found, throughput, .. } = bench;
+        found.trials = trials.made;
+        // The trials at the throughput, or the last ones that there were, show what the hosts did meanwhile.
+        let shown = throughput.and_then(|rate| trials.kept.remove(&tester::key(rate)));
+        into.trials.extend(shown.or_else(|| trials.kept.pop_first().map(|(_, trial)| trial)));
+        into.benchmark = Some(found);
+        Ok(error)
+    }
+}
+
+/// The benchmark before its first trial: which rate is 100 %, and whether it can be offered.
+fn begun(wanted: &Wanted, own: Option<OwnMaximum>, from: Option<&Host>) -> Result<Benchmark, Screen> {
+    let size = FrameSize::new(Bytes(wanted.size_bytes)).map_err(|error| Screen::new(Exit::Usage, error.to_string()))?;
+    let link = from.and_then(|host| {
+        let fact = |name: &str| host.environment.get(host.interface.as_deref()?, name);
+        fact("speed_bps").filter(|_| fact("line_rate") == Some("real"))?.parse::<BitsPerSec>().ok()
+    });
+    let line = link.map(|link| line_rate(link, size).get());
+    let mut remarks: Vec<String> = wanted.remark().into_iter().collect();
+    let own_rate = own.map(|own| own.rate);
+    let (max_rate, reference) = match (wanted.max_rate, line, own_rate) {
+        (Some(asked), ..) => (asked, Reference::Asked),
+        (None, Some(line), Some(own)) if line > own => {
+            remarks.push(
+                "the link carries more than fathom sends: a throughput above its own maximum is not seen".to_owned(),
+            );
+            (own, Reference::OwnMaximum)
+        }
+        (None, Some(line), _) => (line, Reference::LineRate),
+        (None, None, Some(own)) => (own, Reference::OwnMaximum),
+        (None, None, None) => {
+            let what =
+                "nobody knows the highest rate: the device has no line rate, and fathom's own maximum was not measured";
+            return Err(Screen::new(Exit::Preflight, what).line("use", "--max-rate 100k"));
+        }
+    };
+    if line.is_none() {
+        remarks.push("a virtual device has no line rate".to_owned());
+    }
+    if let Some(own) = own.filter(|own| !own::is_kept(own)) {
+        remarks.push(format!(
+            "fathom itself did not keep even {}: {} of it was not sent on time, so others use this machine too",
+            fathom_model::Unit::FramesPerSec.show(own.rate),
+            percent(own.unsent_ratio)
+        ));
+    }
+    if own.is_none() {
+        remarks.push(
+            "fathom's own maximum could not be measured, so it is not known whether a limit is its own".to_owned(),
+        );
+    }
+    Ok(Benchmark {
+        size_bytes: wanted.size_bytes,
+        max_rate,
+        reference,
+        line_rate: line,
+        own,
+        results: Vec::new(),
+        loss: Vec::new(),
+        searched: Vec::new(),
+        remarks,
+        cut: None,
+        trials: Vec::new(),
+    })
+}
+
+/// Refuses searches that go higher than the tool itself, before anything is touched.
+pub(super) fn check(tests: &[TestPlan], own: &OwnMaxima) -> Result<(), Screen> {
+    for test in tests.iter().filter(|test| test.benchmark.is_some()) {
+        let (asked, own) = (Wanted::of(test)?.max_rate, own.get(&own::size(test)));
+        if let (Some(asked), Some(own)) = (asked, own)
+            && asked > own.rate
+        {
+            let show = |rate| fathom_model::Unit::FramesPerSec.show(rate);
+            let what = format!("{} of {} B are more than fathom itself sends here", show(asked), own::size(test));
+            let why = format!(
+                "into a sink that loses nothing it kept {} as they were due, and {} flat out: beyond that a limit would be its own",
+                show(own.rate),
+                show(own.flat_out)
+            );
+            return Err(Screen::new(Exit::Preflight, what)
+                .line("why", why)
+                .line("use", format!("--max-rate {:.0}", own.rate)));
+        }
+    }
+    Ok(())
+}
+
+impl Bench<'_, '_, '_> {
+    fn rates(&self) -> (Load, Load) {
+        let load = |rate: f64| Load::new(rate).expect("rates above zero were asked for");
+        let min = self.wanted.min_rate.min(self.into.max_rate / 2.0);
+        (load(min), load(self.into.max_rate))
+    }
+
+    /// Takes what a method found, and says whether it came to its end.
+    fn take(&mut self, rows: Vec<BenchmarkResult>, cut: Option<Cut<Error>>) -> Ended {
+        self.into.results.extend(rows);
+        cut.map_or(Ok(()), Err)
+    }
+
+    fn throughput(&mut self) -> Ended {
+        let wanted = self.wanted;
+        let goal = if wanted.conform { SearchGoal::rfc2544(wanted.trial) } else { SearchGoal::tst009(wanted.trial) };
+        let goals = vec![SearchGoal { width: wanted.width, ..goal }];
+        let input = SearchInput { goals, rates: self.rates(), time: wanted.search_time };
+        self.is_searched = true;
+        let Outcome { found, cut } = methods::throughput(&input, &mut self.trials);
+        self.throughput = found.goals[0].lower.map(Load::get);
+        self.into.searched = results::points(&found);
+        self.voids(found.n_void);
+        self.take(results::throughput(&found), cut)
+    }
+
+    fn mlrsearch(&mut self) -> Ended {
+        let (names, goals): (Vec<String>, Vec<SearchGoal>) = self.wanted.goals.iter().cloned().unzip();
+        let input = SearchInput { goals, rates: self.rates(), time: self.wanted.search_time };
+        let Outcome { found, cut } = methods::throughput(&input, &mut self.trials);
+        let is_lossless = |goal: &SearchGoal| goal.loss_ratio <= 0.0;
+        let lossless = found.goals.iter().find(|result| is_lossless(&result.goal)).and_then(|result| result.lower);
+        self.throughput = self.throughput.or(lossless.map(Load::get));
+        self.into.searched = results::points(&found);
+        self.voids(found.n_void);
+        self.take(results::goals(&names, &found), cut)
+    }
+
+    fn voids(&mut self, n_void: u32) {
+        if n_void > 0 {
+            let what = format!("{n_void} trials were made again, because fathom did not send what was due in them");
+            self.into.remarks.push(what);
+        }
+    }
+
+    /// The throughput, measured first where nobody asked for it; nothing where there is none.
+    fn known_throughput(&mut self) -> Result<Option<f64>, Cut<Error>> {
+        if self.throughput.is_none() && !self.is_searched {
+            let method = std::mem::replace(&mut self.trials.method, "throughput");
+            let ended = self.throughput();
+            self.trials.method = method;
+            ended?;
+        }
+        if self.throughput.is_none() {
+            let what = format!("{} was not measured, because no throughput is known", self.trials.method);
+            self.into.remarks.push(what);
+        }
+        Ok(self.throughput)
+    }
+
+    fn curve(&self) -> LossCurve {
+        let Wanted { loss_step: step, trial: duration, .. } = *self.wanted;
+        LossCurve { max_rate: self.into.max_rate, step, duration }
+    }
+
+    fn loss(&mut self) -> Ended {
+        let Outcome { found, cut } = methods::loss(&self.curve(), &mut self.trials);
+        self.into.loss = results::loss_points(&found);
+        self.take(results::loss(&found), cut)
+    }
+
+    fn forwarding(&mut self) -> Ended {
+        let Outcome { found, cut } = methods::forwarding(&self.curve(), &mut self.trials);
+        self.take(found.iter().flat_map(results::forwarding).collect(), cut)
+    }
+
+    fn latency(&mut self) -> Ended {
+        let Some(rate) = self.known_throughput()? else { return Ok(()) };
+        let Wanted { latency_trial: duration, latency_runs: n, .. } = *self.wanted;
+        let runs = methods::LatencyRuns { rate, duration, n };
+        let Outcome { found, cut } = methods::latency(&runs, &mut self.trials);
+        self.take(results::latency(found.as_ref()), cut)
+    }
+
+    fn back_to_back(&mut self) -> Ended {
+        let (Some(throughput), max_rate) = (self.known_throughput()?, self.into.max_rate) else { return Ok(()) };
+        if throughput >= max_rate {
+            return self.take(results::no_buffer(), None);
+        }
+        let asked = methods::BackToBack {
+            max_rate,
+            throughput,
+            burst_max: self.wanted.burst_max,
+            step: self.wanted.burst_step,
+            max_repeat: 2,
+            n_searches: self.wanted.burst_searches,
+        };
+        let Outcome { found, cut } = methods::back_to_back(&asked, &mut self.trials);
+        self.take(found.iter().flat_map(|found| results::back_to_back(found, asked.step)).collect(), cut)
+    }
+
+    fn reset(&mut self) -> Ended {
+        let Some(rate) = self.known_throughput()? else { return Ok(()) };
+        let duration: Nanos = self.wanted.reset_trial;
+        eprintln!("frames are sent for {duration}: reset the device now");
+        let Outcome { found, cut } = methods::reset(rate, duration, &mut self.trials);
+        self.take(found.iter().flat_map(results::reset).collect(), cut)
+    }
+}

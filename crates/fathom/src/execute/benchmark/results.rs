@@ -1,0 +1,186 @@
+//! What the methods found as the rows of a table.
+
+use std::borrow::Cow;
+
+use fathom_engine::search::mlr::{GoalEnding, GoalResult};
+use fathom_model::{
+    Better, Derivation, Metric, Unit,
+    benchmark::{BenchmarkResult, LossPoint},
+    units::{Nanos, approximate},
+};
+use fathom_packet::methods::{BackToBackFound, Cut, ForwardingFound, LatencyFound, LossAt, ResetFound, SearchFound};
+
+const RATE: (Unit, Better) = (Unit::FramesPerSec, Better::Higher);
+const TIME: (Unit, Better) = (Unit::Nanos, Better::Lower);
+
+/// A row without a value.
+fn row(
+    (name, title): (impl Into<Cow<'static, str>>, impl Into<Cow<'static, str>>),
+    (unit, better): (Unit, Better),
+    source: &'static str,
+) -> BenchmarkResult {
+    let (name, title, source) = (name.into(), title.into(), source.into());
+    let metric = Metric { name, title, unit, better, source, from: Derivation::Benchmark };
+    BenchmarkResult { metric, value: None, low: None, high: None, is_irregular: false, note: None }
+}
+
+fn nanos(span: Nanos) -> f64 {
+    approximate(span.0)
+}
+
+/// A search's row: the conditional throughput between the relevant bounds.
+fn searched(into: BenchmarkResult, found: &GoalResult) -> BenchmarkResult {
+    let note = match found.ending {
+        GoalEnding::Regular => None,
+        GoalEnding::MaxLoad => Some("irregular: the highest rate is a lower bound, so the throughput may lie above it"),
+        GoalEnding::MinLoad => Some("irregular: the lowest rate is an upper bound, so the throughput lies below it"),
+        GoalEnding::Unfinished => Some("irregular: the search ended before its bounds were near enough"),
+    };
+    BenchmarkResult {
+        value: found.conditional_throughput.filter(|_| found.lower.is_some()),
+        low: found.lower.map(fathom_engine::search::Load::get),
+        high: found.upper.map(fathom_engine::search::Load::get),
+        is_irregular: found.ending != GoalEnding::Regular,
+        note: note.map(str::to_owned),
+        ..into
+    }
+}
+
+/// The throughput of RFC 2544.
+pub(super) fn throughput(found: &SearchFound) -> Vec<BenchmarkResult> {
+    let into = || row(("throughput_per_sec", "throughput"), RATE, "RFC 2544 section 26.1");
+    found.goals.iter().map(|goal| searched(into(), goal)).collect()
+}
+
+/// The goals of `MLRsearch` by their names.
+pub(super) fn goals(names: &[String], found: &SearchFound) -> Vec<BenchmarkResult> {
+    let named = |(nth, (name, goal)): (usize, (&String, &GoalResult))| {
+        let metric = match name.as_str() {
+            "NDR" | "PDR" => format!("{}_per_sec", name.to_lowercase()),
+            _ => format!("goal_{}_per_sec", nth + 1),
+        };
+        searched(row((metric, name.clone()), RATE, "RFC 9971 section 4.8"), goal)
+    };
+    names.iter().zip(&found.goals).enumerate().map(named).collect()
+}
+
+/// The rates of a search with the median of what was lost.
+pub(super) fn points(found: &SearchFound) -> Vec<LossPoint> {
+    let point = |(load, trials): &(fathom_engine::search::Load, Vec<fathom_engine::search::mlr::TrialResult>)| {
+        let mut losses: Vec<f64> = trials.iter().map(|trial| trial.loss_ratio).collect();
+        losses.sort_by(f64::total_cmp);
+        let loss_ratio = losses.get(losses.len() / 2).copied().unwrap_or(0.0);
+        LossPoint { rate: load.get(), n_trials: u64::try_from(trials.len()).unwrap_or(0), loss_ratio }
+    };
+    found.loads.iter().map(point).collect()
+}
+
+/// The loss at the maximum; the rest is a curve.
+pub(super) fn loss(found: &[LossAt]) -> Vec<BenchmarkResult> {
+    let into = row(("loss_at_max_ratio", "lost at 100 %"), (Unit::Ratio, Better::Lower), "RFC 2544 section 26.3");
+    found.first().map(|at| BenchmarkResult { value: Some(at.loss_ratio), ..into }).into_iter().collect()
+}
+
+/// The loss curve as points.
+pub(super) fn loss_points(found: &[LossAt]) -> Vec<LossPoint> {
+    found.iter().map(|at| LossPoint { rate: at.rate, n_trials: 1, loss_ratio: at.loss_ratio }).collect()
+}
+
+/// The longest burst and the buffer that follows from it.
+pub(super) fn back_to_back(found: &BackToBackFound, step: u64) -> Vec<BenchmarkResult> {
+    let ends = |of: fn(&[u64]) -> Option<u64>| of(&found.bursts).map(approximate);
+    let low = ends(|bursts| bursts.iter().min().copied());
+    let high = ends(|bursts| bursts.iter().max().copied());
+    let deviation = found.deviation.map(|deviation| format!(", standard deviation {deviation:.1}")).unwrap_or_default();
+    let mut note = format!("{} searches to {step} frames{deviation}", found.bursts.len());
+    if found.is_at_limit {
+        note = format!("invalid: the longest burst that was allowed lost nothing, so raise --burst-max; {note}");
+    }
+    let irregular = |row: BenchmarkResult| BenchmarkResult { is_irregular: found.is_at_limit, ..row };
+    let frames = (Unit::Count, Better::Higher);
+    vec![
+        irregular(BenchmarkResult {
+            value: Some(found.mean),
+            low,
+            high,
+            note: Some(note),
+            ..row(("burst_frames", "longest burst"), frames, "RFC 9004 section 6.5")
+        }),
+        irregular(BenchmarkResult {
+            value: Some(nanos(found.corrected)),
+            note: Some(format!("implied {}, corrected for what was forwarded meanwhile", found.implied)),
+            ..row(("buffer_ns", "buffer"), TIME, "RFC 9004 section 6.5")
+        }),
+        irregular(BenchmarkResult {
+            value: Some(found.corrected_frames),
+            ..row(("buffer_frames", "buffer in frames"), frames, "docs/methods/rfc9004.md")
+        }),
+    ]
+}
+
+/// What back-to-back frames say where no buffer fills.
+pub(super) fn no_buffer() -> Vec<BenchmarkResult> {
+    let note = "the throughput is the highest rate that is offered, so no buffer ever fills (RFC 9004 section 5)";
+    let into = row(("burst_frames", "longest burst"), (Unit::Count, Better::Higher), "RFC 9004 section 6.5");
+    vec![BenchmarkResult { note: Some(note.to_owned()), ..into }]
+}
+
+/// Latencies, or the reason why there are none.
+pub(super) fn latency(found: Option<&LatencyFound>) -> Vec<BenchmarkResult> {
+    let values = [
+        (("latency_typical_ns", "typical latency"), found.map(|found| found.typical), "RFC 8219 section 7.2"),
+        (("latency_worst_ns", "worst-case latency"), found.map(|found| found.worst), "RFC 8219 section 7.2"),
+        (("pdv_ns", "packet delay variation"), found.map(|found| found.pdv), "RFC 8219 section 7.3.1"),
+        (
+            ("ipdv_median_ns", "IPDV, median"),
+            found.and_then(|found| Some(found.ipdv?.median)),
+            "RFC 8219 section 7.3.2",
+        ),
+        (("ipdv_max_ns", "IPDV, longest"), found.and_then(|found| Some(found.ipdv?.max)), "RFC 8219 section 7.3.2"),
+    ];
+    let of = |(named, value, source): ((&'static str, &'static str), Option<Nanos>, &'static str)| BenchmarkResult {
+        value: value.map(nanos),
+        note: match found {
+            Some(found) => Some(format!("median of {} streams", found.runs.len())),
+            None => Some("the trials carry no time stamps, so no latency can be told".to_owned()),
+        },
+        ..row(named, TIME, source)
+    };
+    values.into_iter().map(of).collect()
+}
+
+/// Forwarding rates under overload.
+pub(super) fn forwarding(found: &ForwardingFound) -> Vec<BenchmarkResult> {
+    let at = format!("at {} offered", Unit::FramesPerSec.show(found.max_at));
+    vec![
+        BenchmarkResult {
+            value: Some(found.at_max),
+            ..row(("forwarding_at_max_per_sec", "forwarding rate at maximum load"), RATE, "RFC 2285 section 3.6.2")
+        },
+        BenchmarkResult {
+            value: Some(found.max),
+            note: Some(at),
+            ..row(("forwarding_max_per_sec", "maximum forwarding rate"), RATE, "RFC 2285 section 3.6.3")
+        },
+    ]
+}
+
+/// The time without forwarding.
+pub(super) fn reset(found: &ResetFound) -> Vec<BenchmarkResult> {
+    let note = if found.lost == 0 { "nothing was lost: was the device reset?" } else { "by the frames that were lost" };
+    let into = row(("reset_ns", "reset"), TIME, "RFC 6201 section 4");
+    vec![BenchmarkResult { value: Some(nanos(found.time)), note: Some(note.to_owned()), ..into }]
+}
+
+/// Why a method ended early, in a sentence.
+pub(super) fn cut<E>(method: &str, cut: &Cut<E>, words: impl Fn(&E) -> String) -> String {
+    match cut {
+        Cut::Unsent { rate } => format!(
+            "{method}: fathom itself did not send {} as they were due in ten trials in turn; use a lower --max-rate, or a \
+             machine that nobody else uses",
+            Unit::FramesPerSec.show(approximate(*rate))
+        ),
+        Cut::OutOfTime => format!("{method}: the time that a search may take is used up"),
+        Cut::Failed(error) => format!("{method}: {}", words(error)),
+    }
+}

@@ -1,0 +1,79 @@
+//! Benchmarking methods from the command line: what is refused, what is planned, and what a run of them leaves behind.
+
+use fathom_model::{Plan, benchmark::Reference, run::Completeness};
+
+use crate::stage::{Stage, lacks_root, skip};
+
+const PACKET: &[&str] = &["packet", "--lab", "pair"];
+
+#[test]
+fn what_makes_no_benchmark_is_told_before_anything_is_touched() {
+    let stage = Stage::new();
+    let cases: [(&[&str], &str); 8] = [
+        (&["--method", "speed"], "there is no method `speed`"),
+        (&["--method", "loss,loss"], "is named twice"),
+        (&["--method", "mlrsearch", "--goal", "fast"], "the goal `fast`"),
+        (&["--method", "mlrsearch", "--goal", "0.5%:1s:500ms"], "makes no sense"),
+        (&["--method", "loss", "--duration", "2s"], "--duration is for tests at one rate"),
+        (&["--method", "loss", "--size", "64", "--sizes", "64"], "not both"),
+        (&["--method", "loss", "--max-rate", "10", "--min-rate", "20"], "not above the lowest"),
+        (&["--method", "loss", "--rate", "1k"], "the methods set `rate` themselves"),
+    ];
+    for (words, expected) in cases {
+        stage.fathom([PACKET, words].concat()).refused(2, &[expected]);
+    }
+}
+
+#[test]
+fn a_benchmark_is_planned_whole_with_a_test_for_each_size() {
+    let stage = Stage::new();
+    let words = ["--method", "rfc2544", "--conform", "--max-rate", "1M", "--plan"];
+    let text = stage.fathom([PACKET, &words].concat()).succeeded().stdout;
+    let plan: Plan = toml::from_str(&text).unwrap();
+    let sizes: Vec<_> = plan.tests.iter().map(|test| test.options.text("size").unwrap()).collect();
+    assert_eq!((sizes.len(), plan.rounds), (7, 1), "{sizes:?}");
+    let benchmark = plan.tests[0].benchmark.as_ref().unwrap();
+    assert_eq!(benchmark.methods, ["throughput", "latency", "loss", "back-to-back"]);
+    let lengths = [&benchmark.trial, &benchmark.pause, &benchmark.latency_trial].map(|text| text.clone().unwrap());
+    assert_eq!((lengths, benchmark.burst_searches), (["1min", "7s", "2min"].map(str::to_owned), Some(50)));
+}
+
+#[test]
+fn a_search_above_what_fathom_itself_sends_is_refused_with_both_numbers() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let words = ["--method", "throughput", "--sizes", "64", "--max-rate", "900M"];
+    let said = ["900 Mpps of 64 B are more than fathom itself sends here", "flat out", "--max-rate "];
+    stage.fathom([PACKET, &words].concat()).refused(3, &said);
+}
+
+#[test]
+fn a_link_that_loses_nothing_has_irregular_results_at_the_highest_rate_and_no_buffer() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let words = ["--method", "mlrsearch,loss,back-to-back,latency", "--sizes", "64,512", "--max-rate", "2k", "--json"];
+    let short = ["--goal", "0%:100ms:300ms", "--trial", "100ms", "--latency-trial", "100ms", "--latency-runs", "1"];
+    let done = stage.fathom([PACKET, &words, &short].concat());
+    let run = done.run();
+    if let Completeness::Incomplete { reason } = &run.completeness {
+        assert!(reason.contains("did not send"), "{reason}");
+        return skip("others use this machine too much for frames to be sent when they are due");
+    }
+    for (test, size) in run.tests.iter().zip([64, 512]) {
+        let found = test.benchmark.as_ref().unwrap();
+        assert_eq!((found.size_bytes, found.reference, found.line_rate), (size, Reference::Asked, None));
+        assert!(found.own.unwrap().flat_out > 2000.0, "{found:?}");
+        let value = |name: &str| found.results.iter().find(|result| result.metric.name == name).unwrap();
+        let goal = value("goal_1_per_sec");
+        assert!(goal.is_irregular && goal.value == Some(2000.0) && goal.low == Some(2000.0), "{goal:?}");
+        assert_eq!((value("loss_at_max_ratio").value, found.loss.len()), (Some(0.0), 2));
+        assert!(value("burst_frames").note.as_ref().unwrap().contains("no buffer ever fills"));
+        assert!(value("latency_typical_ns").value.is_some_and(|ns| ns > 0.0), "{found:?}");
+        assert_eq!(test.summaries[0].value, Some(2000.0));
+        assert!(found.trials.iter().all(|trial| trial.n_received <= trial.n_offered));
+    }
+}

@@ -1,0 +1,156 @@
+//! The longest burst without loss, and the buffer that follows from it (RFC 2544 section 26.4, RFC 9004).
+
+use fathom_engine::search::binary::{BinarySearch, Halved};
+use fathom_model::units::{Nanos, approximate, rounded};
+
+use super::{Asked, Checked, Outcome, Tester, Traffic};
+
+/// How bursts are searched.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BackToBack {
+    /// Frames per second within a burst: the maximum theoretical rate, or the highest that there is.
+    pub max_rate: f64,
+    /// The measured throughput, at which nothing was lost.
+    pub throughput: f64,
+    /// The longest burst, as a time.
+    pub burst_max: Nanos,
+    /// How far apart the longest burst without loss and the shortest with loss are in the end, in frames.
+    pub step: u64,
+    /// A burst counts as lossy when so many in turn are: `max(r)` of the binary search with loss verification.
+    pub max_repeat: u32,
+    /// How often the whole search is repeated.
+    pub n_searches: u32,
+}
+
+/// What the searches found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BackToBackFound {
+    /// The longest burst without loss of each search, in frames.
+    pub bursts: Vec<u64>,
+    /// Their mean: the benchmark.
+    pub mean: f64,
+    /// Their standard deviation; nothing of one search.
+    pub deviation: Option<f64>,
+    /// The time that the mean burst takes: the implied buffer time.
+    pub implied: Nanos,
+    /// The implied buffer time without what was forwarded meanwhile.
+    pub corrected: Nanos,
+    /// The corrected buffer in frames.
+    pub corrected_frames: f64,
+    /// A burst as long as was allowed lost nothing: the result is invalid, and the buffer is larger.
+    pub is_at_limit: bool,
+}
+
+/// A burst with a pause in it is none: it must be sent whole.
+const UNSENT_MAX: f64 = 0.0;
+
+/// Repeats the search for the longest burst without loss.
+///
+/// # Panics
+/// If the throughput is above the rate of the burst, or a number is zero; the caller knows both.
+pub fn back_to_back<T: Tester>(asked: &BackToBack, tester: &mut T) -> Outcome<Option<BackToBackFound>, T::Error> {
+    assert!(asked.throughput <= asked.max_rate && asked.n_searches > 0, "{asked:?}");
+    let max = rounded(asked.max_rate * asked.burst_max.as_secs_f64()).max(1);
+    let search = BinarySearch { min: 1, max, step: asked.step.max(1), max_repeat: asked.max_repeat.max(1) };
+    let mut checked = Checked::new(tester, UNSENT_MAX);
+    let mut found = Vec::new();
+    for nth in 0..asked.n_searches {
+        let searches_left = u64::from(asked.n_searches - nth - 1) * u64::from(max.ilog2());
+        let outcome = search.run(|n_frames, n_left| {
+            let traffic = Traffic::Burst { n_frames, rate: asked.max_rate };
+            let n_left = u64::from(n_left) + searches_left;
+            let left = Nanos(traffic.duration().0.saturating_mul(n_left));
+            checked.trial(&Asked { traffic, what: "burst", left }).map(|seen| seen.received >= seen.offered)
+        });
+        match outcome {
+            Ok(halved) => found.push(halved),
+            Err((_, cut)) => return Outcome { found: summed(asked, &found), cut: Some(cut) },
+        }
+    }
+    Outcome { found: summed(asked, &found), cut: None }
+}
+
+/// The benchmark and the buffer times of RFC 9004 section 6.5.
+fn summed(asked: &BackToBack, found: &[Halved]) -> Option<BackToBackFound> {
+    // A search in which a single frame was lost found a burst of none.
+    let bursts: Vec<u64> = found.iter().map(|halved| halved.kept.unwrap_or(0)).collect();
+    let n = approximate(u64::try_from(bursts.len()).ok().filter(|n| *n > 0)?);
+    let mean = bursts.iter().map(|frames| approximate(*frames)).sum::<f64>() / n;
+    let squares: f64 = bursts.iter().map(|frames| (approximate(*frames) - mean).powi(2)).sum();
+    let deviation = (bursts.len() > 1).then(|| (squares / (n - 1.0)).sqrt());
+    let implied = mean / asked.max_rate;
+    let corrected = implied * (1.0 - asked.throughput / asked.max_rate);
+    Some(BackToBackFound {
+        mean,
+        deviation,
+        implied: Nanos::from_secs_f64(implied),
+        corrected: Nanos::from_secs_f64(corrected),
+        corrected_frames: corrected * asked.max_rate,
+        is_at_limit: found.iter().any(|halved| halved.broken.is_none()),
+        bursts,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{Cut, virtual_device::VirtualDevice},
+        *,
+    };
+
+    const ASKED: BackToBack = BackToBack {
+        max_rate: 800_000.0,
+        throughput: 200_000.0,
+        burst_max: Nanos::from_secs(2),
+        step: 1,
+        max_repeat: 2,
+        n_searches: 5,
+    };
+
+    #[test]
+    fn the_corrected_buffer_of_a_policer_is_its_burst() {
+        let mut device = VirtualDevice::policer(200_000.0, 512.0);
+        let found = back_to_back(&ASKED, &mut device).found.unwrap();
+        // 512 / (1 - 200,000 / 800,000) = 682.67 frames pass in a row.
+        assert_eq!(
+            (found.bursts.as_slice(), found.deviation, found.is_at_limit),
+            ([682; 5].as_slice(), Some(0.0), false)
+        );
+        assert!((found.corrected_frames - 512.0).abs() <= 1.0, "{found:?}");
+        assert!((found.corrected.as_secs_f64() - 512.0 / 800_000.0).abs() < 2e-6, "{found:?}");
+    }
+
+    #[test]
+    fn the_correction_is_that_of_rfc_9004() {
+        // 26,000 frames at 14,880,952/s with a throughput of half of that: 1.747 ms implied, half of it corrected.
+        let asked = BackToBack { max_rate: 14_880_952.0, throughput: 7_440_476.0, ..ASKED };
+        let found = summed(&asked, &[Halved { kept: Some(26_000), broken: Some(26_001) }]).unwrap();
+        assert_eq!((found.implied, found.corrected), (Nanos(1_747_200), Nanos(873_600)));
+        assert_eq!((found.corrected_frames, found.deviation), (13_000.0, None));
+    }
+
+    #[test]
+    fn a_burst_as_long_as_was_allowed_is_said_to_be_no_result() {
+        let mut device = VirtualDevice::policer(900_000.0, 512.0);
+        let found = back_to_back(&ASKED, &mut device).found.unwrap();
+        assert!(found.is_at_limit && found.bursts == [1_600_000; 5], "{found:?}");
+    }
+
+    #[test]
+    fn a_burst_that_was_not_sent_whole_is_sent_again() {
+        let mut device = VirtualDevice::policer(200_000.0, 512.0);
+        device.stalls_every = Some(4);
+        let found = back_to_back(&ASKED, &mut device).found.unwrap();
+        assert_eq!(found.bursts, [682; 5]);
+    }
+
+    #[test]
+    fn searches_that_were_finished_before_an_interruption_are_kept() {
+        let mut device = VirtualDevice::policer(200_000.0, 512.0);
+        device.fails_after = Some(80);
+        let Outcome { found, cut } = back_to_back(&ASKED, &mut device);
+        assert_eq!(cut, Some(Cut::Failed("ctrl-C")));
+        let bursts = found.unwrap().bursts;
+        assert!(!bursts.is_empty() && bursts.len() < 5 && bursts.iter().all(|frames| *frames == 682), "{bursts:?}");
+    }
+}

@@ -1,0 +1,77 @@
+//! The forwarding rate at the maximum offered load, and the maximum forwarding rate (RFC 2889 section 5.1, RFC 2285 section 3.6).
+
+use fathom_model::units::{Nanos, approximate, rounded};
+
+use super::{Asked, Checked, LossCurve, Outcome, Tester, Traffic};
+
+/// What is forwarded of overload.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ForwardingFound {
+    /// Frames per second that were forwarded at the maximum offered load.
+    pub at_max: f64,
+    /// The maximum forwarding rate: the highest of all loads that were tried.
+    pub max: f64,
+    /// The load at which it was reached.
+    pub max_at: f64,
+}
+
+/// The rate that was sent is what the forwarding rate is compared with.
+const UNSENT_MAX: f64 = 0.005;
+
+/// Goes down from the maximum offered load until what is forwarded is all that is offered, and can only fall from there.
+pub fn forwarding<T: Tester>(curve: &LossCurve, tester: &mut T) -> Outcome<Option<ForwardingFound>, T::Error> {
+    let mut checked = Checked::new(tester, UNSENT_MAX);
+    let n_steps = rounded((1.0 / curve.step).floor());
+    let mut found: Option<ForwardingFound> = None;
+    for down in 0..n_steps {
+        let rate = curve.max_rate * (1.0 - approximate(down) * curve.step);
+        if found.as_ref().is_some_and(|found| found.max >= rate) {
+            break;
+        }
+        let traffic = Traffic::Stream { rate, duration: curve.duration };
+        let left = Nanos(curve.duration.0.saturating_mul(n_steps - down));
+        let seen = match checked.trial(&Asked { traffic, what: "forwarding rate", left }) {
+            Ok(seen) => seen,
+            Err(cut) => return Outcome { found, cut: Some(cut) },
+        };
+        let forwarded = approximate(seen.received) / curve.duration.as_secs_f64();
+        let best = found.get_or_insert(ForwardingFound { at_max: forwarded, max: forwarded, max_at: rate });
+        if forwarded > best.max {
+            (best.max, best.max_at) = (forwarded, rate);
+        }
+    }
+    Outcome { found, cut: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::virtual_device::VirtualDevice, *};
+
+    #[test]
+    fn a_policer_forwards_its_rate_whatever_is_offered() {
+        let curve = LossCurve { max_rate: 400_000.0, step: 0.1, duration: Nanos::from_secs(10) };
+        let mut device = VirtualDevice::policer(210_000.0, 10.0);
+        let found = forwarding(&curve, &mut device).found.unwrap();
+        assert_eq!(found, ForwardingFound { at_max: 210_001.0, max: 210_001.0, max_at: 400_000.0 });
+        assert_eq!(device.n_trials, 5, "from 400,000 down to 240,000: at 200,000 no more than that can be forwarded");
+    }
+
+    #[test]
+    fn a_device_that_collapses_under_overload_has_its_maximum_below_it() {
+        /// Forwards everything up to a rate, and ever less beyond it.
+        struct Collapsing;
+        impl Tester for Collapsing {
+            type Error = ();
+
+            fn trial(&mut self, asked: &Asked) -> Result<super::super::Seen, ()> {
+                let rate = asked.traffic.rate();
+                let offered = rounded(rate);
+                let received = if rate <= 250_000.0 { offered } else { rounded(500_000.0 - rate) };
+                Ok(super::super::Seen { intended: offered, offered, received, ..Default::default() })
+            }
+        }
+        let curve = LossCurve { max_rate: 400_000.0, step: 0.1, duration: Nanos::from_secs(1) };
+        let found = forwarding(&curve, &mut Collapsing).found.unwrap();
+        assert_eq!(found, ForwardingFound { at_max: 100_000.0, max: 240_000.0, max_at: 240_000.0 });
+    }
+}

@@ -1,0 +1,98 @@
+//! The frame loss rate at loads from the maximum down (RFC 2544 section 26.3).
+
+use fathom_model::units::{Nanos, approximate, rounded};
+
+use super::{Asked, Checked, Outcome, Tester, Traffic};
+
+/// Which loads are tried, and how long.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LossCurve {
+    /// Frames per second at 100 %.
+    pub max_rate: f64,
+    /// How much less each load is, as a share of the maximum; a tenth at most by the RFC.
+    pub step: f64,
+    /// How long each trial is.
+    pub duration: Nanos,
+}
+
+/// What is lost at a load.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LossAt {
+    /// Frames per second that were intended.
+    pub rate: f64,
+    /// Frames that were offered.
+    pub offered: u64,
+    /// Frames that arrived.
+    pub received: u64,
+    /// What was lost of what was offered.
+    pub loss_ratio: f64,
+}
+
+/// Not all that was asked was sent in a trial; a tenth of a point of loss is the finest that is told apart.
+const UNSENT_MAX: f64 = 0.002;
+/// The trials end when this many in turn lose nothing.
+const LOSSLESS_MAX: u32 = 2;
+
+/// Goes down from the maximum until two loads in turn lose nothing.
+pub fn loss<T: Tester>(curve: &LossCurve, tester: &mut T) -> Outcome<Vec<LossAt>, T::Error> {
+    let mut checked = Checked::new(tester, UNSENT_MAX);
+    let n_steps = rounded((1.0 / curve.step).floor());
+    let mut found = Vec::new();
+    let mut n_lossless = 0;
+    for down in 0..n_steps {
+        let rate = curve.max_rate * (1.0 - approximate(down) * curve.step);
+        let traffic = Traffic::Stream { rate, duration: curve.duration };
+        let left = Nanos(curve.duration.0.saturating_mul(n_steps - down));
+        let seen = match checked.trial(&Asked { traffic, what: "loss", left }) {
+            Ok(seen) => seen,
+            Err(cut) => return Outcome { found, cut: Some(cut) },
+        };
+        let loss_ratio = seen.loss_ratio().unwrap_or(1.0);
+        found.push(LossAt { rate, offered: seen.offered, received: seen.received, loss_ratio });
+        n_lossless = if loss_ratio > 0.0 { 0 } else { n_lossless + 1 };
+        if n_lossless == LOSSLESS_MAX {
+            break;
+        }
+    }
+    Outcome { found, cut: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{Cut, virtual_device::VirtualDevice},
+        *,
+    };
+
+    const CURVE: LossCurve = LossCurve { max_rate: 400_000.0, step: 0.1, duration: Nanos::from_secs(10) };
+
+    #[test]
+    fn the_loss_curve_of_a_policer_is_what_it_does_not_let_pass() {
+        let mut device = VirtualDevice::policer(200_000.0, 1.0);
+        let Outcome { found, cut } = loss(&CURVE, &mut device);
+        assert_eq!(cut, None);
+        let rates: Vec<u64> = found.iter().map(|at| rounded(at.rate / 1000.0)).collect();
+        assert_eq!(rates, [400, 360, 320, 280, 240, 200, 160]);
+        for at in &found {
+            let expected = (1.0 - 200_000.0 / at.rate).max(0.0);
+            assert!((at.loss_ratio - expected).abs() < 1e-5, "{at:?}");
+        }
+    }
+
+    #[test]
+    fn a_device_without_loss_takes_two_trials_and_one_that_passes_nothing_takes_all() {
+        let mut clean = VirtualDevice::policer(1e9, 1.0);
+        assert_eq!(loss(&CURVE, &mut clean).found.len(), 2);
+        let mut dead = VirtualDevice::policer(0.0, 0.0);
+        let found = loss(&CURVE, &mut dead).found;
+        assert!(found.len() == 10 && found.iter().all(|at| at.received == 0), "{found:?}");
+    }
+
+    #[test]
+    fn what_was_measured_before_an_interruption_is_kept() {
+        let mut device = VirtualDevice::policer(200_000.0, 1.0);
+        device.fails_after = Some(3);
+        let Outcome { found, cut } = loss(&CURVE, &mut device);
+        assert_eq!((found.len(), cut), (3, Some(Cut::Failed("ctrl-C"))));
+    }
+}

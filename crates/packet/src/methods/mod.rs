@@ -1,0 +1,173 @@
+//! The benchmarking methods of RFC 2544 and what came after it, as state machines over a [`Tester`].
+//!
+//! A tester makes one trial: frames at a rate for a time, or a burst. A method decides which trials are made and what they amount
+//! to. It knows no device, no clock and no backend, so each is tested in virtual time against devices whose answer is known.
+
+mod back_to_back;
+mod forwarding;
+mod latency;
+mod loss;
+mod offered;
+mod reset;
+mod search;
+
+#[cfg(test)]
+mod virtual_device;
+
+use fathom_model::units::{Nanos, approximate, ratio};
+
+pub use back_to_back::{BackToBack, BackToBackFound, back_to_back};
+pub use forwarding::{ForwardingFound, forwarding};
+pub use latency::{LatencyFound, LatencyRuns, latency};
+pub use loss::{LossAt, LossCurve, loss};
+pub use reset::{ResetFound, reset};
+pub use search::{SearchFound, SearchInput, throughput};
+
+use offered::Checked;
+
+/// What is to be sent in one trial.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Traffic {
+    /// So many frames per second for a time.
+    Stream {
+        /// Frames per second.
+        rate: f64,
+        /// For how long.
+        duration: Nanos,
+    },
+    /// So many frames in a row, at the highest rate there is.
+    Burst {
+        /// How many.
+        n_frames: u64,
+        /// Frames per second within the burst.
+        rate: f64,
+    },
+}
+
+impl Traffic {
+    /// How long sending takes.
+    #[must_use]
+    pub fn duration(&self) -> Nanos {
+        match *self {
+            Self::Stream { duration, .. } => duration,
+            Self::Burst { n_frames, rate } => Nanos::from_secs_f64(approximate(n_frames) / rate),
+        }
+    }
+
+    /// Frames per second.
+    #[must_use]
+    pub const fn rate(&self) -> f64 {
+        match *self {
+            Self::Stream { rate, .. } | Self::Burst { rate, .. } => rate,
+        }
+    }
+}
+
+/// One trial that a method asks for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Asked {
+    /// What is to be sent.
+    pub traffic: Traffic,
+    /// What the trial is for, in a word or two for people.
+    pub what: &'static str,
+    /// About how long the method goes on, this trial included.
+    pub left: Nanos,
+}
+
+/// The latencies of the frames of one trial (RFC 8219 section 7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Latencies {
+    /// How many frames they are of.
+    pub n: u64,
+    /// The shortest.
+    pub min: Nanos,
+    /// The typical latency, TL.
+    pub median: Nanos,
+    /// The worst-case latency, WCL: the 99.9th percentile.
+    pub worst: Nanos,
+    /// The longest.
+    pub max: Nanos,
+    /// The median and the longest inter-packet delay variation, where it is counted (RFC 8219 section 7.3.2).
+    pub variation: Option<Variation>,
+}
+
+/// The difference between the latencies of neighbours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Variation {
+    /// The typical one.
+    pub median: Nanos,
+    /// The longest.
+    pub max: Nanos,
+}
+
+impl Latencies {
+    /// The packet delay variation: the 99.9th percentile beyond the shortest (RFC 8219 section 7.3.1).
+    #[must_use]
+    pub const fn pdv(&self) -> Nanos {
+        self.worst.since(self.min)
+    }
+}
+
+/// What one trial saw.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Seen {
+    /// Frames that the schedule asked for.
+    pub intended: u64,
+    /// Frames that the device accepted.
+    pub offered: u64,
+    /// Frames that arrived, each counted once.
+    pub received: u64,
+    /// Latencies, where the backend measures them.
+    pub latencies: Option<Latencies>,
+    /// How long the trial took, with preparation and waits.
+    pub took: Nanos,
+}
+
+impl Seen {
+    /// What was lost of what was offered; nothing when nothing was offered.
+    #[must_use]
+    pub fn loss_ratio(&self) -> Option<f64> {
+        ratio(self.offered.saturating_sub(self.received), self.offered)
+    }
+
+    /// What was not sent of what was intended: the tool's own fault.
+    #[must_use]
+    pub fn unsent_ratio(&self) -> f64 {
+        ratio(self.intended.saturating_sub(self.offered), self.intended).unwrap_or(1.0)
+    }
+}
+
+/// Makes trials.
+pub trait Tester {
+    /// Why no trial can be made.
+    type Error;
+
+    /// Sends what is asked and counts what arrives.
+    ///
+    /// # Errors
+    /// Ends the method, which keeps what it knows.
+    fn trial(&mut self, asked: &Asked) -> Result<Seen, Self::Error>;
+}
+
+/// Why a method ended before it was done.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Cut<E> {
+    /// The tool did not send what was asked in so many trials in turn.
+    Unsent {
+        /// Frames per second that it was to send.
+        rate: u64,
+    },
+    /// The time that was allowed is used up.
+    OutOfTime,
+    /// A trial could not be made.
+    Failed(E),
+}
+
+/// Something found, and why there is not more of it.
+#[derive(Debug, PartialEq)]
+pub struct Outcome<T, E> {
+    /// What is known.
+    pub found: T,
+    /// Why the method ended early; nothing when it is done.
+    pub cut: Option<Cut<E>>,
+}

@@ -1,0 +1,34 @@
+//! Trials in which the tool sent what was asked; one in which it did not says nothing of the device, and is made again.
+
+use super::{Asked, Cut, Seen, Tester};
+use fathom_model::units::rounded;
+
+/// A machine that others use too stalls a sender now and then; one that does so in so many trials in turn cannot send the load.
+pub(super) const TRIES: u32 = 10;
+
+/// A tester whose trials are as they were asked for.
+pub(super) struct Checked<'a, T> {
+    pub(super) tester: &'a mut T,
+    /// The largest share that may be unsent.
+    pub(super) unsent_max: f64,
+    /// Trials that were made again.
+    pub(super) n_void: u32,
+}
+
+impl<'a, T: Tester> Checked<'a, T> {
+    pub(super) const fn new(tester: &'a mut T, unsent_max: f64) -> Self {
+        Self { tester, unsent_max, n_void: 0 }
+    }
+
+    /// One trial that counts.
+    pub(super) fn trial(&mut self, asked: &Asked) -> Result<Seen, Cut<T::Error>> {
+        for _ in 0..TRIES {
+            let seen = self.tester.trial(asked).map_err(Cut::Failed)?;
+            if seen.offered > 0 && seen.unsent_ratio() <= self.unsent_max {
+                return Ok(seen);
+            }
+            self.n_void += 1;
+        }
+        Err(Cut::Unsent { rate: rounded(asked.traffic.rate()) })
+    }
+}

@@ -1,0 +1,46 @@
+//! How long a device forwards nothing after a reset (RFC 2544 section 26.6), by the loss of frames (RFC 6201 section 4).
+
+use fathom_model::units::{Nanos, approximate};
+
+use super::{Asked, Checked, Outcome, Tester, Traffic};
+
+/// What a reset cost.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ResetFound {
+    /// Frames that were lost.
+    pub lost: u64,
+    /// How long frames come in at the rate that was offered until as many are lost.
+    pub time: Nanos,
+}
+
+/// A frame that was not sent would count as one that the reset took.
+const UNSENT_MAX: f64 = 0.01;
+
+/// One stream at a rate at which nothing is lost, while the device is reset.
+pub fn reset<T: Tester>(rate: f64, duration: Nanos, tester: &mut T) -> Outcome<Option<ResetFound>, T::Error> {
+    let mut checked = Checked::new(tester, UNSENT_MAX);
+    let traffic = Traffic::Stream { rate, duration };
+    match checked.trial(&Asked { traffic, what: "reset", left: duration }) {
+        Ok(seen) => {
+            let lost = seen.offered.saturating_sub(seen.received);
+            Outcome {
+                found: Some(ResetFound { lost, time: Nanos::from_secs_f64(approximate(lost) / rate) }),
+                cut: None,
+            }
+        }
+        Err(cut) => Outcome { found: None, cut: Some(cut) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::virtual_device::VirtualDevice, *};
+
+    #[test]
+    fn the_time_of_a_reset_is_what_was_lost_over_the_rate() {
+        let mut device = VirtualDevice::policer(1e6, 1.0);
+        device.outage = Nanos::from_millis(1_250);
+        let found = reset(20_000.0, Nanos::from_secs(10), &mut device).found;
+        assert_eq!(found, Some(ResetFound { lost: 25_000, time: Nanos::from_millis(1_250) }));
+    }
+}

@@ -1,0 +1,136 @@
+//! The throughput of RFC 2544 section 26.1 and the conditional throughputs of RFC 9971, in one search.
+
+use fathom_engine::search::{
+    Ended, Forwarded, Load, Measurer, Observation, Step,
+    mlr::{self, ControllerInput, ControllerOutput, GoalResult, SearchGoal, TrialResult},
+};
+use fathom_model::units::{Nanos, rounded};
+
+use super::{Asked, Cut, Outcome, Tester, Traffic, offered::TRIES};
+
+/// What a search of rates needs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SearchInput {
+    /// The goals.
+    pub goals: Vec<SearchGoal>,
+    /// The lowest and the highest rate.
+    pub rates: (Load, Load),
+    /// What the search may take.
+    pub time: Nanos,
+}
+
+/// What a search found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SearchFound {
+    /// One per goal, in their order.
+    pub goals: Vec<GoalResult>,
+    /// Every rate with its trials, ascending.
+    pub loads: Vec<(Load, Vec<TrialResult>)>,
+    /// Trials in which the tool did not send what was asked.
+    pub n_void: u32,
+}
+
+/// The tester as the measurer of RFC 9971.
+struct Rates<'a, T> {
+    tester: &'a mut T,
+    /// The largest share that may be unsent: half a width, so that what was sent is on the same side of a bound.
+    unsent_max: f64,
+    n_void: u32,
+}
+
+/// Why the measurer of a search stopped.
+enum Halt<E> {
+    Unsent(u64),
+    Failed(E),
+}
+
+impl<T: Tester> Measurer for Rates<'_, T> {
+    type Error = Halt<T::Error>;
+
+    fn measure(&mut self, step: &Step) -> Result<Observation, Self::Error> {
+        let (rate, duration) = (step.load.get(), step.duration.unwrap_or(Nanos::from_secs(1)));
+        let traffic = Traffic::Stream { rate, duration };
+        let asked = Asked { traffic, what: step.purpose.word(), left: step.left.unwrap_or(duration) };
+        let mut took = Nanos::ZERO;
+        for _ in 0..TRIES {
+            let seen = self.tester.trial(&asked).map_err(Halt::Failed)?;
+            took += seen.took;
+            match seen.loss_ratio().filter(|_| seen.unsent_ratio() <= self.unsent_max) {
+                Some(loss_ratio) => {
+                    let rate = Some(rate * (1.0 - loss_ratio));
+                    let forwarded = Some(Forwarded { loss_ratio, effective: duration, rate });
+                    return Ok(Observation { forwarded, took, ..Observation::default() });
+                }
+                None => self.n_void += 1,
+            }
+        }
+        Err(Halt::Unsent(rounded(rate)))
+    }
+}
+
+/// Searches for the highest rates that keep the goals.
+pub fn throughput<T: Tester>(input: &SearchInput, tester: &mut T) -> Outcome<SearchFound, T::Error> {
+    let narrowest = input.goals.iter().map(|goal| goal.width).fold(1.0, f64::min);
+    let mut rates = Rates { tester, unsent_max: narrowest / 2.0, n_void: 0 };
+    let (min_load, max_load) = input.rates;
+    let controlled = ControllerInput { goals: input.goals.clone(), min_load, max_load, time: input.time };
+    let ControllerOutput { goals, loads, ended } = mlr::mlrsearch(&controlled, &mut rates);
+    let cut = match ended {
+        Ended::Done => None,
+        Ended::OutOfTime => Some(Cut::OutOfTime),
+        Ended::Voids => Some(Cut::Unsent { rate: rounded(max_load.get()) }),
+        Ended::Failed(Halt::Unsent(rate)) => Some(Cut::Unsent { rate }),
+        Ended::Failed(Halt::Failed(error)) => Some(Cut::Failed(error)),
+    };
+    Outcome { found: SearchFound { goals, loads, n_void: rates.n_void }, cut }
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_engine::search::mlr::GoalEnding;
+
+    use super::{super::virtual_device::VirtualDevice, *};
+
+    fn input(goals: Vec<SearchGoal>) -> SearchInput {
+        let rates = (Load::new(100.0).unwrap(), Load::new(1e6).unwrap());
+        SearchInput { goals, rates, time: Nanos::from_secs(1000) }
+    }
+
+    #[test]
+    fn the_throughput_of_a_policer_is_its_rate() {
+        let goal = SearchGoal { width: 0.002, ..SearchGoal::tst009(Nanos::from_secs(10)) };
+        let mut device = VirtualDevice::policer(200_000.0, 512.0);
+        let Outcome { found, cut } = throughput(&input(vec![goal]), &mut device);
+        assert_eq!((cut, found.goals[0].ending, found.n_void), (None, GoalEnding::Regular, 0));
+        let rate = found.goals[0].lower.unwrap().get();
+        // Its burst lets 51 more pass in each second of a trial of 10 s.
+        assert!((rate / 200_051.2 - 1.0).abs() < 0.002, "{rate}");
+    }
+
+    #[test]
+    fn trials_that_were_not_sent_are_made_again_and_counted() {
+        let goal = SearchGoal::tst009(Nanos::from_secs(1));
+        let mut device = VirtualDevice::policer(200_000.0, 1.0);
+        device.stalls_every = Some(3);
+        let Outcome { found, cut } = throughput(&input(vec![goal]), &mut device);
+        assert_eq!((cut, found.goals[0].ending), (None, GoalEnding::Regular));
+        assert!(found.n_void > 3, "{}", found.n_void);
+    }
+
+    #[test]
+    fn a_load_that_the_tool_cannot_send_ends_the_search_with_its_name() {
+        let mut device = VirtualDevice::policer(2e6, 1.0);
+        device.sends_max = 500_000.0;
+        let Outcome { found, cut } = throughput(&input(vec![SearchGoal::tst009(Nanos::from_secs(1))]), &mut device);
+        assert_eq!((cut, found.n_void), (Some(Cut::Unsent { rate: 1_000_000 }), TRIES));
+    }
+
+    #[test]
+    fn a_search_that_is_interrupted_keeps_its_loads() {
+        let mut device = VirtualDevice::policer(200_000.0, 1.0);
+        device.fails_after = Some(6);
+        let Outcome { found, cut } = throughput(&input(vec![SearchGoal::tst009(Nanos::from_secs(1))]), &mut device);
+        assert_eq!(cut, Some(Cut::Failed("ctrl-C")));
+        assert_eq!(found.loads.iter().map(|(_, trials)| trials.len()).sum::<usize>(), 6);
+    }
+}

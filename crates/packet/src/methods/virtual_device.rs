@@ -1,0 +1,63 @@
+//! A device whose throughput, loss and buffer are known, in virtual time.
+
+use fathom_model::units::{Nanos, approximate, rounded};
+
+use super::{Asked, Latencies, Seen, Tester, Traffic};
+
+/// Passes a rate and, after a pause, a burst at once: the generic cell rate algorithm.
+pub(super) struct VirtualDevice {
+    rate: f64,
+    burst: f64,
+    pub(super) latencies: Option<Latencies>,
+    /// Of so many trials, one is sent only in part.
+    pub(super) stalls_every: Option<u32>,
+    /// The highest rate that the tool sends.
+    pub(super) sends_max: f64,
+    /// So many trials go well.
+    pub(super) fails_after: Option<u32>,
+    pub(super) n_trials: u32,
+    pub(super) took: Nanos,
+    /// Nothing passes for so long in each trial.
+    pub(super) outage: Nanos,
+}
+
+impl VirtualDevice {
+    pub(super) fn policer(rate: f64, burst: f64) -> Self {
+        Self {
+            rate,
+            burst,
+            latencies: None,
+            stalls_every: None,
+            sends_max: f64::INFINITY,
+            fails_after: None,
+            n_trials: 0,
+            took: Nanos::ZERO,
+            outage: Nanos::ZERO,
+        }
+    }
+}
+
+impl Tester for VirtualDevice {
+    type Error = &'static str;
+
+    fn trial(&mut self, asked: &Asked) -> Result<Seen, Self::Error> {
+        if self.fails_after == Some(self.n_trials) {
+            return Err("ctrl-C");
+        }
+        self.n_trials += 1;
+        let span = asked.traffic.duration();
+        self.took += span;
+        let rate = asked.traffic.rate();
+        let intended = match asked.traffic {
+            Traffic::Burst { n_frames, .. } => n_frames,
+            Traffic::Stream { duration, .. } => rounded(rate * duration.as_secs_f64()),
+        };
+        let is_stalled = self.stalls_every.is_some_and(|every| self.n_trials.is_multiple_of(every));
+        let stalled = if is_stalled { 0.9 } else { 1.0 };
+        let offered = rounded(approximate(intended) * (self.sends_max / rate).min(1.0) * stalled);
+        let passed = self.burst + self.rate * span.as_secs_f64();
+        let cut_off = rounded(rate * self.outage.as_secs_f64());
+        let received = offered.min(rounded(passed.floor())).saturating_sub(cut_off);
+        Ok(Seen { intended, offered, received, latencies: self.latencies, took: span })
+    }
+}

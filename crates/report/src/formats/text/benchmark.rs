@@ -1,0 +1,45 @@
+//! Benchmarks of all frame sizes: one table of values, one of losses, and what must be said.
+
+use fathom_model::Run;
+
+use super::{
+    detail::grid,
+    screen::{
+        Screen,
+        Tone::{Faint, Plain, Warn},
+    },
+};
+use crate::benchmark::{TITLES, lines, loss, reference, remarks, tests};
+
+/// Whether a run has nothing but benchmarks.
+pub(super) fn is_all(run: &Run) -> bool {
+    !run.tests.is_empty() && run.tests.iter().all(|test| test.benchmark.is_some() && test.unavailable.is_none())
+}
+
+pub(super) fn write(screen: &mut Screen, run: &Run) {
+    let header: Vec<&str> = TITLES.into_iter().chain([""]).collect();
+    let of = |line: crate::benchmark::Line| {
+        let mark = if line.is_irregular { "◂ irregular" } else { "" };
+        (line.cells.into_iter().chain([mark.to_owned()]).collect(), if line.is_irregular { Warn } else { Plain })
+    };
+    let all: Vec<_> = tests(run).flat_map(|(_, benchmark)| lines(benchmark)).map(of).collect();
+    if all.is_empty() {
+        screen.line(&[(Warn, "  nothing was found")]);
+    } else {
+        grid(screen, &header, &all);
+    }
+    let losses: Vec<_> = tests(run).flat_map(|(_, benchmark)| loss(benchmark)).collect();
+    if !losses.is_empty() {
+        screen.gap();
+        let of = |cells: [String; 4]| (cells.to_vec(), Plain);
+        grid(screen, &["frames", "load", "offered", "lost"], &losses.into_iter().map(of).collect::<Vec<_>>());
+    }
+    screen.gap();
+    for (_, benchmark) in tests(run) {
+        screen.wrapped((Plain, "  "), (Plain, &crate::clean::one_line(&reference(benchmark))));
+    }
+    screen.gap();
+    for remark in remarks(run) {
+        screen.wrapped((Faint, "  note  "), (Plain, &crate::clean::one_line(&remark)));
+    }
+}

@@ -122,6 +122,8 @@ Examples:
   fathom packet --lab pair --size 64
   fathom packet --lab pair --rate 100k --duration 5s
   fathom packet --lab pair --rate 100k --arrivals poisson --flows 1000 --backend xsk
+  fathom packet --lab pair --frame 'vlan 100 / ip6 / tcp 1024-65535? > 443 seq ? each'
+  fathom packet --lab pair --mix imix --flows 10000
   fathom packet 10.0.0.2 --key KEY --size 1518",
 };
 

@@ -191,7 +191,8 @@ class Lab:
 
     def witness(self, host: str) -> int:
         """A process that sleeps on the host, so that its counters can be read from here."""
-        if host not in self._witnesses:
+        # It may have ended with the servers of an earlier comparison.
+        if not Path(f"/proc/{self._witnesses.get(host)}/net/dev").exists():
             self.start(host, ["sh", "-c", f"echo witness $$; exec sleep {LIFETIME_S}"])
             self._witnesses[host] = int(self.said("\n").split()[1])
         return self._witnesses[host]

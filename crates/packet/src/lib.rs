@@ -5,9 +5,9 @@
 pub mod backend;
 pub mod craft;
 pub mod kinds;
+pub mod methods;
 pub mod pktgen;
 pub mod probe;
-pub mod methods;
 pub mod sequence;
 pub mod wire;
 pub mod xdp;

@@ -2,8 +2,8 @@
 //!
 //! A cause sees one test with its run and judges by thresholds of its own; it knows no other cause.
 
-mod black_hole;
 mod benchmark;
+mod black_hole;
 mod core_saturated;
 mod device;
 mod drops;

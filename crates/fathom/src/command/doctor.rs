@@ -237,7 +237,7 @@ fn frame_backends() -> Check {
             Ok(_) => (Some((**word).to_owned()), None),
             Err(error) => (None, Some(format!("{word}: {error}"))),
         };
-        Ok(words.map(|word| tried(&word)).unzip::<_, _, Vec<_>, Vec<_>>())
+        Ok(words.map(|word| tried(word)).unzip::<_, _, Vec<_>, Vec<_>>())
     };
     match beside_veth(probe) {
         Ok((works, reasons)) => {

@@ -10,9 +10,9 @@ use fathom_engine::{Live, Session, StopFlag, TestKind, find};
 use fathom_model::Role;
 
 use super::{
-    Equipment,
+    Equipment, Start,
     bystander::{self, Bystander},
-    Start, say,
+    say,
     watch::Watch,
 };
 use crate::{

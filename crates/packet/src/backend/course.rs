@@ -228,8 +228,15 @@ mod tests {
         shape.bytes = first;
         let blueprint = Arc::new(Blueprint { shapes: vec![shape.clone()], order: vec![0], n_flows: 1 });
         let share = Share { idx: 0, of: 1 };
-        let load =
-            Load { blueprint, tag: 0xffff_1234, stamping: Stamping::Clock, share, departures: None, count: None };
+        let load = Load {
+            blueprint,
+            tag: 0xffff_1234,
+            stamping: Stamping::Clock,
+            share,
+            departures: None,
+            count: None,
+            pktgen: None,
+        };
         let course = Course::of(load);
         assert!(course.renumbering.is_some());
         let (mut frame, mut held) = (vec![0; 64], None);

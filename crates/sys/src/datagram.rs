@@ -94,12 +94,14 @@ pub enum Sent {
     NoBuffers,
 }
 
-/// Datagrams to be sent over a connected socket.
+/// Datagrams to be sent over a connected socket, or each to where another one came from.
 pub struct SendBatch {
     shape: Shape,
     payloads: Box<[u8]>,
     lengths: Box<[usize]>,
     segments: usize,
+    /// Where each goes to; empty for a connected socket.
+    names: Box<[Name]>,
     headers: Headers,
 }
 
@@ -116,8 +118,27 @@ impl SendBatch {
             payloads: vec![0; shape.count * shape.size].into_boxed_slice(),
             lengths: vec![shape.size; shape.count].into_boxed_slice(),
             segments: 1,
+            names: Box::default(),
             headers: Headers::new(shape.count),
         }
+    }
+
+    /// The same for a socket that is not connected: every datagram needs [`SendBatch::answer`].
+    ///
+    /// # Panics
+    /// When the shape is out of range.
+    #[must_use]
+    pub fn of_answers(shape: Shape) -> Self {
+        Self { names: vec![Name::NOWHERE; shape.count].into_boxed_slice(), ..Self::new(shape) }
+    }
+
+    /// Sends a datagram to where one of a batch came from that was received.
+    ///
+    /// # Panics
+    /// When one of the batches has no names, or no such datagram.
+    pub fn answer(&mut self, index: usize, (received, question): (&ReceiveBatch, usize)) {
+        assert!(question < received.headers.used, "datagram {question} of {}", received.headers.used);
+        self.names[index] = received.names[question];
     }
 
     /// Hands over so many datagrams as one super-buffer, for a socket with [`set_segment_size`]; 1 is each alone.
@@ -169,10 +190,15 @@ impl SendBatch {
     pub fn send(&mut self, socket: impl AsFd, range: Range<usize>, wait: Wait) -> Result<Sent> {
         assert!(!range.is_empty(), "an empty batch");
         let n_datagrams = range.len();
+        let names = self.names.get_mut(range.clone()).unwrap_or_default();
         let headers = self.headers.point_at_lengths(&mut self.payloads, (&self.lengths, self.segments), range);
+        for (header, name) in headers.iter_mut().zip(names) {
+            header.msg_hdr.msg_namelen = name.length();
+            header.msg_hdr.msg_name = name.0.as_mut_ptr().cast();
+        }
         let flags = libc::MSG_NOSIGNAL | dont_wait(wait);
         let count = count(headers);
-        // SAFETY: `count` headers point to payloads that live through the call; it only reads those.
+        // SAFETY: `count` headers point to payloads and names that live through the call; it only reads those.
         let sent = unsafe { libc::sendmmsg(socket.as_fd().as_raw_fd(), headers.as_mut_ptr(), count, flags) };
         if let Ok(sent) = usize::try_from(sent) {
             return Ok(Sent::Datagrams((sent * self.segments).min(n_datagrams)));
@@ -192,7 +218,8 @@ pub struct ReceiveBatch {
     payloads: Box<[u8]>,
     controls: Box<[Control]>,
     headers: Headers,
-    source: Name,
+    /// Where the first ones came from: one, or one for each.
+    names: Box<[Name]>,
     drops: Option<u32>,
 }
 
@@ -209,9 +236,18 @@ impl ReceiveBatch {
             payloads: vec![0; shape.count * shape.size].into_boxed_slice(),
             controls: vec![Control([0; CONTROL_SIZE]); shape.count].into_boxed_slice(),
             headers: Headers::new(shape.count),
-            source: Name([0; NAME_SIZE]),
+            names: [Name::NOWHERE].into(),
             drops: None,
         }
+    }
+
+    /// The same, which learns of every datagram where it came from, to be answered.
+    ///
+    /// # Panics
+    /// When the shape is out of range.
+    #[must_use]
+    pub fn of_questions(shape: Shape) -> Self {
+        Self { names: vec![Name::NOWHERE; shape.count].into_boxed_slice(), ..Self::new(shape) }
     }
 
     /// Receives what is there, at least one; nothing means none now (or none within the time-out).
@@ -226,12 +262,14 @@ impl ReceiveBatch {
             header.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
             header.msg_hdr.msg_controllen = CONTROL_SIZE;
         }
-        headers[0].msg_hdr.msg_name = self.source.0.as_mut_ptr().cast();
-        headers[0].msg_hdr.msg_namelen = NAME_LENGTH;
+        for (header, name) in headers.iter_mut().zip(&mut self.names) {
+            header.msg_hdr.msg_name = name.0.as_mut_ptr().cast();
+            header.msg_hdr.msg_namelen = NAME_LENGTH;
+        }
         let flags = libc::MSG_WAITFORONE | dont_wait(wait);
         let count = count(headers);
         let fd = socket.as_fd().as_raw_fd();
-        // SAFETY: `count` headers point to distinct payloads, controls and one name, all borrowed from `self`.
+        // SAFETY: `count` headers point to distinct payloads, controls and names, all borrowed from `self`.
         let received = unsafe { libc::recvmmsg(fd, headers.as_mut_ptr(), count, flags, ptr::null_mut()) };
         let Ok(received) = usize::try_from(received) else {
             self.headers.used = 0;
@@ -285,7 +323,7 @@ impl ReceiveBatch {
     #[must_use]
     pub fn source(&self) -> Option<SocketAddr> {
         (self.headers.used > 0).then_some(())?;
-        socket_address(&self.source.0)
+        socket_address(&self.names[0].0)
     }
 
     /// The socket's drop counter as last told; nothing before the first drop.
@@ -355,8 +393,22 @@ const NAME_SIZE: usize = 28;
 const NAME_LENGTH: libc::socklen_t = 28;
 
 /// An address as the kernel writes it, at the alignment of `struct sockaddr_in6`.
+#[derive(Debug, Clone, Copy)]
 #[repr(C, align(8))]
 struct Name([u8; NAME_SIZE]);
+
+impl Name {
+    /// What no datagram came from.
+    const NOWHERE: Self = Self([0; NAME_SIZE]);
+
+    /// The length of its family's structure, which the kernel asks for.
+    fn length(&self) -> libc::socklen_t {
+        /// The length of `struct sockaddr_in`.
+        const NAME_LENGTH_V4: libc::socklen_t = 16;
+        let family = c_int::from(u16::from_ne_bytes([self.0[0], self.0[1]]));
+        if family == libc::AF_INET { NAME_LENGTH_V4 } else { NAME_LENGTH }
+    }
+}
 
 /// Reads a `struct sockaddr_in` or `sockaddr_in6`.
 fn socket_address(name: &[u8; NAME_SIZE]) -> Option<SocketAddr> {
@@ -479,6 +531,35 @@ mod tests {
         assert_eq!(batch.source(), Some(socket::local_address(&near).unwrap()));
         assert_eq!(batch.receive(&far, Wait::Never).unwrap(), None);
         assert_eq!(batch.source(), None);
+    }
+
+    #[test]
+    fn every_answer_goes_to_where_its_question_came_from() {
+        for address in [LOOPBACK, SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0)] {
+            let Ok(far) = socket::datagram(address) else { continue };
+            socket::set_timeout(&far, Nanos::from_secs(1)).unwrap();
+            let near: Vec<Socket> = (0..3).map(|_| socket::datagram(address).unwrap()).collect();
+            for (socket, text) in near.iter().zip([b"0", b"1", b"2"]) {
+                socket.connect(&far.local_addr().unwrap()).unwrap();
+                socket::send(socket, text, Wait::Block).unwrap();
+            }
+            let mut questions = ReceiveBatch::of_questions(Shape { count: 4, size: 8 });
+            let mut answers = SendBatch::of_answers(Shape { count: 4, size: 8 });
+            assert_eq!(questions.receive(&far, Wait::Block).unwrap(), Some(3));
+            // The second question gets no answer.
+            for (index, question) in [0, 2].into_iter().enumerate() {
+                answers.set_length(index, 3);
+                answers.payload_mut(index).fill(questions.payload(question)[0]);
+                answers.answer(index, (&questions, question));
+            }
+            assert_eq!(answers.send(&far, 0..2, Wait::Block).unwrap(), Sent::Datagrams(2));
+            let mut room = [0; 8];
+            let told: Vec<_> = near
+                .iter()
+                .map(|socket| socket::recv(socket, &mut room, Wait::Never).unwrap().map(|n| room[..n].to_vec()))
+                .collect();
+            assert_eq!(told, [Some(b"000".to_vec()), None, Some(b"222".to_vec())]);
+        }
     }
 
     #[test]

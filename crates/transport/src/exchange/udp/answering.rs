@@ -1,14 +1,20 @@
 //! The side that answers: a socket per worker, and each request is answered when it comes.
+//!
+//! A worker with one flow has one request at a time; one with several takes what has come meanwhile, and answers it, in one call each.
 
 use std::net::SocketAddr;
 
 use fathom_engine::{Crew, Error, Session, Test, Worker};
 use fathom_model::{Endpoints, Note, Record, Side};
-use fathom_sys::socket::{self, Socket, Wait};
+use fathom_sys::{
+    datagram::{ReceiveBatch, SendBatch, Sent, Shape},
+    socket::{self, Socket, Wait},
+};
 
 use super::{Header, OF_RESPONDER, Terms};
 use crate::{
     causes::Causes,
+    exchange::sizes::Class,
     link::{self, Doors, PATIENCE},
 };
 
@@ -18,6 +24,11 @@ const RECEIVED: usize = 1;
 const STRANGERS: usize = 2;
 /// So many looks without success go by before a spinning worker looks at the phase.
 const LOOKS: u32 = 64;
+
+/// The most requests that are taken in one call: shared by so many, the price of a call is lost in that of a datagram.
+const BATCH_MAX: usize = 64;
+/// The most room for them, of which the second-level cache holds twice as much.
+const BATCH_BYTES: usize = 256 << 10;
 
 /// The responder, ready to start.
 pub(super) struct Answering {
@@ -55,12 +66,99 @@ impl Test for Answering {
         let Self { terms, sockets, notes, .. } = *self;
         let role = &terms.role;
         let crew = Crew { states: sockets, counters: OF_RESPONDER, cores: &role.cores, until: role.side.into() };
-        let conducted = crew.conduct(session, &mut (), |worker, socket| Ok(answer(&worker, &socket, &terms)))?;
+        let conducted = crew.conduct(session, &mut (), |worker, socket| {
+            let answering = if terms.n_flows > terms.n_workers { answer_many } else { answer };
+            Ok(answering(&worker, &socket, &terms))
+        })?;
         let mut record = conducted.record(role.side);
         conducted.workers.into_iter().for_each(|causes| causes.add_to(&mut record));
         record.notes.extend(notes);
         Ok(record)
     }
+}
+
+/// What a datagram asks for; nothing when it is no request of this trial.
+fn request(terms: &Terms, datagram: &[u8]) -> Option<(Header, Class)> {
+    let header = Header::read(datagram).filter(|header| header.token == terms.token)?;
+    let class = terms.sizes.class(header.class.0)?;
+    (datagram.len() == terms.sizes.request(class)).then_some((header, class))
+}
+
+/// The answers of one turn.
+struct Answers {
+    /// For each class what is sent, whose header is written anew each time.
+    messages: Vec<Vec<u8>>,
+    batch: SendBatch,
+    /// What lies in each place of the batch.
+    lying: Vec<Option<Class>>,
+    n_written: usize,
+}
+
+impl Answers {
+    fn new(terms: &Terms, count: usize) -> Self {
+        let messages = terms.sizes.messages(Side::Responder, terms.role.seed);
+        let size = messages.iter().map(Vec::len).max().unwrap_or(1);
+        Self { messages, batch: SendBatch::of_answers(Shape { count, size }), lying: vec![None; count], n_written: 0 }
+    }
+
+    /// Puts the answer to a request behind the others.
+    fn write(&mut self, (header, class): (Header, Class), from: (&ReceiveBatch, usize)) {
+        let place = self.n_written;
+        self.n_written += 1;
+        if self.lying[place] != Some(class) {
+            let message = &self.messages[class.idx()];
+            self.batch.set_length(place, message.len());
+            self.batch.payload_mut(place).copy_from_slice(message);
+            self.lying[place] = Some(class);
+        }
+        header.write(self.batch.payload_mut(place));
+        self.batch.answer(place, from);
+    }
+
+    /// Sends what was written; one that cannot be sent does not keep the others.
+    fn send(&mut self, worker: &Worker<'_>, (socket, causes): (&Socket, &mut Causes)) {
+        let mut n_sent = 0;
+        while n_sent < self.n_written {
+            match self.batch.send(socket, n_sent..self.n_written, Wait::Block) {
+                Ok(Sent::Datagrams(n)) => {
+                    worker.add(TRANSACTIONS, u64::try_from(n).unwrap_or(0));
+                    n_sent += n;
+                    continue;
+                }
+                Ok(Sent::WouldBlock | Sent::NoBuffers) => causes.note("sendmmsg: no room in the socket"),
+                Err(error) => causes.count(&error),
+            }
+            n_sent += 1;
+        }
+        self.n_written = 0;
+    }
+}
+
+/// Answers the requests of several flows, as many at a time as have come.
+fn answer_many(worker: &Worker<'_>, socket: &Socket, terms: &Terms) -> Causes {
+    let mut causes = Causes::default();
+    let longest = terms.sizes.longest_request().max(terms.sizes.longest_response());
+    let count = (BATCH_BYTES / longest).clamp(1, BATCH_MAX);
+    // A byte more than a request may have, so that one that is too long is noticed.
+    let mut requests = ReceiveBatch::of_questions(Shape { count, size: terms.sizes.longest_request() + 1 });
+    let mut answers = Answers::new(terms, count);
+    while !worker.is_over() {
+        match requests.receive(socket, Wait::Block) {
+            Ok(Some(n)) => {
+                for index in 0..n {
+                    match request(terms, requests.payload(index)) {
+                        Some(request) => answers.write(request, (&requests, index)),
+                        None => worker.add(STRANGERS, 1),
+                    }
+                }
+                worker.add(RECEIVED, u64::try_from(answers.n_written).unwrap_or(0));
+                answers.send(worker, (socket, &mut causes));
+            }
+            Ok(None) => {}
+            Err(error) => causes.count(&error),
+        }
+    }
+    causes
 }
 
 fn answer(worker: &Worker<'_>, socket: &Socket, terms: &Terms) -> Causes {
@@ -73,16 +171,10 @@ fn answer(worker: &Worker<'_>, socket: &Socket, terms: &Terms) -> Causes {
     loop {
         match socket::recv_from(socket, &mut room, wait) {
             Ok(Some((length, sender))) => {
-                let header = Header::read(&room[..length]).filter(|header| header.token == terms.token);
-                let class = header.and_then(|header| terms.sizes.class(header.class.0));
-                let (Some(header), Some(class)) = (header, class) else {
+                let Some((header, class)) = request(terms, &room[..length]) else {
                     worker.add(STRANGERS, 1);
                     continue;
                 };
-                if length != terms.sizes.request(class) {
-                    worker.add(STRANGERS, 1);
-                    continue;
-                }
                 worker.add(RECEIVED, 1);
                 let answer = &mut answers[class.idx()];
                 header.write(answer);

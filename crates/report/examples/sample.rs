@@ -14,6 +14,7 @@ fn main() -> io::Result<()> {
         ("sample", &sample::run()),
         ("single", &single),
         ("searched", &sample::searched()),
+        ("benchmarked", &sample::benchmarked()),
         ("scripted", &sample::scripted()),
         ("with_script", &sample::with_script()),
     ];

@@ -43,10 +43,12 @@ pub(crate) fn lines(benchmark: &Benchmark) -> Vec<Line> {
 }
 
 fn bounds(result: &BenchmarkResult) -> String {
-    let show = |value: Option<f64>| value.map_or_else(|| MISSING.to_owned(), |value| view::show(&result.metric, value));
+    let show = |value: f64| view::show(&result.metric, value);
     match (result.low, result.high) {
         (None, None) => String::new(),
-        (low, high) => format!("{} – {}", show(low), show(high)),
+        (Some(low), None) => format!("≥ {}", show(low)),
+        (None, Some(high)) => format!("< {}", show(high)),
+        (Some(low), Some(high)) => format!("{} – {}", show(low), show(high)),
     }
 }
 

@@ -104,10 +104,16 @@ fn an_evaluation_tells_the_finding_first_and_the_verdict_last() {
 fn no_line_is_wider_than_the_screen() {
     for width in [80, 100, 140] {
         let style = TextStyle { colour: Colour::Never, width };
-        for run in
-            [sample::run(), sample::run_of("tcp_stream"), sample::run_of("udp_stream"), sample::searched(), bare()]
-                .into_iter()
-                .chain([sample::scripted(), sample::with_script()])
+        for run in [
+            sample::run(),
+            sample::run_of("tcp_stream"),
+            sample::run_of("udp_stream"),
+            sample::searched(),
+            bare(),
+            sample::benchmarked(),
+        ]
+        .into_iter()
+        .chain([sample::scripted(), sample::with_script()])
         {
             for line in written(&Text(style), &run).lines() {
                 assert!(line.chars().count() <= width, "{width} columns: {line}");
@@ -186,6 +192,52 @@ fn a_search_has_a_row_of_csv_and_an_event_per_rate() {
     let first: serde_json::Value = serde_json::from_str(steps[0]).unwrap();
     assert_eq!(steps.len(), 36);
     assert_eq!((first["offered"].as_f64(), first["vote"].as_str()), (Some(4000.0), Some("kept")), "{first}");
+}
+
+/// What benchmarks look like on a screen; the figures are those of the sample.
+const BENCHMARKS: &str = "\
+  frames       value     result                            bounds  theoretical  share
+  64 B    throughput  50.0 kpps             50.0 kpps – 50.2 kpps     250 kpps   20 %
+  1518 B  throughput  40.0 kpps  irregular  40.0 kpps – 60.0 kpps     250 kpps   16 %
+
+  frames   load    offered  lost
+  64 B    100 %   250 kpps  80 %
+";
+
+#[test]
+fn benchmarks_are_told_as_a_table_of_all_frame_sizes_with_what_is_100_percent() {
+    let text = written(&Text(TextStyle::PLAIN), &sample::benchmarked());
+    assert!(text.contains(BENCHMARKS), "{text}");
+    for part in
+        ["64 B: 100 % are 250 kpps, fathom's own maximum", "flat out 300 kpps", "not finished: throughput: interrupted"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert_eq!(text.matches("a virtual device has no line rate").count(), 1, "{text}");
+}
+
+#[test]
+fn benchmarks_are_drawn_by_load_and_by_frame_size() {
+    let html = written(&Html, &sample::benchmarked());
+    well_formed(&html);
+    for part in ["rates by frame size", "frame loss", ">1518 B<", "theoretical", "irregular", "RFC"] {
+        assert!(html.contains(part), "{part}");
+    }
+    let mut nothing = sample::benchmarked();
+    for test in &mut nothing.tests {
+        let found = test.benchmark.as_mut().unwrap();
+        (found.results, found.loss, found.searched) = (Vec::new(), Vec::new(), Vec::new());
+    }
+    let html = written(&Html, &nothing);
+    assert!(html.contains("No loss was measured at any load.") && html.contains("No rate was found."));
+}
+
+#[test]
+fn a_loss_curve_has_a_row_of_csv_per_load() {
+    let text = written(&Csv, &sample::benchmarked());
+    let rows: Vec<&str> =
+        text.lines().filter(|row| row.contains(",loss_ratio,ratio,") && row.contains("64 B")).collect();
+    assert!(rows.iter().any(|row| row.contains(",0.8,") && row.ends_with(",250000,")), "{rows:#?}");
 }
 
 /// What scripted users look like on a screen; the figures are those of the sample.

@@ -35,7 +35,7 @@ fn a_benchmark_is_planned_whole_with_a_test_for_each_size() {
     let benchmark = plan.tests[0].benchmark.as_ref().unwrap();
     assert_eq!(benchmark.methods, ["throughput", "latency", "loss", "back-to-back"]);
     let lengths = [&benchmark.trial, &benchmark.pause, &benchmark.latency_trial].map(|text| text.clone().unwrap());
-    assert_eq!((lengths, benchmark.burst_searches), (["1min", "7s", "2min"].map(str::to_owned), Some(50)));
+    assert_eq!((lengths, benchmark.burst_searches), (["60s", "7s", "120s"].map(str::to_owned), Some(50)));
 }
 
 #[test]

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Better, Confidence, Conservation, Derivation, Environment, Evidence, Example, Finding, Histogram, HostRecord,
-    Layer, Limit, LimitKind, Metric, NextStep, Note, Plan, Record, Run, Settings, Severity, Side, StepKind, StepRecord,
-    Summary, TestPlan, TestRun, Timeline, Trial, Unit, UsersRecord, Verdict, Visits,
+    Benchmark, Better, Confidence, Conservation, Derivation, Environment, Evidence, Example, Finding, Histogram,
+    HostRecord, Layer, Limit, LimitKind, Metric, NextStep, Note, Plan, Record, Run, Settings, Severity, Side, StepKind,
+    StepRecord, Summary, TestPlan, TestRun, Timeline, Trial, Unit, UsersRecord, Verdict, Visits,
+    benchmark::{BenchmarkResult, LossPoint, OwnMaximum, Reference},
     finding::Outcome,
     names::{count, distribution, host as counter, tcp},
     plan::Reach,
@@ -589,6 +590,52 @@ pub(crate) fn searched() -> Run {
     let limit = Summary { value: Some(LIMIT.0), confidence, trials: Vec::new(), ..summary(limit, LIMIT.0, 0.0, 1) };
     test.summaries.insert(0, limit);
     test.curve = Some(curve);
+    run
+}
+
+/// A run of benchmarks at two frame sizes, of a policer of 50,000 per second; the second is stopped early.
+pub(crate) fn benchmarked() -> Run {
+    let mut run = run_of("udp_stream");
+    run.findings.clear();
+    "fathom packet --lab pair --method throughput,loss --sizes 64,1518".clone_into(&mut run.command);
+    let result = |value: Option<f64>, (low, high): (f64, f64), note: Option<&str>| BenchmarkResult {
+        metric: metric("throughput_per_sec", "throughput", Unit::FramesPerSec, Derivation::Benchmark),
+        value,
+        low: Some(low),
+        high: Some(high),
+        is_irregular: note.is_some(),
+        note: note.map(str::to_owned),
+    };
+    let point = |rate: f64| LossPoint { rate, n_trials: 1, loss_ratio: (1.0 - 50e3 / rate).max(0.0) };
+    let own = OwnMaximum { rate: 250e3, flat_out: 300e3, loss_ratio: 0.0, unsent_ratio: 0.001 };
+    let first = Benchmark {
+        size_bytes: 64,
+        max_rate: 250e3,
+        reference: Reference::OwnMaximum,
+        line_rate: None,
+        own: Some(own),
+        results: vec![result(Some(50e3), (50e3, 50.2e3), None)],
+        loss: (0..9).map(|down| point(250e3 * (1.0 - 0.1 * f64::from(down)))).collect(),
+        searched: vec![point(50e3), point(50.2e3), point(250e3)],
+        remarks: vec!["a virtual device has no line rate".to_owned()],
+        cut: None,
+        trials: Vec::new(),
+    };
+    let unfinished =
+        result(Some(40e3), (40e3, 60e3), Some("irregular: the search ended before its bounds were near enough"));
+    let second = Benchmark {
+        size_bytes: 1518,
+        results: vec![unfinished],
+        loss: Vec::new(),
+        cut: Some("throughput: interrupted".to_owned()),
+        ..first.clone()
+    };
+    let mut other = run.tests[0].clone();
+    "1518 B".clone_into(&mut other.name);
+    other.benchmark = Some(second);
+    "64 B".clone_into(&mut run.tests[0].name);
+    run.tests[0].benchmark = Some(first);
+    run.tests.push(other);
     run
 }
 

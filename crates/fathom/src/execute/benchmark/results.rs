@@ -155,7 +155,7 @@ pub(super) fn forwarding(found: &ForwardingFound) -> Vec<BenchmarkResult> {
     vec![
         BenchmarkResult {
             value: Some(found.at_max),
-            ..row(("forwarding_at_max_per_sec", "forwarding rate at maximum load"), RATE, "RFC 2285 section 3.6.2")
+            ..row(("forwarding_at_max_per_sec", "forwarding at maximum load"), RATE, "RFC 2285 section 3.6.2")
         },
         BenchmarkResult {
             value: Some(found.max),

@@ -11,16 +11,23 @@ use super::{
 };
 use crate::benchmark::{TITLES, lines, loss, reference, remarks, tests};
 
+/// The column that says that a result is irregular.
+const MARK: usize = 3;
+
 /// Whether a run has nothing but benchmarks.
 pub(super) fn is_all(run: &Run) -> bool {
     !run.tests.is_empty() && run.tests.iter().all(|test| test.benchmark.is_some() && test.unavailable.is_none())
 }
 
 pub(super) fn write(screen: &mut Screen, run: &Run) {
-    let header: Vec<&str> = TITLES.into_iter().chain([""]).collect();
+    // Beside the result, where a narrow screen does not cut it off.
+    let mut header = TITLES.to_vec();
+    header.insert(MARK, "");
     let of = |line: crate::benchmark::Line| {
-        let mark = if line.is_irregular { "◂ irregular" } else { "" };
-        (line.cells.into_iter().chain([mark.to_owned()]).collect(), if line.is_irregular { Warn } else { Plain })
+        let (mark, tone) = if line.is_irregular { ("irregular", Warn) } else { ("", Plain) };
+        let mut cells = line.cells.to_vec();
+        cells.insert(MARK, mark.to_owned());
+        (cells, tone)
     };
     let all: Vec<_> = tests(run).flat_map(|(_, benchmark)| lines(benchmark)).map(of).collect();
     if all.is_empty() {

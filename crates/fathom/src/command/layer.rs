@@ -124,6 +124,8 @@ Examples:
   fathom packet --device nft:1000 --find-limit 'lost<0.1%'
   fathom packet --lab pair --test stack-receive --end filter --rules 1000
   fathom packet --lab pair --rate 100k --arrivals poisson --flows 1000 --backend xsk
+  fathom packet --lab pair --frame 'vlan 100 / ip6 / tcp 1024-65535? > 443 seq ? each'
+  fathom packet --lab pair --mix imix --flows 10000
   fathom packet 10.0.0.2 --key KEY --size 1518",
 };
 

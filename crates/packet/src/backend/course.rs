@@ -5,7 +5,10 @@ use fathom_model::units::Nanos;
 use fathom_sys::clock;
 
 use super::{Load, Stamping, counter, departures::Departures};
-use crate::wire::Mark;
+use crate::{
+    craft::{Blueprint, Per, Zero},
+    wire::Mark,
+};
 
 /// A sleep ends up to this much late (timer slack, and waking), so shorter waits are spent awake.
 const SLEEP_ERROR: Nanos = Nanos::from_micros(100);
@@ -19,6 +22,43 @@ pub(super) struct Course {
     departures: Option<Departures>,
     left: u64,
     turns: Turns,
+    /// Where nothing changes but the mark.
+    renumbering: Option<Renumbering>,
+}
+
+/// What is written to a frame that holds another one of its flow, where the mark is all that changes.
+#[derive(Debug)]
+struct Renumbering {
+    mark_at: usize,
+    /// Each checksum over the mark: where it lies, how zero is written, and the sum of all but the mark.
+    checksums: Vec<(usize, Zero, u64)>,
+}
+
+impl Renumbering {
+    fn of(blueprint: &Blueprint) -> Option<Self> {
+        let [shape] = blueprint.shapes.as_slice() else { return None };
+        let is_constant = blueprint.n_flows == 1 && shape.edits.iter().all(|edit| edit.per == Per::Flow);
+        let mark_at = shape.mark_at.filter(|_| is_constant)?;
+        let first = blueprint.turn(0, 0, [0; Mark::LENGTH]);
+        let covering = |n: usize| shape.edits.iter().filter(move |edit| edit.cover.has(n));
+        let rest = |n: usize| covering(n).map(|edit| u64::from(edit.part(edit.value(&first)))).sum::<u64>();
+        let numbered = shape.checksums.iter().enumerate().filter(|(n, _)| shape.mark_cover.has(*n));
+        let checksums = numbered
+            .map(|(n, checksum)| (checksum.at, checksum.zero, u64::from(checksum.base.get()) + rest(n)))
+            .collect();
+        Some(Self { mark_at, checksums })
+    }
+
+    #[inline]
+    fn write(&self, frame: &mut [u8], mark: &Mark) {
+        frame[self.mark_at..self.mark_at + Mark::LENGTH].copy_from_slice(&mark.bytes());
+        let halves = u64::from(mark.tag) + u64::from(mark.flow) + u64::from(mark.sent);
+        let sequence = mark.sequence & (u64::MAX >> 16);
+        let part = halves + (sequence >> 32) + (sequence & u64::from(u32::MAX));
+        for (at, zero, rest) in &self.checksums {
+            frame[*at..*at + 2].copy_from_slice(&zero.written(rest + part).to_be_bytes());
+        }
+    }
 }
 
 /// The frames of one worker's flows, in order: the number of the flow, and the number within it.
@@ -57,7 +97,8 @@ impl Iterator for Turns {
 impl Course {
     pub(super) fn of(load: Load) -> Self {
         let (departures, turns) = (load.departures.clone(), Turns::of(&load));
-        Self { left: load.count.unwrap_or(u64::MAX), load, departures, turns }
+        let renumbering = Renumbering::of(&load.blueprint);
+        Self { left: load.count.unwrap_or(u64::MAX), load, departures, turns, renumbering }
     }
 
     pub(super) const fn is_done(&self) -> bool {
@@ -122,6 +163,15 @@ impl Course {
     pub(super) fn write(&self, frame: &mut [u8], held: &mut Held, (turn, now): ((u32, u64), Nanos)) -> usize {
         let (flow, sequence) = turn;
         let blueprint = &*self.load.blueprint;
+        let sent = match self.load.stamping {
+            Stamping::Clock => low_word(now),
+            Stamping::None => 0,
+        };
+        let mark = Mark { tag: self.load.tag, flow, sequence, sent };
+        if let (Some(renumbering), Some(_)) = (&self.renumbering, *held) {
+            renumbering.write(frame, &mark);
+            return blueprint.shapes[0].bytes.len();
+        }
         let place = sequence.wrapping_add(flow.into()) % blueprint.order.len() as u64;
         let number = blueprint.order[usize::try_from(place).expect("a place in a list fits")];
         let shape = &blueprint.shapes[usize::from(number)];
@@ -130,11 +180,6 @@ impl Course {
             frame[..length].copy_from_slice(&shape.bytes);
             *held = Some(number);
         }
-        let sent = match self.load.stamping {
-            Stamping::Clock => low_word(now),
-            Stamping::None => 0,
-        };
-        let mark = Mark { tag: self.load.tag, flow, sequence, sent };
         shape.write(&mut frame[..length], &blueprint.turn(flow, sequence, mark.bytes()));
         length
     }
@@ -147,7 +192,15 @@ fn low_word(now: Nanos) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use fathom_engine::pace::Share;
+
     use super::*;
+    use crate::{
+        craft::{Change, Checksum, Cover, Edit, Shape, Turn},
+        wire::Sum,
+    };
 
     #[test]
     fn each_worker_has_every_so_manyth_flow_and_sends_them_in_turn() {
@@ -155,5 +208,38 @@ mod tests {
         assert_eq!(turns.take(5).collect::<Vec<_>>(), [(1, 0), (3, 0), (1, 1), (3, 1), (1, 2)]);
         let one = Turns { flow: 0, sequence: 0, first: 0, step: 1, n_flows: 1 };
         assert_eq!(one.take(3).collect::<Vec<_>>(), [(0, 0), (0, 1), (0, 2)]);
+    }
+
+    #[test]
+    fn a_frame_that_is_only_numbered_anew_is_the_same_as_one_that_is_written_whole() {
+        let cover = Cover(0b10);
+        let change = Change::Step { first: 49_152, by: 1, n: 16_384.try_into().unwrap() };
+        let edit = Edit { at: 35, width: 2, fixed: 0, shift: 0, change, per: Per::Flow, cover: Cover(0b11) };
+        let checksum = |at, zero| Checksum { at, base: Sum::default().with(b"what is constant"), zero };
+        let mut shape = Shape {
+            mark_at: Some(42),
+            mark_cover: cover,
+            edits: vec![edit],
+            checksums: vec![checksum(24, Zero::AsIs), checksum(40, Zero::AsOnes)],
+            ..Shape::fixed(vec![7; 64])
+        };
+        let mut first = shape.bytes.clone();
+        shape.write(&mut first, &Turn { flow: 0, number: 0, mark: [0; Mark::LENGTH] });
+        shape.bytes = first;
+        let blueprint = Arc::new(Blueprint { shapes: vec![shape.clone()], order: vec![0], n_flows: 1 });
+        let share = Share { idx: 0, of: 1 };
+        let load =
+            Load { blueprint, tag: 0xffff_1234, stamping: Stamping::Clock, share, departures: None, count: None };
+        let course = Course::of(load);
+        assert!(course.renumbering.is_some());
+        let (mut frame, mut held) = (vec![0; 64], None);
+        for sequence in [0, 1, 0xffff, 0xffff_ffff, 0x1234_5678_9abc, u64::MAX >> 16] {
+            let now = Nanos(sequence.wrapping_mul(0x9e37_79b9));
+            assert_eq!(course.write(&mut frame, &mut held, ((0, sequence), now)), 64);
+            let mark = Mark { tag: 0xffff_1234, flow: 0, sequence, sent: low_word(now) };
+            let mut whole = shape.bytes.clone();
+            shape.write(&mut whole, &Turn { flow: 0, number: sequence, mark: mark.bytes() });
+            assert_eq!(frame, whole, "number {sequence:x}");
+        }
     }
 }

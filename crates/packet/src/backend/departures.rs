@@ -91,6 +91,12 @@ impl Departures {
         Nanos(self.due >> TICK_BITS)
     }
 
+    /// The mean distance from one to the next.
+    #[must_use]
+    pub const fn mean_gap(&self) -> Nanos {
+        Nanos((self.rhythm.gap / self.rhythm.burst) >> TICK_BITS)
+    }
+
     /// Goes on to the one after it.
     #[inline]
     pub fn advance(&mut self) {

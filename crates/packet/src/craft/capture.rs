@@ -8,7 +8,7 @@ use crate::wire::Ethernet;
 
 /// As many frames as the order of a blueprint can name.
 const FRAMES_MAX: usize = 65_536;
-/// They are kept in memory, once for each worker.
+/// They are kept in memory.
 const BYTES_MAX: usize = 64 << 20;
 /// Longer than any block with a frame that can be sent, and than the names and comments that programs write.
 const BLOCK_MAX: usize = 1 << 20;

@@ -125,7 +125,7 @@ const fn number(word: &'static str, bit: usize, bits: usize) -> Field {
     Field { word, bit, bits, notation: Notation::Number, any }
 }
 
-/// A port, and those that RFC 4814 section 4.5 has testers choose from.
+/// A port, and those that RFC 4814 has testers choose from.
 const fn port(word: &'static str, bit: usize, any: (u128, u128)) -> Field {
     Field { any: Some(any), ..number(word, bit, 16) }
 }
@@ -147,9 +147,9 @@ const fn name(word: &'static str, field: &'static str, value: u128) -> Name {
     Name { word, field, value }
 }
 
-/// The ports that clients use, as RFC 4814 section 4.5.
+/// The ports that clients use, as RFC 4814.
 pub(super) const CLIENT_PORTS: (u128, u128) = (1024, 65_535);
-/// The ports that servers use, as RFC 4814 section 4.5.
+/// The ports that servers use, as RFC 4814.
 pub(super) const SERVER_PORTS: (u128, u128) = (1, 49_151);
 
 const VLAN_FIELDS: &[Field] = &[number("prio", 0, 3), number("dei", 3, 1), number("id", 4, 12), number("type", 16, 16)];

@@ -35,9 +35,9 @@ pub enum GenomeError {
     Size(#[from] SizeError),
 }
 
-/// The mix that is called IMIX, as RFC 6985 appendix and the devices' makers have it.
+/// The mix that is called IMIX.
 const IMIX: &str = "64:7,570:4,1518:1";
-/// The sizes of a genome's letters (RFC 6985 section 4).
+/// The sizes of a genome's letters (RFC 6985).
 const GENOME: &[(char, u64)] = &[
     ('a', 64),
     ('b', 128),

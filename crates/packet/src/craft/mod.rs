@@ -21,7 +21,7 @@ pub use judge::{Refusal, judge};
 pub use line::{Fault, Line, LineError, Span};
 pub use mix::{GenomeError, Mix};
 pub use settings::{
-    ADDRESSES, CAPTURE, FLOWS, FRAME, MIX, MPLS, OPTIONS, Outline, PAYLOAD, PORTS, PROTOCOL, SEED, SIZE, Setup, TOS,
-    TTL, VLAN, from_settings, outline, title,
+    ADDRESSES, CAPTURE, FLOWS, FRAME, MIX, MPLS, OPTIONS, Outline, PAYLOAD, PORTS, SIZE, Setup, TOS, TRANSPORT, TTL,
+    VLAN, from_settings, outline, title,
 };
 pub use stack::{End, Ends};

@@ -23,7 +23,7 @@ pub struct Setup {
     pub ends: Ends,
     /// The longest packet that the device takes.
     pub mtu_bytes: u32,
-    /// What everything random follows from, unless a seed is given.
+    /// What everything random follows from.
     pub seed: u64,
 }
 
@@ -60,23 +60,16 @@ pub const FLOWS: OptionDoc = OptionDoc {
     default: None,
     help: "flows that the frames belong to; they differ in ports (RFC 4814) if nothing else is said",
 };
-/// What chance follows from.
-pub const SEED: OptionDoc = OptionDoc {
-    name: "seed",
-    value: ValueKind::Count(0, u64::MAX),
-    default: None,
-    help: "what random fields follow from, to send the same frames again",
-};
 /// A word of a line.
 pub const VLAN: OptionDoc = text("vlan", "number of the VLAN; two with a comma for QinQ, the outer first");
 /// A word of a line.
 pub const MPLS: OptionDoc = text("mpls", "labels of MPLS with commas between, the outer first");
 /// A word of a line.
-pub const PROTOCOL: OptionDoc = OptionDoc {
-    name: "protocol",
-    value: ValueKind::Choice(&["udp", "tcp", "icmp", "udp6", "tcp6", "icmp6", "arp"]),
+pub const TRANSPORT: OptionDoc = OptionDoc {
+    name: "transport",
+    value: ValueKind::Choice(&["udp", "tcp", "icmp", "udp6", "tcp6", "icmp6"]),
     default: None,
-    help: "what the packets are, over IPv4 or IPv6",
+    help: "what packets carry, over IPv4 or IPv6",
 };
 /// A word of a line.
 pub const ADDRESSES: OptionDoc = text("addresses", "`FROM > TO` of the packets, each of which may be a range");
@@ -93,10 +86,10 @@ pub const PAYLOAD: OptionDoc =
 
 /// All that say what is sent, in the order of the help.
 pub const OPTIONS: &[OptionDoc] =
-    &[SIZE, MIX, FLOWS, FRAME, CAPTURE, PROTOCOL, ADDRESSES, PORTS, VLAN, MPLS, TTL, TOS, PAYLOAD, SEED];
+    &[SIZE, MIX, FLOWS, FRAME, CAPTURE, TRANSPORT, ADDRESSES, PORTS, VLAN, MPLS, TTL, TOS, PAYLOAD];
 
 /// Those that a line says too.
-const WORDS: &[&OptionDoc] = &[&PROTOCOL, &ADDRESSES, &PORTS, &VLAN, &MPLS, &TTL, &TOS, &PAYLOAD];
+const WORDS: &[&OptionDoc] = &[&TRANSPORT, &ADDRESSES, &PORTS, &VLAN, &MPLS, &TTL, &TOS, &PAYLOAD];
 
 /// What options ask for.
 ///
@@ -121,8 +114,7 @@ pub fn from_settings(settings: &Settings, setup: &Setup) -> Result<Blueprint, Cr
         (Some(mix), _) => Mix::read(&mix, setup.mtu_bytes)?,
         (None, size) => Mix::one(size.map(FrameSize::new).transpose()?),
     };
-    let seed = settings.count(SEED.name).unwrap_or(setup.seed);
-    Blueprint::draw(&line, sizes, n_flows, &Setup { seed, ..*setup })
+    Blueprint::draw(&line, sizes, n_flows, setup)
 }
 
 /// What can be told of frames before their addresses are known.
@@ -223,22 +215,20 @@ fn composed(settings: &Settings) -> String {
         None => {}
     }
     layers.extend(value(&MPLS).split(',').filter(|label| !label.is_empty()).map(|label| format!("mpls {label}")));
-    let protocol = value(&PROTOCOL);
-    let is_ipv6 = protocol.ends_with('6');
+    let transport = value(&TRANSPORT);
+    let is_ipv6 = transport.ends_with('6');
     let (ip, ttl, tos) = if is_ipv6 { ("ip6", "hops", "class") } else { ("ip", "ttl", "tos") };
-    let (mut ip, addresses) = (ip.to_owned(), value(&ADDRESSES));
+    let mut ip = ip.to_owned();
     for (word, option) in [("", &ADDRESSES), (ttl, &TTL), (tos, &TOS)] {
         if settings.text(option.name).is_some() {
             ip = format!("{ip} {word} {}", value(option));
         }
     }
-    let transport = match protocol.as_str() {
-        "icmp" | "icmp6" => protocol,
-        "arp" => format!("arp {addresses}"),
+    let transport = match transport.as_str() {
+        "icmp" | "icmp6" => transport,
         other => format!("{} {}", if other.starts_with("tcp") { "tcp" } else { "udp" }, value(&PORTS)),
     };
-    layers.extend((!transport.starts_with("arp")).then_some(ip));
-    layers.push(transport);
+    layers.extend([ip, transport]);
     layers.extend(settings.text(PAYLOAD.name));
     layers.join(" / ")
 }

@@ -27,7 +27,7 @@ pub enum SizeError {
 impl FrameSize {
     /// The smallest frame of Ethernet.
     pub const MIN: Self = Self(64);
-    /// The longest frame that has a name: letter j of a genome (RFC 6985 section 4).
+    /// The longest frame that has a name: letter j of a genome (RFC 6985).
     pub const MAX: Self = Self(16_000);
 
     /// Takes the length on the wire, checksum included.

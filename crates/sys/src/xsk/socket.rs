@@ -11,7 +11,7 @@ use super::{
     ring::Ring,
     umem::{CHUNK, Chunk, HEADROOM, Umem},
 };
-use crate::{Error, Result, signal::poll_readable};
+use crate::{Error, Result, clock, signal::poll_readable};
 
 /// A queue of a device of this network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -288,6 +288,10 @@ const NO_OFFSET: libc::xdp_ring_offset = libc::xdp_ring_offset { producer: 0, co
 const NO_OFFSETS: libc::xdp_mmap_offsets =
     libc::xdp_mmap_offsets { rx: NO_OFFSET, tx: NO_OFFSET, fr: NO_OFFSET, cr: NO_OFFSET };
 
+/// How long a queue may be taken after its socket was closed: a worker of the kernel lets go of it (`xp_release_deferred`).
+const RELEASE: Nanos = Nanos::from_millis(500);
+const LOOK_AGAIN: Nanos = Nanos::from_millis(5);
+
 fn bind(fd: &OwnedFd, queue: Queue, mode: Mode) -> Result<()> {
     let copying = match mode {
         Mode::Copy => libc::XDP_COPY,
@@ -301,10 +305,20 @@ fn bind(fd: &OwnedFd, queue: Queue, mode: Mode) -> Result<()> {
         sxdp_shared_umem_fd: 0,
     };
     let length = length_of(&address);
-    // SAFETY: the pointer is to a local of that length.
-    let result = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), length) };
-    let call = || format!("bind(AF_XDP, device {}, queue {}, {mode:?})", queue.ifindex, queue.number);
-    if result < 0 { Err(Error::last(call())) } else { Ok(()) }
+    let deadline = clock::now() + RELEASE;
+    loop {
+        // SAFETY: the pointer is to a local of that length.
+        let result = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), length) };
+        if result >= 0 {
+            return Ok(());
+        }
+        let call = || format!("bind(AF_XDP, device {}, queue {}, {mode:?})", queue.ifindex, queue.number);
+        let error = Error::last(call());
+        if error.errno() != Some(libc::EBUSY) || clock::now() >= deadline {
+            return Err(error);
+        }
+        clock::sleep_until(clock::now() + LOOK_AGAIN);
+    }
 }
 
 fn mode_of(fd: &OwnedFd) -> Result<Mode> {

@@ -44,10 +44,12 @@ struct Generated {
     cores: Vec<usize>,
 }
 
-/// Frames that the kernel hands to the device together when there is no rate: its own default, a quarter of a veth's ring.
+/// Runs of the program after which the kernel hands frames to the device: its own default, a quarter of a veth's ring.
 const BATCH: u32 = 64;
-/// The same on a schedule, where a frame waits for the rest of its batch: a few microseconds at the most.
-const BATCH_PACED: u32 = 16;
+/// The same where frames are far apart, so that one waits for at most a few microseconds for the rest of its batch.
+const BATCH_SPARSE: u32 = 16;
+/// From here on it would cost more than it gains: 64 runs take some 10 µs, in which as many frames become due.
+const SPARSE: Nanos = Nanos(1_000);
 /// What the kernel leaves of a page: its own headers in front, and room behind for the end of a buffer of the stack.
 const LONGEST: usize = 3_300;
 
@@ -76,7 +78,8 @@ impl Backend for Live {
         let program = Program::load(ProgramType::Xdp, "fathom_generate", &code).map_err(system)?;
         require_live_frames().map_err(system)?;
         let frame = program::page(&load.blueprint);
-        let batch = if load.departures.is_some() { BATCH_PACED } else { BATCH };
+        let is_sparse = load.departures.as_ref().is_some_and(|departures| departures.mean_gap() >= SPARSE);
+        let batch = if is_sparse { BATCH_SPARSE } else { BATCH };
         let netlink = Netlink::open().map_err(system)?;
         let cores = affinity::allowed_cores().map_err(system)?;
         Ok(Box::new(Generated { program, maps, frame, batch, netlink, name: port.name.clone(), cores }))

@@ -509,4 +509,21 @@ mod tests {
         assert!(matches!(fault(&"mpls 1 /".repeat(25)).1, Fault::TooMany(_)));
         assert!(matches!(fault(&" ".repeat(40_001)).1, Fault::TooLong(_)));
     }
+
+    /// The user's guide.
+    const GUIDE: &str = include_str!("../../../../../docs/frames-language.md");
+
+    #[test]
+    fn the_guide_has_every_word_in_the_row_of_its_header() {
+        for header in HEADERS {
+            let word = format!("`{}`", header.word);
+            let row = GUIDE.lines().find(|row| row.split('|').nth(1).is_some_and(|cell| cell.contains(&word)));
+            let row = row.unwrap_or_else(|| panic!("{word} is not in the guide"));
+            for own in header.own_words() {
+                let is_there = |after: &str| row.contains(&format!("`{own}{after}`"));
+                let options = [" HEX", " N", " N N", ""];
+                assert!(options.into_iter().any(is_there), "{word} {own}");
+            }
+        }
+    }
 }

@@ -49,7 +49,7 @@ const OPTIONS: &[OptionDoc] = &[
     craft::FLOWS,
     craft::FRAME,
     craft::CAPTURE,
-    craft::PROTOCOL,
+    craft::TRANSPORT,
     craft::ADDRESSES,
     craft::PORTS,
     craft::VLAN,
@@ -57,7 +57,6 @@ const OPTIONS: &[OptionDoc] = &[
     craft::TTL,
     craft::TOS,
     craft::PAYLOAD,
-    craft::SEED,
     OptionDoc {
         name: "workers",
         value: ValueKind::Count(1, 64),

@@ -31,6 +31,8 @@ pub(super) struct Receiving {
     /// Of the device, where it is needed.
     address_v6: Option<Ipv6Addr>,
     counter: Counter,
+    /// Whether frames say which they are, and when they left.
+    is_marked: bool,
     trial: u32,
     cores: Vec<usize>,
     notes: Vec<Note>,
@@ -62,7 +64,8 @@ impl Receiving {
         let counter = Counter::open(&device, &role.settings, &expected, &mut notes)?;
         device.wait_for_carrier()?;
         let address_v6 = device.address_v6.filter(|_| outline.needs_ipv6);
-        Ok(Self { device, address_v6, counter, trial, cores: role.cores.clone(), notes })
+        let is_marked = outline.mark_at.is_some();
+        Ok(Self { device, address_v6, counter, is_marked, trial, cores: role.cores.clone(), notes })
     }
 }
 
@@ -93,10 +96,8 @@ impl Test for Receiving {
         admit(&mut record, loss.as_slice());
         record.notes.extend(self.notes);
         let times = self.counter.times();
-        tell_times(
-            &mut record,
-            times.map_err(|cause| Error::System { what: "read the times of frames".to_owned(), cause })?,
-        );
+        let times = times.map_err(|cause| Error::System { what: "read the times of frames".to_owned(), cause })?;
+        tell_times(&mut record, times, self.is_marked);
         if record.totals[RECEIVED] == 0 && session.stop.told() == Stop::Finish {
             let total = |name: &str| record.totals.get(name).copied().unwrap_or(0);
             let (name, frames, dropped) = (self.device.name(), total(DEV_RX_FRAMES), total(DEV_RX_DROPPED));
@@ -111,9 +112,9 @@ impl Test for Receiving {
 }
 
 /// Adds what the counter knows of times; only one in XDP sees frames as they arrive.
-fn tell_times(record: &mut Record, times: Option<Times>) {
+fn tell_times(record: &mut Record, times: Option<Times>, is_marked: bool) {
     let Some(times) = times else { return };
-    if record.totals[RECEIVED] > 0 && times.latency.count() == 0 {
+    if is_marked && record.totals[RECEIVED] > 0 && times.latency.count() == 0 {
         let text = "latencies are withheld: the two ends do not share a clock".to_owned();
         record.notes.push(Note { id: "latency-withheld".to_owned(), text });
     }

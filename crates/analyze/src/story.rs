@@ -6,8 +6,10 @@ use fathom_model::{
     Better, Confidence, Derivation, Environment, Example, Finding, Histogram, HostRecord, Layer, Metric, Plan, Record,
     Run, Side, StepRecord, Timeline, Trial, Unit, UsersRecord, Verdict, Visits,
     finding::Outcome,
+    metric::{Measure, Named},
     names::{count, distribution, host as counter},
     plan::Reach,
+    probe::ProbeRecord,
     record::Series,
     run::{Completeness, Host, TestRun},
     search::{Cause, CurvePoint, Decision, Ending, LoadCurve, Purpose, SearchTrial, Vote},
@@ -215,6 +217,17 @@ impl Story {
         let rate = rate("packets_pps", "rate", Unit::FramesPerSec, (Side::Responder, count::RECEIVED));
         let trials = trials.collect();
         self.tell((Layer::Udp, "udp_stream"), &[rate, loss()], trials);
+    }
+
+    /// Probes, sent and answered, and what they found besides.
+    pub(crate) fn probed(&mut self, (sent, answered): (u64, u64), probe: ProbeRecord) {
+        let totals = [(count::SENT, sent), (count::RECEIVED, answered), ("lost", sent - answered)];
+        let totals = totals.map(|(name, n)| (name.to_owned(), n)).into();
+        let asks = Record { totals, probe: Some(probe), ..record(Side::Initiator) };
+        let lost = Derivation::proportion((Side::Initiator, "lost"), (Side::Initiator, count::SENT));
+        let metric = Metric::of(Named("loss_ratio", "lost"), Measure(Unit::Ratio, Better::Lower), "RFC 6673", lost);
+        let trial = trial(0, asks, record(Side::Responder));
+        self.tell((Layer::Path, "probe"), &[metric], vec![trial]);
     }
 
     /// Makes the last test a search of what loses at most 0.1 %, which 4,000 per second do and 4,100 do not.

@@ -39,3 +39,25 @@ impl Cause for BlackHole {
         }]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::probe::{PathMtuRecord, ProbeRecord};
+
+    use crate::story::Story;
+
+    #[test]
+    fn only_packets_that_vanish_without_a_word_are_a_black_hole() {
+        for (vanishing_from_bytes, is_found) in [(None, false), (Some(1401), true)] {
+            let path_mtu = PathMtuRecord {
+                mtu_bytes: Some(1400),
+                device_bytes: 1500,
+                vanishing_from_bytes,
+                ..PathMtuRecord::default()
+            };
+            let mut story = Story::new();
+            story.probed((9, 5), ProbeRecord { path_mtu: Some(path_mtu), ..ProbeRecord::default() });
+            assert_eq!(story.finding("path-mtu-black-hole").is_some(), is_found);
+        }
+    }
+}

@@ -41,3 +41,35 @@ impl Cause for Outage {
         }]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::{
+        probe::{OutageRecord, ProbeRecord},
+        units::Nanos,
+    };
+
+    use crate::story::Story;
+
+    #[test]
+    fn the_longest_outage_is_told_and_one_that_lasts_is_the_longest() {
+        let outage = |from: &str, length: Option<u64>| OutageRecord {
+            from_ns: Nanos::ZERO,
+            from: from.to_owned(),
+            length_ns: length.map(Nanos::from_secs),
+            n_probes: 5,
+        };
+        let outages = [outage("one", Some(1)), outage("two", Some(3)), outage("three", None)];
+        let told =
+            [(1, "for 1.00 s from one on"), (2, "for 3.00 s from two on; 2"), (3, "to the end from three on; 3")];
+        for (n, words) in told {
+            let mut story = Story::new();
+            story.probed((100, 50), ProbeRecord { outages: outages[..n].to_vec(), ..ProbeRecord::default() });
+            let title = story.finding("outage").unwrap().title;
+            assert!(title.contains(words), "{title}");
+        }
+        let mut story = Story::new();
+        story.probed((100, 0), ProbeRecord { outages: outages.to_vec(), ..ProbeRecord::default() });
+        assert!(story.finding("outage").is_none(), "a host that is not there has no outage");
+    }
+}

@@ -41,3 +41,29 @@ impl Cause for Unreachable {
         }]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::probe::ProbeRecord;
+
+    use crate::story::Story;
+
+    #[test]
+    fn a_host_that_answers_once_is_there() {
+        for (answered, is_there) in [(0_u32, false), (1, true), (10, true)] {
+            let mut story = Story::new();
+            story.probed(
+                (10, answered.into()),
+                ProbeRecord { target: "192.0.2.7".to_owned(), ..ProbeRecord::default() },
+            );
+            let found = story.finding("unreachable");
+            assert_eq!(found.is_none(), is_there, "{answered} answers");
+            let interval = story.analyzed().tests[0].summaries[0].confidence.unwrap();
+            assert!(interval.low <= 1.0 - f64::from(answered) / 10.0 && interval.high - interval.low > 0.2);
+            let title = found.map(|finding| finding.title);
+            assert!(
+                title.is_none_or(|title| title == "192.0.2.7 answered none of 10 probes: nothing came back at all")
+            );
+        }
+    }
+}

@@ -183,7 +183,8 @@ fn until(matches: &ArgMatches) -> anyhow::Result<Option<Nanos>> {
 fn time_left(text: &str, now: &Zoned) -> Option<Nanos> {
     let then = if let Ok(at) = text.parse::<jiff::Timestamp>() {
         at
-    } else if let Ok(time) = text.parse::<civil::Time>() {
+    } else if let Some(time) = text.parse::<civil::Time>().ok().filter(|_| !text.contains('-')) {
+        // A date with a time would be taken for its time alone.
         let at = |date: civil::Date| date.to_datetime(time).to_zoned(now.time_zone().clone()).ok();
         let today = at(now.date()).filter(|then| *then > *now);
         today.or_else(|| at(now.date().tomorrow().ok()?))?.timestamp()

@@ -82,6 +82,11 @@ fn check_targets(plan: &Plan, surroundings: &Surroundings) -> Result<(), Screen>
             return Err(Screen::new(Exit::Usage, "frames are put into the stack of a host of a lab only")
                 .line("use", "fathom packet --lab pair --test stack-receive"));
         }
+        if let Some(host) = fathom_packet::kinds::probe::destination(&test.kind, &test.options) {
+            target::check_probe(&host, plan.hosts.get(&test.from), surroundings)?;
+            // A `host` of other kinds is a server of another tool.
+            continue;
+        }
         // A script chooses among these while it runs, so that all of them are targets.
         let chosen = test.options.text(fathom_app::lua::ALLOW).unwrap_or_default();
         for word in chosen.split([',', ' ', '\n']).filter(|word| !word.is_empty()) {
@@ -93,9 +98,6 @@ fn check_targets(plan: &Plan, surroundings: &Surroundings) -> Result<(), Screen>
             for address in target::resolve(&host)? {
                 surroundings.allowed.check(address, &host, &surroundings.command)?;
             }
-        }
-        if let Some(host) = fathom_packet::kinds::probe::destination(&test.kind, &test.options) {
-            target::check_probe(&host, plan.hosts.get(&test.from), surroundings)?;
         }
         let names = fathom_http::dial::destinations(&test.options).map_err(|error| {
             let screen = Screen::new(Exit::Usage, error.to_string());

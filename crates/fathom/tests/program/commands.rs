@@ -210,7 +210,8 @@ fn man_pages_and_completions_are_written() {
 fn every_command_has_a_help() {
     let stage = Stage::new();
     let help = stage.fathom(["--help"]).succeeded().stdout;
-    for command in ["evaluate", "run", "http", "tcp", "udp", "packet", "serve", "lab", "report", "calibrate", "doctor"]
+    for command in
+        ["evaluate", "run", "http", "tcp", "udp", "packet", "probe", "serve", "lab", "report", "calibrate", "doctor"]
     {
         assert!(help.contains(command), "{command} is missing in\n{help}");
         assert!(stage.fathom([command, "--help"]).succeeded().stdout.contains("Usage"), "{command}");

@@ -149,7 +149,8 @@ impl Course for SeriesSent {
             record.totals.insert(name.to_owned(), n);
         }
         // Rates are those of the time in which probes were sent, not of the wait for the last answers.
-        let sending = self.last_sent.since(self.start).max(Nanos(1));
+        // The last probe has its interval too, or few of them would seem to be sent faster than they were.
+        let sending = (self.last_sent.since(self.start) + self.schedule.interval).max(Nanos(1));
         let mut timeline = Timeline::of(&[SENT, RECEIVED]);
         timeline.push(sending, &[SENT, RECEIVED], &[counts.n_sent, counts.n_answered + counts.n_late]);
         record.timeline = timeline;

@@ -1,8 +1,9 @@
 //! `fathom doctor`: what this machine allows, why not, and how to allow the rest.
 
-use std::{fs, io::Write as _, path::Path};
+use std::{fs, io::Write as _};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use fathom_packet::pktgen;
 use fathom_sys::{
     affinity,
     bpf::{Assembler, Program, ProgramType},
@@ -161,13 +162,19 @@ fn xdp() -> Check {
 }
 
 fn kernel_pktgen() -> Check {
-    let is_there = Path::new("/proc/net/pktgen").exists();
-    let (state, seen) = if is_there { (State::Ok, "loaded") } else { (State::Note, "not loaded") };
+    let (state, seen) = match pktgen::Root::default().version() {
+        Ok(version) => (State::Ok, format!("loaded, version {version}")),
+        Err(pktgen::Error::Absent(_)) => (State::Note, "not loaded".to_owned()),
+        Err(error) => (State::Lacks, error.to_string()),
+    };
     Check::of(
         "kernel pktgen",
         state,
         seen,
-        &["frames are sent through AF_PACKET instead", "allow: sudo modprobe pktgen"],
+        &[
+            "frames are sent by fathom's own means instead, `fathom as pktgen` included",
+            "allow: sudo modprobe pktgen (a kernel with CONFIG_NET_PKTGEN; its files are root's)",
+        ],
     )
 }
 

@@ -4,6 +4,7 @@ mod ab;
 mod getopt;
 mod iperf3;
 mod load;
+mod pktgen;
 mod webbench;
 mod wrk;
 
@@ -23,6 +24,7 @@ pub(crate) struct Face {
 pub(crate) const FACES: &[Face] = &[
     Face { name: "ab", run: ab::run },
     Face { name: "iperf3", run: iperf3::run },
+    Face { name: "pktgen", run: pktgen::run },
     Face { name: "webbench", run: webbench::run },
     Face { name: "wrk", run: wrk::run },
 ];
@@ -61,7 +63,7 @@ fn native_command(tool: &str) -> Option<&'static str> {
         "iperf" => "fathom tcp TARGET --key KEY --flows N --duration TIME",
         "netperf" => "fathom tcp TARGET --key KEY --test rr",
         "netserver" => "fathom serve",
-        "pktgen" | "trafgen" => "fathom packet --lab pair --size 64",
+        "trafgen" => "fathom packet --lab pair --size 64",
         _ => return None,
     })
 }

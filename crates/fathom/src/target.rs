@@ -77,6 +77,12 @@ impl Allowed {
 }
 
 impl Allowed {
+    /// Whether all addresses from one to another lie within one network that is allowed.
+    pub(crate) fn covers(&self, (first, last): (IpAddr, IpAddr)) -> bool {
+        let own = [Network::LOOPBACK_V4, Network::LOOPBACK_V6];
+        own.iter().chain(&self.0).any(|network| network.contains(first) && network.contains(last))
+    }
+
     /// Refuses a network, or an address, that the user has not allowed as a whole.
     pub(crate) fn check_network(&self, word: &str, command: &str) -> Result<(), Screen> {
         let wanted: Network = word.parse().map_err(|_| {

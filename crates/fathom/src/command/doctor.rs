@@ -1,6 +1,6 @@
 //! `fathom doctor`: what this machine allows, why not, and how to allow the rest.
 
-use std::{fs, io::Write as _, os::fd::AsFd as _, path::Path, sync::Arc};
+use std::{fs, io::Write as _, os::fd::AsFd as _, sync::Arc};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_engine::pace::Share;
@@ -8,6 +8,7 @@ use fathom_lab::{Device, Lab, preset};
 use fathom_packet::{
     backend::{self, Load, Port, Stamping},
     craft::{Blueprint, Shape},
+    pktgen,
 };
 use fathom_sys::{
     affinity,
@@ -281,13 +282,19 @@ fn threaded_napi() -> Check {
 }
 
 fn kernel_pktgen() -> Check {
-    let is_there = Path::new("/proc/net/pktgen").exists();
-    let (state, seen) = if is_there { (State::Ok, "loaded") } else { (State::Note, "not loaded") };
+    let (state, seen) = match pktgen::Root::default().version() {
+        Ok(version) => (State::Ok, format!("loaded, version {version}")),
+        Err(pktgen::Error::Absent(_)) => (State::Note, "not loaded".to_owned()),
+        Err(error) => (State::Lacks, error.to_string()),
+    };
     Check::of(
         "kernel pktgen",
         state,
         seen,
-        &["frames are sent through AF_PACKET instead", "allow: sudo modprobe pktgen"],
+        &[
+            "frames are sent by fathom's own means instead, `fathom as pktgen` included",
+            "allow: sudo modprobe pktgen (a kernel with CONFIG_NET_PKTGEN; its files are root's)",
+        ],
     )
 }
 

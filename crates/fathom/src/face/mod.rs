@@ -5,6 +5,7 @@ mod getopt;
 mod hping3;
 mod iperf3;
 mod load;
+mod pktgen;
 mod webbench;
 mod wrk;
 
@@ -25,6 +26,7 @@ pub(crate) const FACES: &[Face] = &[
     Face { name: "ab", run: ab::run },
     Face { name: "hping3", run: hping3::run },
     Face { name: "iperf3", run: iperf3::run },
+    Face { name: "pktgen", run: pktgen::run },
     Face { name: "webbench", run: webbench::run },
     Face { name: "wrk", run: wrk::run },
 ];
@@ -63,7 +65,7 @@ fn native_command(tool: &str) -> Option<&'static str> {
         "iperf" => "fathom tcp TARGET --key KEY --flows N --duration TIME",
         "netperf" => "fathom tcp TARGET --key KEY --test rr",
         "netserver" => "fathom serve",
-        "pktgen" | "trafgen" => "fathom packet --lab pair --size 64",
+        "trafgen" => "fathom packet --lab pair --size 64",
         _ => return None,
     })
 }

@@ -13,7 +13,7 @@ use fathom_model::{
 use fathom_sys::packet_socket::Queueing;
 
 use super::{
-    NAME, content,
+    NAME, SEND_TIME_NS, content,
     device::{Device, admit},
     endpoint,
     machine::clock_name,
@@ -143,6 +143,7 @@ impl Test for Sending {
         // A device that goes down ends the trial; what was sent until then is kept.
         let conducted = crew.conduct(session, &mut (), |worker, mut generator| Ok(generator.send(&worker).err()))?;
         let mut record = conducted.record(Side::Initiator);
+        record.totals.insert(SEND_TIME_NS.to_owned(), conducted.ended().0);
         let mut losses: Vec<_> = conducted.workers.into_iter().flatten().collect();
         if record.totals[SENT] == 0
             && let Some(cause) = losses.pop()

@@ -1,7 +1,5 @@
 //! The seeds of the fuzz target of replies, and what fuzzing found worth keeping.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
-
 use std::{fs, path::Path};
 
 #[path = "../../../fuzz/checks/replies.rs"]

@@ -1,6 +1,12 @@
 //! Single packets through a router of a lab, with planted conditions, and the face of hping3 beside hping3.
 
-use fathom_model::{Run, TestRun, probe::PortState, probe::ProbeRecord};
+use fathom_model::{
+    Run, TestRun,
+    probe::{
+        PortState::{Closed, Filtered, Open, OpenOrFiltered},
+        ProbeRecord,
+    },
+};
 
 use crate::{
     faces::is_installed,
@@ -10,12 +16,14 @@ use crate::{
 /// The addresses of the router lab.
 const NEAR: &str = "198.18.0.254";
 const B: &str = "198.18.1.1";
+/// A user that owns nothing.
+const NOBODY: u32 = 65_534;
 
 /// What the probes of one kind found.
 #[track_caller]
 fn probe<'a>(run: &'a Run, kind: &str) -> &'a ProbeRecord {
-    let records = test(run, kind).trials[0].records.values();
-    records.filter_map(|record| record.probe.as_ref()).next().unwrap()
+    let mut records = test(run, kind).trials[0].records.values();
+    records.find_map(|record| record.probe.as_ref()).unwrap()
 }
 
 #[track_caller]
@@ -25,8 +33,8 @@ fn test<'a>(run: &'a Run, kind: &str) -> &'a TestRun {
 
 #[track_caller]
 fn total(run: &Run, kind: &str, counter: &str) -> u64 {
-    let records = test(run, kind).trials[0].records.values();
-    records.filter_map(|record| record.totals.get(counter)).copied().next().unwrap()
+    let mut records = test(run, kind).trials[0].records.values();
+    records.find_map(|record| record.totals.get(counter)).copied().unwrap()
 }
 
 fn findings(run: &Run) -> Vec<&str> {
@@ -190,7 +198,6 @@ fn ports_are_open_closed_or_filtered_as_they_were_planted() {
     };
     let ports = scan(&[]);
     let states: Vec<_> = ports.iter().map(|port| (port.port, port.state)).collect();
-    use PortState::{Closed, Filtered, Open, OpenOrFiltered};
     assert_eq!(states, [(79, Closed), (80, Open), (81, Closed), (82, Filtered), (83, Filtered)]);
     assert_eq!(ports[4].answer, format!("prohibited by a filter, says {B}"));
     assert_eq!((ports[3].answer.as_str(), ports[3].rtt_ns), ("nothing", None));
@@ -238,8 +245,6 @@ fn without_root_a_lab_of_one_s_own_is_probed_and_elsewhere_the_ways_out_are_told
     if lacks_root() {
         return;
     }
-    /// A user that owns nothing.
-    const NOBODY: u32 = 65_534;
     let stage = Stage::owned_by(NOBODY);
     let as_nobody = |words: &[&str]| {
         let mut command = stage.command("setpriv");

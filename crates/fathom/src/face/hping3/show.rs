@@ -243,7 +243,9 @@ mod tests {
         let options = Options { host: "h".to_owned(), flags: TcpFlags(0xff), ..Options::default() };
         assert_eq!(head(&options, "a0", FROM), "HPING h (a0 198.18.1.1): RSAFPUXY set, 40 headers + 0 data bytes\n");
         let mut trips = RoundTrips::default();
-        [0.3, 0.9].into_iter().for_each(|ms| trips.add(ms));
+        for ms in [0.3, 0.9] {
+            trips.add(ms);
+        }
         assert_eq!(
             tail("h", (497, 2), &trips),
             "\n--- h hping statistic ---\n497 packets transmitted, 2 packets received, 100% packet loss\n\

@@ -56,7 +56,9 @@ pub(crate) fn test_pktgen(root: &Path) -> anyhow::Result<Vec<String>> {
     let folder = target.join("machine");
     fs::create_dir_all(&folder)?;
     let kernel = unpacked_kernel(&folder)?;
-    let payloads = build(root, &["test", "--no-run", "--package", "fathom-packet", "--test", "pktgen"])?;
+    let tests = build(root, &["test", "--no-run", "--package", "fathom-packet", "--test", "pktgen"])?;
+    let programs = build(root, &["build", "--package", "fathom"])?;
+    let payloads: Vec<Payload> = programs.into_iter().chain(tests).collect();
     let archive = folder.join("initramfs");
     fs::write(&archive, contents(&payloads, &kernel)?)?;
     let said = boot(&kernel.join("vmlinuz"), &archive)?;
@@ -201,10 +203,13 @@ fn init(payloads: &[Payload]) -> String {
         format!("{} --test-threads=4\necho {ENDED} {} $?\n", payload.program.display(), payload.name)
     };
     let tests: String = payloads.iter().filter(|payload| payload.is_test()).map(run).collect();
+    let program = payloads.iter().find(|payload| !payload.is_test());
+    let program = program.map(|program| format!("export FATHOM_PROGRAM={}\n", program.program.display()));
+    let program = program.unwrap_or_default();
     format!(
         "#!/bin/busybox sh\nexport PATH=/usr/sbin:/sbin:/usr/bin:/bin HOME=/tmp CI=true FATHOM_TEST_PKTGEN=1\n/bin/busybox --install -s /bin\n\
          mount -t proc proc /proc\nmount -t sysfs sys /sys\nmount -t devtmpfs dev /dev\n{modules}\necho 100000 > /proc/sys/net/core/netdev_max_backlog\ncat /proc/version\n\
-         {tests}poweroff -f\n"
+         {program}{tests}poweroff -f\n"
     )
 }
 
@@ -219,7 +224,7 @@ fn boot(kernel: &Path, archive: &Path) -> anyhow::Result<String> {
         "-smp",
         "2",
         "-m",
-        "768",
+        "1024",
         "-nodefaults",
         "-no-reboot",
         "-nographic",

@@ -568,6 +568,39 @@ fn what_pktgen_cannot_send_leaves_another_way_and_that_is_told() {
     }
 }
 
+/// Runs fathom's face of pktgen on the sending host; its output, its errors and its exit code.
+fn face(wire: &Wire, words: &[&str]) -> (String, String, Option<i32>) {
+    let program = std::env::var("FATHOM_PROGRAM").unwrap();
+    let run = || Command::new(program).args(["as", "pktgen"]).args(words).env("FATHOM_ALLOW", "198.18.0.0/24").output();
+    let output = wire.near.enter_with(run).unwrap().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr), output.status.code())
+}
+
+#[test]
+fn the_face_asks_the_kernels_pktgen_and_prints_its_block() {
+    let Some(wire) = Wire::up() else { return };
+    let mac = wire.to.to_string();
+    let (block, said, code) = face(&wire, &["-i", NEAR, "-d", "198.18.0.2", "-m", &mac, "-n", "700", "-s", "64"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("packets left by the kernel's pktgen 2.75"), "{said}");
+    let status: Status = block.parse().unwrap();
+    assert_eq!((status.current.sent, status.params.ifname.as_str()), (700, "near0@0"));
+    assert_eq!(status.to_string(), block);
+    let add = format!("add_device {NEAR}");
+    let (dst, dst_mac) = ("dst 198.18.0.2", format!("dst_mac {mac}"));
+    let words = ["pgset", &add, dst, &dst_mac, "pkt_size 10", "count 5", "start"];
+    let (block, said, code) = face(&wire, &words);
+    assert_eq!((code, block.contains("pkts-sofar: 5 ")), (Some(0), true), "{said}");
+    assert!(said.contains("WARN : pktgen took `pkt_size 10` for near0 and made it 42, and sends 58 bytes"), "{said}");
+    let (_, said, code) = face(&wire, &[&add, dst, &dst_mac, "burst 8", "start"]);
+    assert_eq!((code, said.contains("pktgen refused `burst 8` for near0")), (Some(5), true), "{said}");
+    let (blocks, said, code) = face(&wire, &["-i", NEAR, "-d", "198.18.0.2", "-m", &mac, "-n", "50", "-t", "2"]);
+    assert_eq!((code, blocks.matches("Device: near0@").count()), (Some(0), 2), "{said}");
+    let threads = wire.near.enter_with(|| Root::default().threads().unwrap()).unwrap();
+    assert!(threads.iter().all(|thread| thread.devices().count() == 0), "everything was given back: {threads:?}");
+}
+
 #[test]
 fn threads_and_devices_that_are_not_there_are_named() {
     let Some(wire) = Wire::up() else { return };

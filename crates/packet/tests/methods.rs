@@ -1,11 +1,7 @@
 //! The methods find what is true of a policer: real frames between two network namespaces that each test makes for itself.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
-#![expect(
-    clippy::print_stderr,
-    clippy::print_stdout,
-    reason = "a skipped test says so, and a measurement tells its numbers"
-)]
+#![expect(clippy::print_stderr, reason = "a skipped test says so, and a measurement tells its numbers")]
 
 use std::{net::IpAddr, os::fd::AsFd, thread};
 

@@ -236,7 +236,7 @@ fn frame_backends() -> Check {
             Ok(_) => (Some((**word).to_owned()), None),
             Err(error) => (None, Some(format!("{word}: {error}"))),
         };
-        Ok(words.map(|word| tried(&word)).unzip::<_, _, Vec<_>, Vec<_>>())
+        Ok(words.map(tried).unzip::<_, _, Vec<_>, Vec<_>>())
     };
     match beside_veth(probe) {
         Ok((works, reasons)) => {
@@ -275,7 +275,9 @@ fn threaded_napi() -> Check {
     let state = if record.core.is_some() { State::Ok } else { State::Lacks };
     let mut check =
         Check::of(WHAT, state, seen, &["a device of a lab is never overloaded then, so its limit cannot be found"]);
-    check.advice.extend(record.losses.iter().cloned().filter(|_| state == State::Lacks));
+    if state == State::Lacks {
+        check.advice.extend(record.losses.iter().cloned());
+    }
     check
 }
 

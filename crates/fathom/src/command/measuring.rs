@@ -108,26 +108,20 @@ pub(crate) fn lab_meant(matches: &ArgMatches) -> Option<&str> {
 pub(crate) fn ends_in_lab(name: &str, device: Option<&str>) -> Result<Ends, Screen> {
     let labs = StateFolder::from_environment().and_then(|state| fathom_lab::list(&state));
     let up = labs.ok().and_then(|labs| labs.into_iter().find(|(up, _)| up.as_str() == name));
-    let (has_device, lab) = match &up {
-        Some((_, record)) => {
-            if let Some(device) = device {
-                return Err(Screen::new(
-                    Exit::Usage,
-                    format!("lab `{name}` is up, without --device {device} or with it"),
-                )
+    let (has_device, lab) = if let Some((_, record)) = &up {
+        if let Some(device) = device {
+            return Err(Screen::new(Exit::Usage, format!("lab `{name}` is up, without --device {device} or with it"))
                 .line("why", "what stands in a lab is chosen when it is put up")
                 .line("use", format!("fathom lab up pair --name OTHER --device {device}, then --lab OTHER")));
-            }
-            (record.device.is_some(), None)
         }
-        None => {
-            let device: Option<Device> = device.map(str::parse).transpose().map_err(|error| lab_screen(&error))?;
-            let options = preset::Options { device, ..preset::Options::default() };
-            let known =
-                preset::find(name).and_then(|preset| preset.device(&options)).map_err(|error| lab_screen(&error))?;
-            let device = device.map(|device| device.to_string());
-            (known.is_some(), Some(LabPlan { preset: name.to_owned(), mtu_bytes: None, device }))
-        }
+        (record.device.is_some(), None)
+    } else {
+        let device: Option<Device> = device.map(str::parse).transpose().map_err(|error| lab_screen(&error))?;
+        let options = preset::Options { device, ..preset::Options::default() };
+        let known =
+            preset::find(name).and_then(|preset| preset.device(&options)).map_err(|error| lab_screen(&error))?;
+        let device = device.map(|device| device.to_string());
+        (known.is_some(), Some(LabPlan { preset: name.to_owned(), mtu_bytes: None, device }))
     };
     let reach = |host: &str| {
         if up.is_some() { Reach::LabUp(name.to_owned(), host.to_owned()) } else { Reach::Lab(host.to_owned()) }

@@ -120,7 +120,7 @@ fn a_device_has_threads_on_its_core_and_they_go_with_it() {
     }
     assert_eq!(record.losses, [""; 0]);
     let interfaces: Vec<&str> = record.threads.iter().map(|thread| thread.interface.as_str()).collect();
-    assert_eq!(interfaces, ["eth1", "eth0"], "one per interface");
+    assert_eq!(interfaces, ["eth0", "eth1"], "one per interface");
     let core = record.core.unwrap().to_string();
     let places: Vec<PathBuf> = record.threads.iter().map(|thread| format!("/proc/{}", thread.pid).into()).collect();
     for (place, thread) in places.iter().zip(&record.threads) {

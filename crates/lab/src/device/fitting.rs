@@ -103,7 +103,10 @@ fn threads(dut: &Host, losses: &mut Vec<String>) -> Result<Vec<Thread>> {
         let links = Netlink::open()?.links()?;
         let name = |index| links.iter().find(|link: &&Link| link.index == index).map(|link| link.name.clone());
         let thread = |poll: napi::Poll| Some(Thread { interface: name(poll.device)?, pid: poll.thread? });
-        Ok(napi::polls()?.into_iter().filter_map(thread).collect())
+        let mut threads: Vec<Thread> = napi::polls()?.into_iter().filter_map(thread).collect();
+        // The kernel tells the newest first or last, as it likes.
+        threads.sort_by(|one, other| (&one.interface, one.pid).cmp(&(&other.interface, other.pid)));
+        Ok(threads)
     };
     Ok(on(dut, look)?.unwrap_or_else(|error| {
         let why = format!("{error}: {}", error.source);

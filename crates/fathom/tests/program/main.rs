@@ -14,6 +14,7 @@ mod evaluation;
 mod faces;
 mod iperf3;
 mod latency;
+mod pktgen;
 mod refusals;
 mod scenarios;
 mod scripts;

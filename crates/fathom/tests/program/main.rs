@@ -17,6 +17,7 @@ mod evaluation;
 mod faces;
 mod iperf3;
 mod latency;
+mod pktgen;
 mod probes;
 mod refusals;
 mod scenarios;

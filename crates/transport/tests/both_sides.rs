@@ -635,7 +635,7 @@ fn a_stream_over_ipv6_is_accounted_for_alike() {
 #[test]
 fn a_stream_leaves_from_the_sources_and_through_the_device_that_were_asked_for() {
     let kind = find(KINDS, "udp_stream").unwrap();
-    let options = [("flows", "3"), ("pps", "300"), ("source", "127.0.0.8/30"), ("device", "lo")];
+    let options = [("flows", "3"), ("pps", "300"), ("source", "127.0.0.8/30"), ("interface", "lo")];
     let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
     let listeners = [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
     let addresses = listeners.each_ref().map(|listener| listener.local_addr().unwrap().to_string());
@@ -652,7 +652,7 @@ fn a_stream_leaves_from_the_sources_and_through_the_device_that_were_asked_for()
         kind.prepare(&asks).err().unwrap().to_string()
     };
     assert_eq!(refused("flow-label", "7"), "option `flow-label` takes a target with an IPv6 address, not `127.0.0.1`");
-    assert_eq!(refused("device", "none0"), "cannot send through the interface none0");
+    assert_eq!(refused("interface", "none0"), "cannot send through the interface none0");
 }
 
 /// What a relay did to the datagrams that passed it.

@@ -131,7 +131,7 @@ fn a_narrow_link_is_found_whether_its_router_speaks_or_not() {
     }
     let stage = Stage::new();
     let lab = stage.lab_of("router", "narrow");
-    lab.exec("r", &["ip", "link", "set", "eth1", "mtu", "1400"]).ends().succeeded();
+    lab.exec("dut", &["ip", "link", "set", "eth1", "mtu", "1400"]).ends().succeeded();
     let search = || {
         let words = ["probe", B, "--test", "mtu", "--timeout", "200ms", "--json"];
         let run = lab.fathom("a", &words).succeeded().run();
@@ -144,7 +144,7 @@ fn a_narrow_link_is_found_whether_its_router_speaks_or_not() {
         [(NEAR, 1400)]
     );
 
-    plant(&lab, "r", "output", &["icmp type destination-unreachable drop"]);
+    plant(&lab, "dut", "output", &["icmp type destination-unreachable drop"]);
     let (silent, is_black_hole) = search();
     assert_eq!((silent.mtu_bytes, silent.vanishing_from_bytes, is_black_hole), (Some(1400), Some(1401), true));
     assert_eq!(silent.too_big, []);
@@ -161,7 +161,7 @@ fn lost_probes_and_an_outage_are_those_that_were_planted() {
     let lab = stage.lab_of("router", "lossy");
     let rules =
         ["icmp type echo-request icmp sequence { 3, 7, 11 } drop", "icmp type echo-request icmp sequence 20-29 drop"];
-    plant(&lab, "r", "forward", &rules);
+    plant(&lab, "dut", "forward", &rules);
     let words = ["probe", B, "--count", "50", "--interval", "10ms", "--timeout", "300ms", "--json"];
     let run = lab.fathom("a", &words).succeeded().run();
     assert_eq!((total(&run, "probe", "sent"), total(&run, "probe", "lost")), (50, 13));

@@ -24,7 +24,7 @@ fn assert_within(value: f64, (least, most): (f64, f64), what: &str) {
 
 /// Checks what a walk says against what follows from the bucket.
 fn check(lab: &LabUp<'_>, stage: &Stage, word: &str) {
-    let walk = ["tcp", "--lab", lab.name, "--test", word, "--baseline-rtt", "10ms", "--json"];
+    let walk = ["tcp", "--lab", lab.name, "--test", word, "--baseline-rtt", "10ms", "--congestion", "cubic", "--json"];
     let spans = ["--warmup", "300ms", "--duration", "700ms", "--rounds", "1"];
     let run = stage.fathom([&walk[..], &spans].concat()).succeeded().run();
     assert_eq!(run.tests.len(), 5, "{word}");
@@ -55,7 +55,7 @@ fn a_walk_over_a_bottleneck_says_what_follows_from_its_rate_both_ways() {
     // The bucket is behind a router: in front of their own devices, senders keep queues short (TCP small queues).
     let lab = stage.lab_of("router", "windows");
     for device in ["eth0", "eth1"] {
-        let bucket = lab.exec("r", &[&["tc", "qdisc", "add", "dev", device], &BUCKET[..]].concat()).ends();
+        let bucket = lab.exec("dut", &[&["tc", "qdisc", "add", "dev", device], &BUCKET[..]].concat()).ends();
         if !bucket.stderr.is_empty() {
             return skip(&format!("no token bucket: {}", bucket.stderr));
         }

@@ -57,6 +57,9 @@ fn or_skip<T>(outcome: fathom_sys::Result<T>) -> Option<T> {
     }
 }
 
+/// Held by the search that runs.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// Two hosts joined by a wire, with a policer in front of the second; gone with the test, however it ends.
 struct Policed {
     near: NetNs,
@@ -69,7 +72,6 @@ struct Policed {
 impl Policed {
     fn up(burst: u32) -> Option<Self> {
         let limit = PolicerLimit { rate: PerSec::new(RATE).unwrap(), burst };
-        static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let gate = or_skip(policer(Matching::UdpPort(9), limit))?;
         let (near, far) = (or_skip(NetNs::new())?, NetNs::new().unwrap());

@@ -8,16 +8,55 @@ use fathom_sys::{
 };
 use std::{
     fs, io,
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::fd::AsFd,
 };
+
+/// By which version of IP the hosts of a lab reach each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Family {
+    /// They have no other, and so no frame of neighbour discovery or of multicast listeners is on their wires.
+    Ipv4,
+    /// They have addresses of IPv4 too.
+    Ipv6,
+}
+
+impl Family {
+    /// All addresses of a host on a wire; the first is the one that tests reach it at.
+    fn addresses(self, address: Ipv4Addr) -> Vec<IpAddr> {
+        match self {
+            Self::Ipv4 => vec![address.into()],
+            Self::Ipv6 => vec![v6_for(address).into(), address.into()],
+        }
+    }
+
+    /// Where packets to hosts of no own wire go: all addresses of each version.
+    pub(crate) fn routes_by(self, gateway: Ipv4Addr) -> Vec<(IpAddr, IpAddr)> {
+        let everywhere = |gateway: IpAddr| match gateway {
+            IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED.into(), gateway),
+            IpAddr::V6(_) => (Ipv6Addr::UNSPECIFIED.into(), gateway),
+        };
+        self.addresses(gateway).into_iter().map(everywhere).collect()
+    }
+}
+
+/// The address of IPv6 that shows the last two bytes of one of IPv4, from the block that RFC 5180 sets aside for measuring.
+fn v6_for(address: Ipv4Addr) -> Ipv6Addr {
+    let [_, _, network, host] = address.octets();
+    Ipv6Addr::new(0x2001, 2, 0, network.into(), 0, 0, 0, host.into())
+}
+
+/// How many leading bits the addresses of a wire share.
+fn prefix_len(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 24 } else { 64 }
+}
 
 /// One end of a wire.
 pub(crate) struct End<'a> {
     pub(crate) host: &'a mut Host,
     /// The name that the device gets.
     pub(crate) device: &'static str,
-    /// The address of the host on this wire.
+    /// The address of the host on this wire, from which its others follow.
     pub(crate) address: Ipv4Addr,
     /// The Ethernet address of the device.
     pub(crate) mac: MacAddress,
@@ -31,20 +70,26 @@ impl<'a> End<'a> {
     }
 }
 
-/// Makes a host with nothing but loopback, on which no frame comes on its own.
-pub(crate) fn quiet_host(name: &str) -> Result<Host> {
+/// Makes a host with nothing but loopback, on which as few frames as can be come on their own.
+pub(crate) fn quiet_host(name: &str, family: Family) -> Result<Host> {
     let name: Name = name.parse()?;
     let net = NetNs::new().map_err(Error::kernel(format!("make the network namespace of host {name}")))?;
-    net.enter_with(disable_ipv6)
+    let quieten = match family {
+        Family::Ipv4 => disable_ipv6,
+        Family::Ipv6 => quieten_ipv6,
+    };
+    net.enter_with(quieten)
         .map_err(Error::kernel(format!("enter host {name}")))?
-        .map_err(Error::file("switch off", "/proc/sys/net/ipv6"))?;
+        .map_err(Error::file("change the settings in", IPV6_SETTINGS))?;
     Ok(Host { name, interfaces: Vec::new(), namespaces: Namespaces { user: None, net } })
 }
+
+const IPV6_SETTINGS: &str = "/proc/sys/net/ipv6/conf";
 
 /// Without IPv6 there is no neighbour discovery, no router solicitation and no multicast report.
 fn disable_ipv6() -> io::Result<()> {
     for which in ["all", "default"] {
-        match fs::write(format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6"), "1") {
+        match fs::write(format!("{IPV6_SETTINGS}/{which}/disable_ipv6"), "1") {
             // A kernel without IPv6 is quiet already.
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -53,25 +98,46 @@ fn disable_ipv6() -> io::Result<()> {
     Ok(())
 }
 
+/// Leaves nothing of IPv6 that speaks on its own but the reports of multicast listeners (RFC 9777), which have no switch.
+fn quieten_ipv6() -> io::Result<()> {
+    const ALL: [(&str, &str); 5] = [
+        ("disable_ipv6", "0"),
+        // An address may be used at once, without a look whether somebody else has it.
+        ("accept_dad", "0"),
+        ("accept_ra", "0"),
+        ("router_solicitations", "0"),
+        // Devices have no address of the link but those that they are given.
+        ("addr_gen_mode", "1"),
+    ];
+    let settings = ["all", "default"].into_iter().flat_map(|which| ALL.map(|setting| (which, setting)));
+    settings
+        .into_iter()
+        .try_for_each(|(which, (name, value))| fs::write(format!("{IPV6_SETTINGS}/{which}/{name}"), value))
+}
+
 /// Lets a host pass on what is not for itself.
-pub(crate) fn enable_forwarding(host: &Host) -> Result<()> {
-    const SETTING: &str = "/proc/sys/net/ipv4/ip_forward";
-    host.enter_with(|| fs::write(SETTING, "1"))?.map_err(Error::file("write the setting", SETTING))
+pub(crate) fn enable_forwarding(host: &Host, family: Family) -> Result<()> {
+    const IPV4: &str = "/proc/sys/net/ipv4/ip_forward";
+    const BOTH: &[&str] = &[IPV4, "/proc/sys/net/ipv6/conf/all/forwarding"];
+    let settings = match family {
+        Family::Ipv4 => &BOTH[..1],
+        Family::Ipv6 => BOTH,
+    };
+    settings.iter().try_for_each(|setting| {
+        host.enter_with(|| fs::write(setting, "1"))?.map_err(Error::file("write the setting", setting))
+    })
 }
 
 /// Joins two hosts by a veth pair with addresses and permanent neighbours, so that no ARP runs during a count.
-pub(crate) fn join(near: End<'_>, far: End<'_>, prefix_len: u8, options: &Options) -> Result<()> {
-    let (near_host, far_host) = lay(near, far, prefix_len, options)?;
-    let last = |host: &Host| match host.interfaces.last().expect("a wire was laid").address {
-        IpAddr::V4(address) => address,
-        IpAddr::V6(_) => unreachable!("wires have addresses of version 4"),
-    };
-    introduce(near_host, last(far_host))?;
-    introduce(far_host, last(near_host))
+pub(crate) fn join(near: End<'_>, far: End<'_>, family: Family, options: &Options) -> Result<()> {
+    let (near_address, far_address) = (near.address, far.address);
+    let (near_host, far_host) = lay(near, far, family, options)?;
+    introduce(near_host, far_address, family)?;
+    introduce(far_host, near_address, family)
 }
 
 /// Lays a veth pair between two hosts and brings it up, with the addresses of the ends that are no ports.
-pub(crate) fn lay<'a>(near: End<'a>, far: End<'a>, prefix_len: u8, options: &Options) -> Result<(&'a Host, &'a Host)> {
+pub(crate) fn lay<'a>(near: End<'a>, far: End<'a>, family: Family, options: &Options) -> Result<(&'a Host, &'a Host)> {
     let veth_end = |end: &End<'_>| VethEnd { name: end.device, mac: Some(end.mac) };
     let veth = Veth {
         near: veth_end(&near),
@@ -83,13 +149,14 @@ pub(crate) fn lay<'a>(near: End<'a>, far: End<'a>, prefix_len: u8, options: &Opt
     let wire = format!("the wire {}-{}", near.host.name, far.host.name);
     open(near.host)?.add_veth(&veth).map_err(Error::kernel(format!("lay {wire}")))?;
     for end in [&near, &far] {
-        bring_up(&mut open(end.host)?, end, prefix_len).map_err(Error::kernel(format!("bring up {wire}")))?;
+        bring_up(&mut open(end.host)?, end, family).map_err(Error::kernel(format!("bring up {wire}")))?;
     }
     let [near, far] = [near, far].map(|end| {
+        let address = family.addresses(end.address)[0];
         end.host.interfaces.push(Interface {
             name: end.device.to_owned(),
-            address: IpAddr::V4(end.address),
-            prefix_len,
+            address,
+            prefix_len: prefix_len(address),
             mac: end.mac,
             mtu: Bytes(u64::from(options.mtu_bytes)),
         });
@@ -99,11 +166,11 @@ pub(crate) fn lay<'a>(near: End<'a>, far: End<'a>, prefix_len: u8, options: &Opt
 }
 
 /// Tells a host for good who has an address on the wire that was laid last.
-pub(crate) fn introduce(host: &Host, to: Ipv4Addr) -> Result<()> {
+pub(crate) fn introduce(host: &Host, to: Ipv4Addr, family: Family) -> Result<()> {
     let device = &host.interfaces.last().expect("a wire was laid").name;
     let tell = |netlink: &mut Netlink| {
         let index = netlink.link(device)?.index;
-        netlink.add_neighbour(index, to.into(), mac_for(to))
+        family.addresses(to).into_iter().try_for_each(|address| netlink.add_neighbour(index, address, mac_for(to)))
     };
     tell(&mut open(host)?).map_err(Error::kernel(format!("introduce {to} to host {}", host.name)))
 }
@@ -113,12 +180,22 @@ pub(crate) fn open(host: &Host) -> Result<Netlink> {
     host.enter_with(Netlink::open)?.map_err(Error::kernel(format!("open rtnetlink on host {}", host.name)))
 }
 
-fn bring_up(netlink: &mut Netlink, end: &End<'_>, prefix_len: u8) -> fathom_sys::Result<()> {
+fn bring_up(netlink: &mut Netlink, end: &End<'_>, family: Family) -> fathom_sys::Result<()> {
     let index = netlink.link(end.device)?.index;
     if !end.is_port {
-        netlink.add_address(index, end.address.into(), prefix_len)?;
+        add_addresses(netlink, index, (end.address, family))?;
     }
     netlink.set_up(index)
+}
+
+/// Gives a device all addresses that follow from one.
+pub(crate) fn add_addresses(
+    netlink: &mut Netlink,
+    device: u32,
+    (address, family): (Ipv4Addr, Family),
+) -> fathom_sys::Result<()> {
+    let all = family.addresses(address);
+    all.into_iter().try_for_each(|address| netlink.add_address(device, address, prefix_len(address)))
 }
 
 /// A locally administered address that shows the IPv4 address, so that captures read well.

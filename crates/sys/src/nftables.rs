@@ -3,7 +3,7 @@
 //! Through netlink (`linux/netfilter/nf_tables.h`), in the network namespace of the thread that opened it; needs `CAP_NET_ADMIN`
 //! there, also for reading. It makes the few rules that a device under test needs, and reads the counters of anybody's.
 
-use std::{fmt, io, net::Ipv4Addr, num::NonZeroU32};
+use std::{fmt, io, net::IpAddr, num::NonZeroU32};
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
@@ -24,10 +24,8 @@ const NEW_RULE: u8 = 6;
 const GET_RULE: u8 = 7;
 
 const UNSPECIFIED: u8 = 0;
-/// `NFPROTO_IPV4`: the family of the tables that are made here.
-const IPV4: u8 = 2;
 /// The families by their numbers (`linux/netfilter.h`), as `nft` calls them.
-const FAMILIES: [(u8, &str); 6] = [(1, "inet"), (IPV4, "ip"), (3, "arp"), (5, "netdev"), (7, "bridge"), (10, "ip6")];
+const FAMILIES: [(u8, &str); 6] = [(1, "inet"), (2, "ip"), (3, "arp"), (5, "netdev"), (7, "bridge"), (10, "ip6")];
 
 /// Attributes of tables, chains and rules: the table is the first of each, a chain's name and a rule's chain differ.
 const TABLE: u16 = 1;
@@ -70,13 +68,44 @@ pub enum Hook {
     Forward = 2,
 }
 
+/// Which packets come to the rules of a table that is made here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// `NFPROTO_IPV4`.
+    Ipv4 = 2,
+    /// `NFPROTO_IPV6`.
+    Ipv6 = 10,
+}
+
+/// A table by its family and name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Table<'a> {
+    /// Whose packets come to it.
+    pub family: Family,
+    /// Unique in its family.
+    pub name: &'a str,
+}
+
+impl Table<'_> {
+    /// How a message about it begins.
+    fn body(self) -> Body {
+        body(self.family as u8).text(TABLE, self.name)
+    }
+}
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", word_of(self.family as u8), self.name)
+    }
+}
+
 /// Which packets a rule is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Matching {
     /// All of them.
     Any,
-    /// Those from this address.
-    Source(Ipv4Addr),
+    /// Those from this address, of the version of the table.
+    Source(IpAddr),
     /// One of every so many that come to the rule, the first of each group.
     OneOf(NonZeroU32),
 }
@@ -144,9 +173,12 @@ pub struct ChainName {
 
 impl fmt::Display for ChainName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let family = FAMILIES.iter().find(|(number, _)| *number == self.family).map_or("?", |(_, name)| name);
-        write!(f, "{family} {} {}", self.table, self.name)
+        write!(f, "{} {} {}", word_of(self.family), self.table, self.name)
     }
+}
+
+fn word_of(family: u8) -> &'static str {
+    FAMILIES.iter().find(|(number, _)| *number == family).map_or("?", |(_, word)| word)
 }
 
 /// A socket to `nf_tables`.
@@ -163,13 +195,13 @@ impl Nftables {
         open.map(Self).map_err(|error| Error::new("socket(NETLINK_NETFILTER)", error))
     }
 
-    /// Makes a table for IPv4 with these chains; a rule may jump to any of them.
+    /// Makes a table with these chains; a rule may jump to any of them.
     ///
     /// # Errors
     /// `EOPNOTSUPP` or `ENOENT` when the kernel lacks a part of it.
-    pub fn install(&mut self, table: &str, chains: &[Chain<'_>]) -> Result<()> {
+    pub fn install(&mut self, table: Table<'_>, chains: &[Chain<'_>]) -> Result<()> {
         let failed = |what: &str| format!("nf_tables(new {what} in table {table})");
-        let begin = request(NEW_TABLE, CREATE, body(IPV4).text(TABLE, table));
+        let begin = request(NEW_TABLE, CREATE, table.body());
         let makers = std::iter::once(begin).chain(chains.iter().map(|chain| new_chain(table, chain)));
         self.commit(makers.collect()).map_err(|error| Error::new(failed("chains"), error))?;
         for chain in chains {
@@ -181,12 +213,12 @@ impl Nftables {
         Ok(())
     }
 
-    /// Removes a table for IPv4 with everything in it.
+    /// Removes a table with everything in it.
     ///
     /// # Errors
     /// `ENOENT` when there is none of that name.
-    pub fn remove(&mut self, table: &str) -> Result<()> {
-        let gone = self.commit(vec![request(DELETE_TABLE, 0, body(IPV4).text(TABLE, table))]);
+    pub fn remove(&mut self, table: Table<'_>) -> Result<()> {
+        let gone = self.commit(vec![request(DELETE_TABLE, 0, table.body())]);
         gone.map_err(|error| Error::new(format!("nf_tables(delete table {table})"), error))
     }
 
@@ -211,10 +243,10 @@ impl Nftables {
         Ok(answers.iter().filter_map(|answer| counted_of(answer.get(4..)?, chain)).collect())
     }
 
-    /// A chain of a table for IPv4 that was made here.
+    /// A chain of a table that was made here.
     #[must_use]
-    pub fn chain(table: &str, name: &str) -> ChainName {
-        ChainName { family: IPV4, table: table.to_owned(), name: name.to_owned() }
+    pub fn chain(table: Table<'_>, name: &str) -> ChainName {
+        ChainName { family: table.family as u8, table: table.name.to_owned(), name: name.to_owned() }
     }
 
     /// Carries these out together or not at all.
@@ -237,8 +269,8 @@ fn body(family: u8) -> Body {
     Body::of([family, 0, 0, 0])
 }
 
-fn new_chain(table: &str, chain: &Chain<'_>) -> Request {
-    let body = body(IPV4).text(TABLE, table).text(CHAIN_NAME, chain.name);
+fn new_chain(table: Table<'_>, chain: &Chain<'_>) -> Request {
+    let body = table.body().text(CHAIN_NAME, chain.name);
     let body = match chain.hook {
         // The priority of filters is 0.
         Some(hook) => {
@@ -250,13 +282,18 @@ fn new_chain(table: &str, chain: &Chain<'_>) -> Request {
     request(NEW_CHAIN, CREATE, body)
 }
 
-fn new_rule((table, chain): (&str, &str), rule: &Rule<'_>) -> Request {
+fn new_rule((table, chain): (Table<'_>, &str), rule: &Rule<'_>) -> Request {
     let matching = match rule.matching {
         Matching::Any => Body::default(),
         Matching::Source(address) => {
-            // 4 bytes from byte 12 of the network header (base 1).
-            let load = Body::default().number(1, REGISTER).number(2, 1).number(3, 12).number(4, 4);
-            expression("payload", &load).join(&equals(&address.octets()))
+            let (at, octets) = match address {
+                IpAddr::V4(address) => (12, address.octets().to_vec()),
+                IpAddr::V6(address) => (8, address.octets().to_vec()),
+            };
+            // So many bytes from there in the network header (base 1).
+            let length = u32::try_from(octets.len()).expect("an address is short");
+            let load = Body::default().number(1, REGISTER).number(2, 1).number(3, at).number(4, length);
+            expression("payload", &load).join(&equals(&octets))
         }
         Matching::OneOf(n) => {
             // Counts up (type 0) and begins again after n.
@@ -266,7 +303,7 @@ fn new_rule((table, chain): (&str, &str), rule: &Rule<'_>) -> Request {
     };
     let count = expression("counter", &Body::default());
     let expressions = matching.join(&count).join(&decide(rule.verdict));
-    let body = body(IPV4).text(TABLE, table).text(RULE_CHAIN, chain).nest(RULE_EXPRESSIONS, &expressions);
+    let body = table.body().text(RULE_CHAIN, chain).nest(RULE_EXPRESSIONS, &expressions);
     request(NEW_RULE, CREATE | APPEND, body)
 }
 
@@ -335,6 +372,9 @@ mod tests {
     use crate::namespace::NetNs;
     use std::net::UdpSocket;
 
+    const OF_IPV4: Table<'_> = Table { family: Family::Ipv4, name: "planted" };
+    const OF_IPV6: Table<'_> = Table { family: Family::Ipv6, name: "planted" };
+
     #[test]
     fn every_packet_is_counted_at_the_rule_that_it_met() {
         let namespace = match NetNs::new() {
@@ -344,16 +384,21 @@ mod tests {
             }
             namespace => namespace.unwrap(),
         };
-        namespace.enter_with(look).unwrap();
+        namespace
+            .enter_with(|| {
+                look(OF_IPV4, ["127.0.0.1", "192.0.2.1"].map(|text| text.parse().unwrap()));
+                look(OF_IPV6, ["::1", "2001:db8::1"].map(|text| text.parse().unwrap()));
+            })
+            .unwrap();
     }
 
-    fn look() {
+    fn look(table: Table<'_>, [here, nobody]: [IpAddr; 2]) {
         let rule = |matching, verdict| Rule { matching, verdict };
-        let unmatched = Matching::Source(Ipv4Addr::new(192, 0, 2, 1));
+        let unmatched = Matching::Source(nobody);
         let rules = vec![
             rule(Matching::Any, Verdict::Jump("others")),
             rule(Matching::OneOf(NonZeroU32::new(4).unwrap()), Verdict::Drop),
-            rule(Matching::Source(Ipv4Addr::LOCALHOST), Verdict::Accept),
+            rule(Matching::Source(here), Verdict::Accept),
         ];
         let chains = [
             Chain { name: "entry", hook: Some(Hook::Input), rules },
@@ -362,29 +407,29 @@ mod tests {
         ];
         let mut nft = Nftables::open().unwrap();
         assert_eq!(nft.base_chains().unwrap(), []);
-        nft.install("planted", &chains).unwrap();
-        let to = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+        nft.install(table, &chains).unwrap();
+        let to = UdpSocket::bind((here, 0)).unwrap();
+        let from = UdpSocket::bind((here, 0)).unwrap();
         for _ in 0..40 {
             // A datagram that the filter drops is refused at once on the loopback, or not, as the kernel likes.
             let _ = from.send_to(b"counted", to.local_addr().unwrap());
         }
         let found = nft.base_chains().unwrap();
-        assert_eq!(found, [Nftables::chain("planted", "entry")]);
-        assert_eq!(found[0].to_string(), "ip planted entry");
+        assert_eq!(found, [Nftables::chain(table, "entry")]);
+        assert_eq!(found[0].to_string(), format!("{table} entry"));
         let counted = nft.counted(&found[0]).unwrap();
         let seen: Vec<(Fate, u64)> = counted.iter().map(|rule| (rule.fate, rule.n_packets)).collect();
         assert_eq!(seen, [(Fate::Passed, 40), (Fate::Dropped, 10), (Fate::Passed, 30)]);
-        let others = nft.counted(&Nftables::chain("planted", "others")).unwrap();
+        let others = nft.counted(&Nftables::chain(table, "others")).unwrap();
         assert_eq!((others.len(), others.iter().map(|rule| rule.n_packets).sum::<u64>()), (1_200, 0));
         assert!(
             nft.install(
-                "planted",
+                table,
                 &[Chain { name: "x", hook: None, rules: vec![rule(unmatched, Verdict::Jump("nowhere"))] }]
             )
             .is_err()
         );
-        nft.remove("planted").unwrap();
-        assert_eq!(nft.remove("planted").unwrap_err().errno(), Some(libc::ENOENT));
+        nft.remove(table).unwrap();
+        assert_eq!(nft.remove(table).unwrap_err().errno(), Some(libc::ENOENT));
     }
 }

@@ -1,27 +1,30 @@
 //! What makes a host the device that it is to be: its threads, its rules, its programs.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fathom_sys::{
     affinity,
     ethtool::{self, Offload, Switch},
     napi,
     netlink::{Link, Netlink},
-    nftables::{Chain, Hook, Matching, Nftables, Rule, Verdict},
+    nftables::{Chain, Family, Hook, Matching, Nftables, Rule, Table, Verdict},
 };
 use serde::{Deserialize, Serialize};
 
 use super::{Attached, Device, HOST, Program, Programs, RuleSet};
 use crate::{Error, Host, Options, Result};
 
-/// The table of a rule set, and the chains in it.
+/// The tables of a rule set, and the chains in them.
 const TABLE: &str = "fathom";
 /// Where packets enter the rule set.
 const ENTRY: &str = "forward";
 /// What they are compared with.
 const RULES: &str = "rules";
-/// Nobody has an address of these (RFC 5737), so that no rule matches.
-const NOBODY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 0);
+/// Nobody has an address of these (RFC 5737, RFC 3849), so that no rule matches.
+const NOBODY: [(Family, IpAddr); 2] = [
+    (Family::Ipv4, IpAddr::V4(Ipv4Addr::new(192, 0, 2, 0))),
+    (Family::Ipv6, IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0))),
+];
 
 /// A device as it was fitted, for whoever measures through it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,8 +84,7 @@ pub(crate) fn fit(hosts: &[Host], device: Device, options: &Options, programs: &
     };
     let core = pin(&threads, options.device_core, &mut losses);
     if let Device::Filter(rules) = device {
-        on(dut, || Nftables::open()?.install(TABLE, &chains(rules)))?
-            .map_err(Error::kernel(format!("make the rules of host {HOST}")))?;
+        on(dut, || install(rules))?.map_err(Error::kernel(format!("make the rules of host {HOST}")))?;
     }
     let attached = attach(dut, hosts, device, programs)?;
     Ok(Fitting { record: DeviceRecord { device, core, threads, losses }, attached })
@@ -128,10 +130,18 @@ fn pin(threads: &[Thread], core: Option<usize>, losses: &mut Vec<String>) -> Opt
     Some(core)
 }
 
+/// The same rules for packets of both versions of IP.
+fn install(rules: RuleSet) -> fathom_sys::Result<()> {
+    let mut nft = Nftables::open()?;
+    NOBODY
+        .into_iter()
+        .try_for_each(|(family, nobody)| nft.install(Table { family, name: TABLE }, &chains(rules, nobody)))
+}
+
 /// The chains of a rule set: what all packets pass, and what they are compared with on the way.
-fn chains(rules: RuleSet) -> Vec<Chain<'static>> {
+fn chains(rules: RuleSet, nobody: IpAddr) -> Vec<Chain<'static>> {
     let to_all = |verdict| Rule { matching: Matching::Any, verdict };
-    let compare = Rule { matching: Matching::Source(NOBODY), verdict: Verdict::Drop };
+    let compare = Rule { matching: Matching::Source(nobody), verdict: Verdict::Drop };
     let planted = rules.drop_one_of.map(|n| Rule { matching: Matching::OneOf(n), verdict: Verdict::Drop });
     let entry = std::iter::once(to_all(Verdict::Jump(RULES))).chain(planted).chain([to_all(Verdict::Accept)]);
     let n_rules = usize::try_from(rules.n_rules).unwrap_or(usize::MAX);

@@ -7,7 +7,7 @@ use fathom_sys::netlink::{BridgeIndex, Route};
 use super::{Device, HOST};
 use crate::{
     Error, Host, Options, Result,
-    wire::{End, enable_forwarding, introduce, join, lay, mac_for, open, quiet_host},
+    wire::{End, Family, add_addresses, enable_forwarding, introduce, join, lay, mac_for, open, quiet_host},
 };
 
 const A: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
@@ -20,40 +20,40 @@ const B_BRIDGED: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 const BRIDGE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 254);
 /// What the Ethernet addresses of the ports are made from: they have no other.
 const PORTS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 252), Ipv4Addr::new(198, 18, 0, 253)];
-/// A wire has the addresses that share the first three bytes.
-const PREFIX_LEN: u8 = 24;
 
 /// Builds the hosts a and b with the device between them, in the order of traffic.
-pub(crate) fn build(device: Device, options: &Options) -> Result<Vec<Host>> {
-    let hosts = [quiet_host("a")?, quiet_host(HOST)?, quiet_host("b")?];
+pub(crate) fn build(device: Device, family: Family, options: &Options) -> Result<Vec<Host>> {
+    let hosts = [quiet_host("a", family)?, quiet_host(HOST, family)?, quiet_host("b", family)?];
     match device {
-        Device::Bridge => bridged(hosts, options),
-        Device::Router | Device::Filter(_) | Device::Redirect | Device::Policer(_) => routed(hosts, options),
+        Device::Bridge => bridged(hosts, family, options),
+        Device::Router | Device::Filter(_) | Device::Redirect | Device::Policer(_) => routed(hosts, family, options),
     }
 }
 
-fn routed([mut a, mut dut, mut b]: [Host; 3], options: &Options) -> Result<Vec<Host>> {
-    enable_forwarding(&dut)?;
-    join(End::new(&mut a, "eth0", A), End::new(&mut dut, "eth0", TOWARDS_A), PREFIX_LEN, options)?;
-    join(End::new(&mut dut, "eth1", TOWARDS_B), End::new(&mut b, "eth0", B), PREFIX_LEN, options)?;
-    send_everything_by(&a, TOWARDS_A)?;
-    send_everything_by(&b, TOWARDS_B)?;
+fn routed([mut a, mut dut, mut b]: [Host; 3], family: Family, options: &Options) -> Result<Vec<Host>> {
+    enable_forwarding(&dut, family)?;
+    join(End::new(&mut a, "eth0", A), End::new(&mut dut, "eth0", TOWARDS_A), family, options)?;
+    join(End::new(&mut dut, "eth1", TOWARDS_B), End::new(&mut b, "eth0", B), family, options)?;
+    send_everything_by(&a, TOWARDS_A, family)?;
+    send_everything_by(&b, TOWARDS_B, family)?;
     Ok(vec![a, dut, b])
 }
 
-fn send_everything_by(host: &Host, gateway: Ipv4Addr) -> Result<()> {
-    let default =
-        Route { destination: Ipv4Addr::UNSPECIFIED.into(), prefix_len: 0, gateway: Some(gateway.into()), device: None };
-    open(host)?.add_route(&default).map_err(Error::kernel(format!("route host {} by {gateway}", host.name)))
+fn send_everything_by(host: &Host, gateway: Ipv4Addr, family: Family) -> Result<()> {
+    let mut netlink = open(host)?;
+    family.routes_by(gateway).into_iter().try_for_each(|(destination, gateway)| {
+        let default = Route { destination, prefix_len: 0, gateway: Some(gateway), device: None };
+        netlink.add_route(&default).map_err(Error::kernel(format!("route host {} by {gateway}", host.name)))
+    })
 }
 
 fn port<'a>(bridge: &'a mut Host, device: &'static str, mac_from: Ipv4Addr) -> End<'a> {
     End { mac: mac_for(mac_from), is_port: true, ..End::new(bridge, device, BRIDGE) }
 }
 
-fn bridged([mut a, mut dut, mut b]: [Host; 3], options: &Options) -> Result<Vec<Host>> {
-    lay(End::new(&mut a, "eth0", A), port(&mut dut, "eth0", PORTS[0]), PREFIX_LEN, options)?;
-    lay(port(&mut dut, "eth1", PORTS[1]), End::new(&mut b, "eth0", B_BRIDGED), PREFIX_LEN, options)?;
+fn bridged([mut a, mut dut, mut b]: [Host; 3], family: Family, options: &Options) -> Result<Vec<Host>> {
+    lay(End::new(&mut a, "eth0", A), port(&mut dut, "eth0", PORTS[0]), family, options)?;
+    lay(port(&mut dut, "eth1", PORTS[1]), End::new(&mut b, "eth0", B_BRIDGED), family, options)?;
     let failed = || Error::kernel("make the bridge of host dut");
     let mut netlink = open(&dut)?;
     netlink.add_bridge("br0", mac_for(BRIDGE)).map_err(failed())?;
@@ -62,9 +62,9 @@ fn bridged([mut a, mut dut, mut b]: [Host; 3], options: &Options) -> Result<Vec<
         let port = netlink.link(name).map_err(failed())?.index;
         netlink.add_port(BridgeIndex(bridge), port).map_err(failed())?;
     }
-    netlink.add_address(bridge, BRIDGE.into(), PREFIX_LEN).map_err(failed())?;
+    add_addresses(&mut netlink, bridge, (BRIDGE, family)).map_err(failed())?;
     netlink.set_up(bridge).map_err(failed())?;
-    introduce(&a, B_BRIDGED)?;
-    introduce(&b, A)?;
+    introduce(&a, B_BRIDGED, family)?;
+    introduce(&b, A, family)?;
     Ok(vec![a, dut, b])
 }

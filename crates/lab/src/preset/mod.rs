@@ -1,15 +1,16 @@
 //! The topologies that a lab can have, one file each.
 //!
-//! All addresses are from 198.18.0.0/15, which RFC 2544 sets aside for measuring: they can collide with nobody's network.
+//! All addresses are from 198.18.0.0/15 and `2001:2::/48`, which RFC 2544 and RFC 5180 set aside for measuring: they can collide with
+//! nobody's network.
 
 mod pair;
 mod router;
 
-use crate::{Device, Error, Host, Result, device};
+use crate::{Device, Error, Host, Result, device, wire::Family};
 use serde::{Deserialize, Serialize};
 
 /// Every topology.
-pub const PRESETS: &[&Preset] = &[&pair::PRESET, &router::PRESET];
+pub const PRESETS: &[&Preset] = &[&pair::PRESET, &pair::PRESET_6, &router::PRESET];
 
 /// A topology by name.
 #[derive(Debug)]
@@ -22,7 +23,7 @@ pub struct Preset {
     pub hosts: &'static [&'static str],
     /// The device that it has in any case.
     pub(crate) device: Option<Device>,
-    build: fn(&Options) -> Result<Vec<Host>>,
+    family: Family,
 }
 
 /// What can be chosen about a topology.
@@ -79,8 +80,8 @@ impl Preset {
 
     pub(crate) fn build(&self, options: &Options) -> Result<Vec<Host>> {
         match self.device(options)? {
-            Some(device) => device::build(device, options),
-            None => (self.build)(options),
+            Some(device) => device::build(device, self.family, options),
+            None => pair::build(self.family, options),
         }
     }
 }

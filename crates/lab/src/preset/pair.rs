@@ -3,7 +3,7 @@
 use super::{Options, Preset};
 use crate::{
     Host, Result,
-    wire::{End, join, quiet_host},
+    wire::{End, Family, join, quiet_host},
 };
 use std::net::Ipv4Addr;
 
@@ -12,15 +12,18 @@ pub(super) const PRESET: Preset = Preset {
     about: "two hosts a and b, joined by one wire, or by the device of --device",
     hosts: &["a", "b"],
     device: None,
-    build,
+    family: Family::Ipv4,
 };
 
-fn build(options: &Options) -> Result<Vec<Host>> {
-    let (mut a, mut b) = (quiet_host("a")?, quiet_host("b")?);
+pub(super) const PRESET_6: Preset =
+    Preset { name: "pair6", about: "the same, and a and b reach each other by IPv6", family: Family::Ipv6, ..PRESET };
+
+pub(super) fn build(family: Family, options: &Options) -> Result<Vec<Host>> {
+    let (mut a, mut b) = (quiet_host("a", family)?, quiet_host("b", family)?);
     join(
         End::new(&mut a, "eth0", Ipv4Addr::new(198, 18, 0, 1)),
         End::new(&mut b, "eth0", Ipv4Addr::new(198, 18, 0, 2)),
-        24,
+        family,
         options,
     )?;
     Ok(vec![a, b])

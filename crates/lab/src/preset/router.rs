@@ -1,12 +1,15 @@
 //! Two hosts on two wires, with the kernel's own router between them: a pair with that device, by a name of its own.
 
 use super::Preset;
-use crate::device::{self, Device};
+use crate::{
+    device::{self, Device},
+    wire::Family,
+};
 
 pub(super) const PRESET: Preset = Preset {
     name: "router",
     about: "hosts a and b with the kernel's router between them: short for pair with --device router",
     hosts: &["a", device::HOST, "b"],
     device: Some(Device::Router),
-    build: |options| device::build(Device::Router, options),
+    family: Family::Ipv4,
 };

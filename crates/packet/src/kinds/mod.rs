@@ -1,5 +1,6 @@
 //! What layers 2 and 3 can run.
 
+mod addresses;
 pub mod frames;
 pub mod probe;
 pub mod stack_receive;

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{Ipv4Addr, Ipv6Addr},
 };
 
 use fathom_engine::Error;
@@ -21,7 +21,7 @@ use fathom_sys::{
     netlink::{Link, LinkStats, Netlink},
 };
 
-use super::NAME;
+use super::{super::addresses::Addresses, NAME};
 use crate::wire::MacAddress;
 
 /// How long all counters must stand still to be final.
@@ -60,9 +60,6 @@ impl Device {
         let Some(name) = &role.interface else {
             return Err(unsupported(format!("{NAME} needs an interface"), "name one: fathom packet IFACE"));
         };
-        let Some(IpAddr::V4(address)) = role.address else {
-            return Err(unsupported(format!("{NAME} needs an IPv4 address on {name}"), "set one: ip address add"));
-        };
         let system = |cause| Error::system(format!("find the device {name}"), "CAP_NET_ADMIN", cause);
         let mut netlink = Netlink::open().map_err(system)?;
         let link = netlink.link(name).map_err(system)?;
@@ -70,8 +67,11 @@ impl Device {
             return Err(unsupported(format!("{name} has no Ethernet address"), "choose an Ethernet device"));
         };
         let driver = ethtool::Device::open(name).map_err(system)?;
-        let address_v6 = address_v6(&mut netlink, link.index).map_err(system)?;
-        let device = Self { netlink, driver, link, mac, address, address_v6 };
+        let addresses = Addresses::of(role, &mut netlink, link.index).map_err(system)?;
+        let Some(address) = addresses.v4 else {
+            return Err(unsupported(format!("{NAME} needs an IPv4 address on {name}"), "set one: ip address add"));
+        };
+        let device = Self { netlink, driver, link, mac, address, address_v6: addresses.v6 };
         device.require_carrier()?;
         Ok(device)
     }
@@ -176,15 +176,6 @@ impl Device {
         record.totals.extend(after.into_iter().filter_map(growth));
         None
     }
-}
-
-fn address_v6(netlink: &mut Netlink, index: u32) -> fathom_sys::Result<Option<Ipv6Addr>> {
-    let addresses = netlink.addresses()?.into_iter().filter(|(device, _)| *device == index);
-    let of_ipv6 = addresses.filter_map(|(_, address)| match address {
-        IpAddr::V6(address) => Some(address),
-        IpAddr::V4(_) => None,
-    });
-    Ok(of_ipv6.min_by_key(Ipv6Addr::is_unicast_link_local))
 }
 
 /// Writes down what was lost: the record is then incomplete.

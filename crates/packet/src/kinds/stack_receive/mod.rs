@@ -19,6 +19,7 @@ use fathom_model::{
 };
 use fathom_sys::{clock, netlink::Netlink};
 
+use super::addresses::Addresses;
 use crate::{
     craft::{self, End as Station, Ends, Setup},
     wire::{MacAddress, Mark},
@@ -180,11 +181,17 @@ struct Place {
 
 /// The place of a role, as the kernel knows it.
 fn place(role: &Role) -> Result<Place, Error> {
-    let (Some(name), Some(IpAddr::V4(address))) = (&role.interface, role.address) else {
-        return Err(unsupported(format!("{NAME} needs an interface with an IPv4 address"), "fathom packet --lab pair"));
+    let missing = || unsupported(format!("{NAME} needs an interface with an IPv4 address"), "fathom packet --lab pair");
+    let Some(name) = &role.interface else { return Err(missing()) };
+    let look = || {
+        let mut netlink = Netlink::open()?;
+        let link = netlink.link(name)?;
+        let addresses = Addresses::of(role, &mut netlink, link.index)?;
+        Ok((link, addresses))
     };
-    let look = || Netlink::open()?.link(name);
-    let link = look().map_err(|cause| Error::system(format!("find the device {name}"), "CAP_NET_ADMIN", cause))?;
+    let failed = |cause| Error::system(format!("find the device {name}"), "CAP_NET_ADMIN", cause);
+    let (link, addresses) = look().map_err(failed)?;
+    let address = addresses.v4.ok_or_else(missing)?;
     let mac = link.mac.map(MacAddress);
     let mac = mac.ok_or_else(|| unsupported(format!("{name} has no Ethernet address"), "choose an Ethernet device"))?;
     if !link.is_up {

@@ -1,11 +1,11 @@
 //! The packet filter between a received frame and its route; gone with the test.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use fathom_engine::Error;
 use fathom_sys::{
     Result,
-    nftables::{Chain, ChainName, Hook, Matching, Nftables, Rule, Verdict},
+    nftables::{Chain, ChainName, Family, Hook, Matching, Nftables, Rule, Table, Verdict},
 };
 
 /// Rules of a table of our own, removed when this is dropped.
@@ -16,8 +16,8 @@ pub(super) struct Rules {
 }
 
 /// Nobody has an address of these (RFC 5737), so that no rule matches.
-const NOBODY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 0);
-const TABLE: &str = "fathom_receive";
+const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 0));
+const TABLE: Table<'_> = Table { family: Family::Ipv4, name: "fathom_receive" };
 const ENTRY: &str = "entry";
 const COMPARED: &str = "rules";
 

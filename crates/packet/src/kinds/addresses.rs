@@ -1,0 +1,31 @@
+//! The addresses of a host on the device under test: tests reach it at one of them, and frames may need the other.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use fathom_model::Role;
+use fathom_sys::netlink::Netlink;
+
+/// One of each version of IP.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Addresses {
+    /// The one of the role, or the first of the device.
+    pub(super) v4: Option<Ipv4Addr>,
+    /// The one of the role, or the first of the device; the one of the link where it has no other.
+    pub(super) v6: Option<Ipv6Addr>,
+}
+
+impl Addresses {
+    /// Those of a role whose device has this index.
+    pub(super) fn of(role: &Role, netlink: &mut Netlink, device: u32) -> fathom_sys::Result<Self> {
+        let of_device = netlink.addresses()?.into_iter().filter(|(index, _)| *index == device);
+        let all = role.address.into_iter().chain(of_device.map(|(_, address)| address));
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        for address in all {
+            match address {
+                IpAddr::V4(address) => v4.push(address),
+                IpAddr::V6(address) => v6.push(address),
+            }
+        }
+        Ok(Self { v4: v4.first().copied(), v6: v6.into_iter().min_by_key(Ipv6Addr::is_unicast_link_local) })
+    }
+}

@@ -10,6 +10,7 @@ mod nft;
 mod qdisc;
 mod snmp;
 mod snmp6;
+mod socket;
 mod sockstat;
 mod softnet;
 mod xdp;
@@ -45,9 +46,9 @@ pub const SOURCES: &[fn() -> Box<dyn Source>] = &[
     || Box::new(cpu::Cpu::new()),
     || Box::new(softnet::Softnet::new()),
     || Box::new(netdev::NetDev::new()),
-    || Box::new(qdisc::Qdisc::default()),
-    || Box::new(xdp::Xdp::default()),
-    || Box::new(nft::Nft::default()),
+    || Box::new(qdisc::Qdisc::new()),
+    || Box::new(xdp::Xdp::new()),
+    || Box::new(nft::Nft::new()),
     || Box::new(snmp::source()),
     || Box::new(snmp6::Snmp6::new()),
     || Box::new(netstat::source()),

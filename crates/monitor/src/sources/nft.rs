@@ -8,11 +8,19 @@ use std::{io, path::Path};
 use fathom_model::names::host;
 use fathom_sys::nftables::{Fate, Nftables};
 
-use super::{Recorder, Source};
+use super::{
+    Recorder, Source,
+    socket::{Socket, cause},
+};
 
 /// The source; it stays in the network namespace of the thread that takes the first sample.
-#[derive(Default)]
-pub(super) struct Nft(Option<Nftables>);
+pub(super) struct Nft(Socket<Nftables>);
+
+impl Nft {
+    pub(super) const fn new() -> Self {
+        Self(Socket::new(Nftables::open))
+    }
+}
 
 impl Source for Nft {
     fn name(&self) -> &'static str {
@@ -24,19 +32,12 @@ impl Source for Nft {
     }
 
     fn sample(&mut self, root: &Path, out: &mut dyn Recorder) -> io::Result<()> {
-        if root != Path::new("/") {
-            return Ok(());
-        }
-        let failed = |error: fathom_sys::Error| error.source;
-        let nft = match &mut self.0 {
-            Some(nft) => nft,
-            none => none.insert(Nftables::open().map_err(failed)?),
-        };
-        let chains = nft.base_chains().map_err(failed)?;
+        let Some(nft) = self.0.below(root)? else { return Ok(()) };
+        let chains = nft.base_chains().map_err(cause)?;
         // Nothing is dropped where there are no rules, and that is known.
         out.value(host::NFT_DROPPED, "", 0);
         for chain in chains {
-            for rule in nft.counted(&chain).map_err(failed)? {
+            for rule in nft.counted(&chain).map_err(cause)? {
                 if rule.fate == Fate::Dropped {
                     out.value(host::NFT_DROPPED, &format!("{chain} {}", rule.handle), rule.n_packets);
                 }

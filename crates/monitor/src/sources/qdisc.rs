@@ -7,13 +7,21 @@ use std::{collections::BTreeMap, io, path::Path};
 use fathom_model::names::host;
 use fathom_sys::netlink::Netlink;
 
-use super::{Recorder, Source};
+use super::{
+    Recorder, Source,
+    socket::{Socket, cause},
+};
 
 /// The source; it stays in the network namespace of the thread that takes the first sample.
-#[derive(Default)]
 pub(super) struct Qdisc {
-    netlink: Option<Netlink>,
+    netlink: Socket<Netlink>,
     names: BTreeMap<u32, String>,
+}
+
+impl Qdisc {
+    pub(super) const fn new() -> Self {
+        Self { netlink: Socket::new(Netlink::open), names: BTreeMap::new() }
+    }
 }
 
 impl Source for Qdisc {
@@ -26,17 +34,10 @@ impl Source for Qdisc {
     }
 
     fn sample(&mut self, root: &Path, out: &mut dyn Recorder) -> io::Result<()> {
-        if root != Path::new("/") {
-            return Ok(());
-        }
-        let failed = |error: fathom_sys::Error| error.source;
-        let netlink = match &mut self.netlink {
-            Some(netlink) => netlink,
-            none => none.insert(Netlink::open().map_err(failed)?),
-        };
-        for (device, drops) in netlink.qdisc_drops().map_err(failed)? {
+        let Some(netlink) = self.netlink.below(root)? else { return Ok(()) };
+        for (device, drops) in netlink.qdisc_drops().map_err(cause)? {
             if !self.names.contains_key(&device) {
-                self.names = netlink.links().map_err(failed)?.into_iter().map(|link| (link.index, link.name)).collect();
+                self.names = netlink.links().map_err(cause)?.into_iter().map(|link| (link.index, link.name)).collect();
             }
             // A device that has gone meanwhile has no name any more.
             if let Some(name) = self.names.get(&device) {

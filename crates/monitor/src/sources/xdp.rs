@@ -8,17 +8,25 @@ use std::{io, path::Path};
 use fathom_model::names::host;
 use fathom_sys::{ethtool::Device, netlink::Netlink};
 
-use super::{Recorder, Source};
+use super::{
+    Recorder, Source,
+    socket::{Socket, cause},
+};
 
 /// The source; it stays in the network namespace of the thread that takes the first sample.
-#[derive(Default)]
 pub(super) struct Xdp {
-    netlink: Option<Netlink>,
+    netlink: Socket<Netlink>,
     /// The devices that have had a program, with the way to ask them.
     devices: Vec<(String, Device)>,
 }
 
 const SUFFIXES: [&str; 2] = ["xdp_drops", "xdp_drop"];
+
+impl Xdp {
+    pub(super) const fn new() -> Self {
+        Self { netlink: Socket::new(Netlink::open), devices: Vec::new() }
+    }
+}
 
 impl Source for Xdp {
     fn name(&self) -> &'static str {
@@ -30,17 +38,10 @@ impl Source for Xdp {
     }
 
     fn sample(&mut self, root: &Path, out: &mut dyn Recorder) -> io::Result<()> {
-        if root != Path::new("/") {
-            return Ok(());
-        }
-        let failed = |error: fathom_sys::Error| error.source;
-        let netlink = match &mut self.netlink {
-            Some(netlink) => netlink,
-            none => none.insert(Netlink::open().map_err(failed)?),
-        };
-        for link in netlink.links().map_err(failed)? {
+        let Some(netlink) = self.netlink.below(root)? else { return Ok(()) };
+        for link in netlink.links().map_err(cause)? {
             if link.has_xdp && !self.devices.iter().any(|(name, _)| *name == link.name) {
-                let device = Device::open(&link.name).map_err(failed)?;
+                let device = Device::open(&link.name).map_err(cause)?;
                 self.devices.push((link.name, device));
             }
         }

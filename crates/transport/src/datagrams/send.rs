@@ -95,7 +95,7 @@ pub(crate) struct Step {
     pub(crate) datagrams: u64,
     /// Their payload bytes.
     pub(crate) bytes: u64,
-    /// Calls of which it took none for want of room.
+    /// Calls of which it did not take all for want of room: IP counts the one that it gave up as discarded (`__ip_append_data`).
     pub(crate) refused: u64,
 }
 
@@ -160,7 +160,7 @@ impl<'s, C: Codec> Sender<'s, C> {
         match self.load.batch.send(self.socket, 0..count, self.wait) {
             Ok(Sent::Datagrams(taken)) => {
                 self.wait = Wait::Never;
-                Ok(self.taken(taken))
+                Ok(self.taken(taken, count))
             }
             Ok(Sent::WouldBlock | Sent::NoBuffers) => {
                 // From here on the kernel may let us wait for room, instead of being asked again and again.
@@ -234,14 +234,14 @@ impl<'s, C: Codec> Sender<'s, C> {
         }
     }
 
-    fn taken(&mut self, taken: usize) -> Step {
+    fn taken(&mut self, taken: usize, of: usize) -> Step {
         let datagrams = u64::try_from(taken).unwrap_or(0);
         let bytes: usize = (0..taken).map(|index| self.load.batch.length(index)).sum();
         self.number += datagrams;
         if let Some(schedule) = &mut self.schedule {
             schedule.take(datagrams);
         }
-        Step { datagrams, bytes: u64::try_from(bytes).unwrap_or(0), refused: 0 }
+        Step { datagrams, bytes: u64::try_from(bytes).unwrap_or(0), refused: u64::from(taken < of) }
     }
 
     /// Whether a call failed because of super-buffers, which may be done without.

@@ -14,10 +14,10 @@ use fathom_model::{
         },
         host,
     },
-    units::{Nanos, PerSec, approximate},
+    units::{self, Nanos, PerSec, approximate},
 };
 use fathom_packet::{
-    kinds::frames::Frames,
+    kinds::frames::{Frames, RECOVERY_NS},
     wire::MacAddress,
     xdp::{Fate, Gate, Matching, PolicerLimit, dropper, policer},
 };
@@ -343,6 +343,60 @@ fn bursts_and_random_arrivals_leave_by_every_backend() {
     }
     let error = wire.run(&[("burst", "8")]).unwrap_err();
     assert_eq!(error.to_string(), "bursts need a rate: flat out, each frame leaves right behind the one before");
+}
+
+#[test]
+fn a_rate_changes_within_a_trial_and_all_that_was_due_is_accounted_for() {
+    let Some(wire) = Wire::up() else { return };
+    for (backend, _) in backends() {
+        let steps = [("rate", "20k"), ("step-at", "50ms"), ("step-rate", "2k"), ("count", "1100")];
+        let trial = wire.run(&[&steps[..], &[("backend", backend), ("flows", "3")]].concat()).unwrap();
+        trial.assert_clean();
+        let totals = &trial.initiator.totals;
+        assert_eq!(trial.sent() + trial.refused(), 1_100, "{backend}");
+        assert_eq!(trial.sent() + trial.refused() + totals[UNSENT], totals[INTENDED], "{backend}: {totals:?}");
+        // 1000 at the first rate take 50 ms, and the next 100 as long again.
+        assert!(trial.took() >= Nanos::from_millis(99), "{backend}: {}", trial.took());
+        assert_eq!((trial.responder.totals["reordered"], trial.responder.totals["duplicates"]), (0, 0), "{backend}");
+        let recovery = may_load_programs().then(|| trial.responder.totals[RECOVERY_NS]);
+        assert!(recovery.is_none_or(|recovery| recovery == 0), "{backend}: nothing was lost, {recovery:?}");
+    }
+}
+
+#[test]
+fn the_last_loss_after_a_change_of_the_rate_is_the_recovery() {
+    let Some((wire, mac)) = Wire::through_router().filter(|_| may_load_programs()) else { return };
+    // At most 101 frames leave before the step, so the one that is dropped leaves behind it.
+    let step = [("rate", "20k"), ("step-at", "5ms"), ("step-rate", "2k")];
+    let options = [&step[..], &[("count", "300"), ("mac", mac.as_str())]].concat();
+    let gate = dropper(Matching::UdpPort(9), NonZeroU32::new(250).unwrap()).unwrap();
+    let attach = || gate.attach(Netlink::open().unwrap().link("in0").unwrap().index, XdpMode::Native).unwrap();
+    let _link = wire.router.as_ref().unwrap().enter_with(attach).unwrap();
+    let trial = wire.run(&options).unwrap();
+    assert_eq!(gate.fate().unwrap().dropped, units::Frames(1));
+    assert!(trial.received() < trial.sent(), "{:?}", trial.responder.totals);
+    let recovery = Nanos(trial.responder.totals[RECOVERY_NS]);
+    assert!(recovery > Nanos::ZERO && recovery < trial.took(), "{recovery} of {}", trial.took());
+    // One who looks now and then does not see when a frame came in.
+    let trial = wire.run(&[&options[..], &[("counter", "socket")]].concat()).unwrap();
+    assert!(!trial.responder.totals.contains_key(RECOVERY_NS), "{:?}", trial.responder.totals);
+    assert_eq!(trial.notes(), ["recovery-withheld"]);
+}
+
+#[test]
+fn half_a_change_of_the_rate_is_refused_with_the_other_half() {
+    let Some(wire) = Wire::up() else { return };
+    let refused = |options: &[(&str, &str)]| {
+        let error = wire.run(options).unwrap_err();
+        (error.to_string(), error.hint().unwrap_or_default().to_owned())
+    };
+    let (told, hint) = refused(&[("rate", "1k"), ("step-at", "1s")]);
+    assert_eq!((told.as_str(), hint.as_str()), ("a change of the rate needs --step-rate too", "--step-rate 50k"));
+    let (told, hint) = refused(&[("rate", "1k"), ("step-rate", "500")]);
+    assert_eq!((told.as_str(), hint.as_str()), ("a change of the rate needs --step-at too", "--step-at 1s"));
+    let step = [("step-at", "1s"), ("step-rate", "500")];
+    assert_eq!(refused(&step).1, "--rate 100k", "flat out there is no rate to change");
+    assert_eq!(refused(&[&step[..], &[("rate", "1k"), ("arrivals", "poisson")]].concat()).1, "--arrivals constant");
 }
 
 #[test]

@@ -29,8 +29,10 @@ pub(super) fn arguments() -> Vec<Arg> {
     };
     let of = |name, value, help| option(name, value, help).requires(METHOD);
     let methods: Vec<String> = METHODS.iter().map(|method| format!("{}: {}", method.name, method.about)).collect();
-    let help =
-        format!("carry these methods out: {}; rfc2544: throughput, latency, loss, back-to-back", methods.join("; "));
+    let help = format!(
+        "carry these methods out: {}; rfc2544: throughput, latency, loss, back-to-back, recovery",
+        methods.join("; ")
+    );
     let list = |arg: Arg| arg.value_delimiter(',').action(ArgAction::Append);
     vec![
         list(option(METHOD, "METHOD,…", "")).help(help).conflicts_with_all([find::OBJECTIVE, "scan"]),
@@ -62,6 +64,8 @@ pub(super) fn arguments() -> Vec<Arg> {
         of("latency-trial", "TIME", "length of a stream for latency [default: 2s; with --conform 120s]"),
         of("latency-runs", "N", "how many streams for latency [default: 3; with --conform 20]")
             .value_parser(clap::value_parser!(u32).range(1..=1000)),
+        of("recovery-runs", "N", "how often the device is overloaded for recovery [default: 3; with --conform 10]")
+            .value_parser(clap::value_parser!(u32).range(1..=1000)),
         of("reset-trial", "TIME", "how long frames are sent while you reset the device [default: 30s]"),
     ]
 }
@@ -91,6 +95,7 @@ fn asked(matches: &ArgMatches) -> Option<BenchmarkPlan> {
         burst_searches: count("burst-searches"),
         latency_trial: text("latency-trial"),
         latency_runs: count("latency-runs"),
+        recovery_runs: count("recovery-runs"),
         reset_trial: text("reset-trial"),
     })
 }

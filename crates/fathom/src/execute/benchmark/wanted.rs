@@ -7,6 +7,8 @@ use fathom_model::{
     units::{Nanos, PerSec, share_of_percent},
 };
 
+use fathom_packet::kinds::frames::{STEP_AT, STEP_RATE};
+
 use super::{METHODS, Method};
 use crate::{
     execute::sought::share,
@@ -16,7 +18,7 @@ use crate::{
 /// The kind that makes the trials.
 const KIND: &str = "frames";
 /// The word for the tests of RFC 2544 that need nobody at the device.
-const RFC2544: (&str, &[&str]) = ("rfc2544", &["throughput", "latency", "loss", "back-to-back"]);
+const RFC2544: (&str, &[&str]) = ("rfc2544", &["throughput", "latency", "loss", "back-to-back", "recovery"]);
 
 /// Lengths, waits and repetitions.
 struct Lengths {
@@ -26,6 +28,7 @@ struct Lengths {
     burst_searches: u32,
     latency_trial: &'static str,
     latency_runs: u32,
+    recovery_runs: u32,
 }
 
 /// Long enough for a result to a few tenths of a percent, short enough to be waited for.
@@ -36,8 +39,10 @@ const SHORT: Lengths = Lengths {
     burst_searches: 5,
     latency_trial: "2s",
     latency_runs: 3,
+    recovery_runs: 3,
 };
-/// RFC 2544 sections 23, 24 and 26, RFC 9004 section 6.4, RFC 8219 section 7; the goals are those of CSIT, as RFC 9971 names none.
+/// RFC 2544 sections 23, 24 and 26, RFC 9004 section 6.4, RFC 8219 section 7; the goals are those of CSIT, as RFC 9971 names none, and
+/// the "number of times" of RFC 2544 section 26.5 is one that an average can be told of.
 const CONFORM: Lengths = Lengths {
     trial: "60s",
     pause: "7s",
@@ -45,6 +50,7 @@ const CONFORM: Lengths = Lengths {
     burst_searches: 50,
     latency_trial: "120s",
     latency_runs: 20,
+    recovery_runs: 10,
 };
 
 /// A width that two searches of the same device repeat.
@@ -89,6 +95,7 @@ pub(super) struct Wanted {
     pub(super) burst_searches: u32,
     pub(super) latency_trial: Nanos,
     pub(super) latency_runs: u32,
+    pub(super) recovery_runs: u32,
     pub(super) reset_trial: Nanos,
 }
 
@@ -105,7 +112,7 @@ pub(in crate::execute) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> 
     if test.search.is_some() {
         return Err(wrong("a test is either a search or a benchmark").line("use", "two tests"));
     }
-    for option in ["rate", "count"] {
+    for option in ["rate", "count", STEP_AT, STEP_RATE] {
         if let Some(value) = test.options.text(option) {
             return Err(wrong(format!("the methods set `{option}` themselves, so {value} cannot be asked for too"))
                 .line("use", "max_rate to bound the rates"));
@@ -128,6 +135,7 @@ pub(in crate::execute) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> 
     plan.burst_step.get_or_insert(BURST_STEP);
     plan.burst_searches.get_or_insert(lengths.burst_searches);
     plan.latency_runs.get_or_insert(lengths.latency_runs);
+    plan.recovery_runs.get_or_insert(lengths.recovery_runs);
     if plan.goals.is_empty() {
         plan.goals = ["ndr", "pdr"].map(str::to_owned).to_vec();
     }
@@ -211,6 +219,7 @@ impl Wanted {
             burst_searches: counted(plan.burst_searches, "burst_searches")?,
             latency_trial: span(&plan.latency_trial, "latency_trial", trial)?,
             latency_runs: counted(plan.latency_runs, "latency_runs")?,
+            recovery_runs: counted(plan.recovery_runs, "recovery_runs")?,
             reset_trial: span(&plan.reset_trial, "reset_trial", trial)?,
         })
     }

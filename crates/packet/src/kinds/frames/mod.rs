@@ -16,7 +16,7 @@ use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, Unit, ValueKi
 
 use metrics::METRICS;
 use receiver::Receiving;
-pub use receiver::{LATENCY, VARIATION};
+pub use receiver::{LATENCY, RECOVERY_NS, VARIATION};
 use sender::Sending;
 
 use crate::{backend, craft};
@@ -40,8 +40,25 @@ const COUNTERS: &[&str] = &["auto", "native", "generic", "xsk", "socket"];
 /// How frames or bursts follow each other: the words of the option `arrivals`.
 const ARRIVALS: &[&str] = &["constant", "poisson"];
 
+/// The option that says when the rate changes.
+pub const STEP_AT: &str = "step-at";
+/// The option that says to which rate it changes.
+pub const STEP_RATE: &str = "step-rate";
+
 const OPTIONS: &[OptionDoc] = &[
     OptionDoc { name: "rate", value: ValueKind::Rate, default: None, help: "frames per second; flat out if absent" },
+    OptionDoc {
+        name: STEP_AT,
+        value: ValueKind::Span,
+        default: None,
+        help: "with --step-rate: when the rate changes, from the first frame on, the warm-up included",
+    },
+    OptionDoc {
+        name: STEP_RATE,
+        value: ValueKind::Rate,
+        default: None,
+        help: "frames per second from --step-at on; after how long the last frame was lost is then told as the recovery",
+    },
     craft::SIZE,
     craft::MIX,
     OptionDoc {
@@ -120,7 +137,11 @@ impl TestKind for Frames {
 
     fn title(&self, settings: &Settings) -> String {
         let flows = settings.count(craft::FLOWS.name).filter(|n| *n > 1).map(|n| format!("{n} flows"));
-        let rate = settings.rate("rate").map(|rate| format!(" at {}", Unit::FramesPerSec.show(rate.get())));
+        let shown = |name: &str| settings.rate(name).map(|rate| Unit::FramesPerSec.show(rate.get()));
+        let rate = shown("rate").map(|rate| match (shown(STEP_RATE), settings.span(STEP_AT)) {
+            (Some(then), Some(at)) => format!(" at {rate}, after {at} at {then}"),
+            _ => format!(" at {rate}"),
+        });
         let flows = flows.map(|flows| format!(", {flows}")).unwrap_or_default();
         format!("{}{}{flows}", craft::title(settings), rate.unwrap_or_default())
     }

@@ -13,7 +13,7 @@ use fathom_model::{
 use fathom_sys::{clock, wire_time::Epoch};
 
 use super::{
-    PORT, content,
+    PORT, STEP_AT, content,
     counter::Counter,
     device::{Device, Settling, admit},
     endpoint,
@@ -22,7 +22,7 @@ use super::{
 use crate::{
     pktgen::{Origin, Root},
     wire::Mark,
-    xdp::{Expected, Times},
+    xdp::{Expected, StepSeen, Stepping, Times},
 };
 
 // Ports that are nobody's (RFC 6335 section 6), other ones in each trial, with room for all workers behind them.
@@ -38,6 +38,7 @@ pub(super) struct Receiving {
     counter: Counter,
     /// Whether frames say which they are, and when they left.
     is_marked: bool,
+    stepping: Stepping,
     trial: u32,
     pktgen: Option<Origin>,
     cores: Vec<usize>,
@@ -55,6 +56,9 @@ pub(super) const GAP: &str = "arrival_gap_ns";
 /// Packet delay variation (RFC 5481 section 4.2): the 99.9th percentile of the latency less its minimum.
 pub(super) const PDV_NS: &str = "pdv_ns";
 
+/// From the first frame after a change of the rate to the last one before which another was missing, in nanoseconds.
+pub const RECOVERY_NS: &str = "recovery_ns";
+
 impl Receiving {
     pub(super) fn prepare(role: &Role) -> Result<Self, Error> {
         let mut device = Device::find(role)?;
@@ -69,12 +73,15 @@ impl Receiving {
             notes.push(Note { id: "frames-unmarked".to_owned(), text: text.to_owned() });
         }
         let pktgen = origin(&role.settings, trial);
-        let expected = Expected { tag: Mark::tag_of(trial), places, n_flows: outline.n_flows, pktgen };
+        let is_stepped = role.settings.span(STEP_AT).is_some();
+        let stepping = if is_stepped { Stepping::Once } else { Stepping::None };
+        let expected = Expected { tag: Mark::tag_of(trial), places, n_flows: outline.n_flows, pktgen, stepping };
         let counter = Counter::open(&device, &role.settings, &expected, &mut notes)?;
         device.wait_for_carrier()?;
         let address_v6 = device.address_v6.filter(|_| outline.needs_ipv6);
         let is_marked = outline.mark_at.is_some();
-        Ok(Self { device, address_v6, counter, is_marked, trial, pktgen, cores: role.cores.clone(), notes })
+        let cores = role.cores.clone();
+        Ok(Self { device, address_v6, counter, is_marked, stepping, trial, pktgen, cores, notes })
     }
 }
 
@@ -120,6 +127,11 @@ impl Test for Receiving {
         let times = self.counter.times();
         let times = times.map_err(|cause| Error::System { what: "read the times of frames".to_owned(), cause })?;
         tell_times(&mut record, times, self.is_marked);
+        if self.stepping == Stepping::Once {
+            let step = self.counter.step();
+            let step = step.map_err(|cause| Error::System { what: "read the times of losses".to_owned(), cause })?;
+            tell_recovery(&mut record, step);
+        }
         if record.totals[RECEIVED] == 0 && session.stop.told() == Stop::Finish {
             let total = |name: &str| record.totals.get(name).copied().unwrap_or(0);
             let (name, frames, dropped) = (self.device.name(), total(DEV_RX_FRAMES), total(DEV_RX_DROPPED));
@@ -147,6 +159,16 @@ fn tell_times(record: &mut Record, times: Option<Times>, is_marked: bool) {
     let distributions = [(LATENCY, times.latency), (VARIATION, times.variation), (GAP, times.gap)];
     let some = distributions.into_iter().filter(|(_, histogram)| histogram.count() > 0);
     record.distributions.extend(some.map(|(name, histogram)| (name.to_owned(), histogram)));
+}
+
+/// Adds how long frames were lost after the rate had changed, or why that is not known.
+fn tell_recovery(record: &mut Record, step: Option<StepSeen>) {
+    if let Some(step) = step {
+        record.totals.insert(RECOVERY_NS.to_owned(), step.recovery().0);
+    } else {
+        let text = "the recovery is withheld: no frame of the second rate was seen as it arrived, which only a counter in XDP does";
+        record.notes.push(Note { id: "recovery-withheld".to_owned(), text: text.to_owned() });
+    }
 }
 
 /// Counts until the trial is over and no late frame arrives any more.

@@ -22,6 +22,34 @@ const SIZES_CONFORM: &[&str] = &["64", "128", "256", "512", "1024", "1280", "151
 /// More sizes take longer than anybody waits.
 const SIZES_MAX: usize = 32;
 
+/// The option that says which end sends.
+const DIRECTION: &str = "direction";
+const WAYS: [&str; 2] = ["up", "down"];
+
+/// The option for the way of frames.
+pub(super) fn direction() -> Arg {
+    Arg::new(DIRECTION)
+        .long(DIRECTION)
+        .value_name("WAY")
+        .help("which way frames go: up, from here to the target, or down")
+        .help_heading("Test")
+        .default_value(WAYS[0])
+        .value_parser(WAYS)
+}
+
+/// The ends in the order of the traffic that is asked for.
+pub(super) fn directed(ends: Ends, kind: &str, matches: &ArgMatches) -> Result<Ends, Screen> {
+    let way = matches.try_get_one::<String>(DIRECTION).ok().flatten();
+    if way.is_none_or(|way| way == WAYS[0]) {
+        return Ok(ends);
+    }
+    if kind != KIND {
+        let what = format!("--{DIRECTION} is for `{KIND}`, and `{kind}` goes one way");
+        return Err(Screen::new(Exit::Usage, what));
+    }
+    Ok(ends.reversed())
+}
+
 /// The options, for the command that sends frames.
 pub(super) fn arguments() -> Vec<Arg> {
     let option = |name: &'static str, value: &'static str, help: &'static str| {

@@ -41,6 +41,22 @@ fn a_benchmark_is_planned_whole_with_a_test_for_each_size() {
 }
 
 #[test]
+fn frames_of_the_other_direction_are_sent_by_the_target() {
+    let stage = Stage::new();
+    let planned = |words: &[&str]| -> Plan {
+        toml::from_str(&stage.fathom([PACKET, words, &["--plan"]].concat()).succeeded().stdout).unwrap()
+    };
+    for words in [&["--rate", "1k"][..], &["--method", "loss", "--max-rate", "1k"]] {
+        let ends = |plan: &Plan| (plan.tests[0].from.clone(), plan.tests[0].to.clone());
+        let (up, down) = (planned(words), planned(&[words, &["--direction", "down"]].concat()));
+        assert_eq!(ends(&up), ("a".to_owned(), Some("b".to_owned())));
+        assert_eq!(ends(&down), ("b".to_owned(), Some("a".to_owned())), "{words:?}");
+    }
+    let stack = ["--test", "stack-receive", "--direction", "down"];
+    stage.fathom([PACKET, &stack].concat()).refused(2, &["--direction is for `frames`"]);
+}
+
+#[test]
 fn a_search_above_what_fathom_itself_sends_is_refused_with_both_numbers() {
     if lacks_root() {
         return;

@@ -81,6 +81,13 @@ impl Wire {
 
     /// The same with Linux forwarding in the middle; also the address of the router's near end.
     fn through_router() -> Option<(Self, String)> {
+        Self::through_router_that(|out| {
+            Netlink::open().unwrap().add_neighbour(out, "198.18.1.2".parse().unwrap(), FAR_MAC).unwrap();
+        })
+    }
+
+    /// The same with what the router is told of its far end.
+    fn through_router_that(knows: impl FnOnce(u32) + Send) -> Option<(Self, String)> {
         let near = or_skip(NetNs::new())?;
         let (router, far) = (NetNs::new().unwrap(), NetNs::new().unwrap());
         for (host, (name, mac), to) in [(&near, (NEAR, None), "in0"), (&far, (FAR, Some(FAR_MAC)), "out0")] {
@@ -100,8 +107,7 @@ impl Wire {
         far.enter_with(|| up(FAR, "198.18.1.2")).unwrap();
         let into = router.enter_with(|| {
             std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
-            let out = up("out0", "198.18.1.254");
-            Netlink::open().unwrap().add_neighbour(out.index, "198.18.1.2".parse().unwrap(), FAR_MAC).unwrap();
+            knows(up("out0", "198.18.1.254").index);
             up("in0", "198.18.0.254")
         });
         let mac = MacAddress(into.unwrap().mac.unwrap()).to_string();
@@ -381,6 +387,35 @@ fn the_last_loss_after_a_change_of_the_rate_is_the_recovery() {
     let trial = wire.run(&[&options[..], &[("counter", "socket")]].concat()).unwrap();
     assert!(!trial.responder.totals.contains_key(RECOVERY_NS), "{:?}", trial.responder.totals);
     assert_eq!(trial.notes(), ["recovery-withheld"]);
+}
+
+#[test]
+fn a_device_learns_where_the_ends_are_before_the_trial_and_that_is_not_counted_in_it() {
+    let Some((wire, mac)) = Wire::through_router_that(|_| ()) else { return };
+    let router = wire.router.as_ref().unwrap();
+    let known = || {
+        let mut netlink = Netlink::open().unwrap();
+        let index = netlink.link("out0").unwrap().index;
+        netlink.neighbour(index, "198.18.1.2".parse().unwrap()).unwrap()
+    };
+    assert_eq!(router.enter_with(known).unwrap(), None, "the router does not know the receiver");
+    let options = [("mac", mac.as_str()), ("learning", "5"), ("rate", "2k"), ("count", "100")];
+    let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
+    let responder = wire.prepare(Side::Responder, &settings, Endpoints::new()).unwrap();
+    let initiator = wire.prepare(Side::Initiator, &settings, responder.endpoints()).unwrap();
+    let deadline = clock::now() + Nanos::from_secs(20);
+    while router.enter_with(known).unwrap() != Some(FAR_MAC) {
+        assert!(clock::now() < deadline, "the router does not learn where the receiver is before the trial");
+        thread::yield_now();
+    }
+    drop((initiator, responder));
+    let trial = wire.run(&options).unwrap();
+    assert_eq!([&trial.initiator, &trial.responder].map(|record| record.totals["learning_frames"]), [5, 5]);
+    assert_eq!((trial.sent() + trial.refused(), trial.unexplained()), (100, 0), "{:?}", trial.responder.totals);
+    let told = |record: &Record| record.notes.iter().any(|note| note.id == "learning");
+    assert!(told(&trial.initiator) && told(&trial.responder));
+    let error = wire.run(&[("mac", mac.as_str()), ("learning", "5"), ("learning-wait", "1min")]).unwrap_err();
+    assert!(error.to_string().ends_with("learning-wait is at most 10.0 s"), "{error}");
 }
 
 #[test]

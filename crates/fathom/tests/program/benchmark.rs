@@ -37,6 +37,8 @@ fn a_benchmark_is_planned_whole_with_a_test_for_each_size() {
     let benchmark = plan.tests[0].benchmark.as_ref().unwrap();
     assert_eq!(benchmark.methods, ["throughput", "latency", "loss", "back-to-back", "recovery"]);
     let lengths = [&benchmark.trial, &benchmark.pause, &benchmark.latency_trial].map(|text| text.clone().unwrap());
+    let option = |name: &str| plan.tests[0].options.text(name);
+    assert_eq!((option("learning").as_deref(), option("learning-wait").as_deref()), (Some("3"), Some("2s")));
     assert_eq!((lengths, benchmark.burst_searches), (["60s", "7s", "120s"].map(str::to_owned), Some(50)));
 }
 

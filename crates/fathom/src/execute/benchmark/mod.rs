@@ -144,7 +144,7 @@ fn begun(wanted: &Wanted, own: Option<OwnMaximum>, from: Option<&Host>) -> Resul
         fact("speed_bps").filter(|_| fact("line_rate") == Some("real"))?.parse::<BitsPerSec>().ok()
     });
     let line = link.map(|link| line_rate(link, size).get());
-    let mut remarks: Vec<String> = wanted.remark().into_iter().collect();
+    let mut remarks: Vec<String> = wanted.remark().into_iter().chain([wanted.learning()]).collect();
     let own_rate = own.map(|own| own.rate);
     let (max_rate, reference) = match (wanted.max_rate, line, own_rate) {
         (Some(asked), ..) => (asked, Reference::Asked),

@@ -8,7 +8,10 @@ use fathom_model::{
     plan::{LabPlan, Reach},
     units::{Bytes, Nanos, approximate},
 };
-use fathom_packet::methods::Seen;
+use fathom_packet::{
+    kinds::frames::{LEARNING, LEARNING_WAIT},
+    methods::Seen,
+};
 
 use super::tester::{seen, test_at};
 use crate::execute::{Surroundings, complete, execute};
@@ -80,7 +83,9 @@ pub(super) fn size(test: &TestPlan) -> u64 {
 fn flat(sample: &TestPlan, size: u64) -> TestPlan {
     let mut test = sample.clone();
     // The device under test is not in this lab, and neither is the way to it.
-    test.options.0.remove("mac");
+    for option in ["mac", LEARNING, LEARNING_WAIT] {
+        test.options.0.remove(option);
+    }
     test.options.set("size", size.to_string());
     TestPlan {
         name: format!("own maximum, {size} B"),

@@ -6,6 +6,7 @@
 mod content;
 mod counter;
 mod device;
+mod learning;
 mod machine;
 mod metrics;
 mod receiver;
@@ -14,6 +15,7 @@ mod sender;
 use fathom_engine::{Error, Test, TestKind};
 use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, Unit, ValueKind};
 
+pub use learning::{LEARNING, LEARNING_FRAMES, LEARNING_WAIT};
 use metrics::METRICS;
 use receiver::Receiving;
 pub use receiver::{LATENCY, RECOVERY_NS, VARIATION};
@@ -109,6 +111,19 @@ const OPTIONS: &[OptionDoc] = &[
         value: ValueKind::Text,
         default: None,
         help: "Ethernet address to send to; without it that of the router on the way, or of the responder on the same link",
+    },
+    OptionDoc {
+        name: LEARNING,
+        value: ValueKind::Count(0, 10_000),
+        default: None,
+        help: "frames that each end sends before the trial, so that a device learns where the ends are; they are not counted in it; \
+               3 with --method",
+    },
+    OptionDoc {
+        name: LEARNING_WAIT,
+        value: ValueKind::Span,
+        default: None,
+        help: "with --learning: how long the device is given before the trial, at most 10s; with --method 50ms, and 2s with --conform",
     },
     OptionDoc {
         name: "counter",

@@ -17,6 +17,7 @@ use super::{
     counter::Counter,
     device::{Device, Settling, admit},
     endpoint,
+    learning::{Learned, Learning},
     machine::clock_name,
 };
 use crate::{
@@ -33,6 +34,7 @@ const PKTGEN_PORTS: u32 = 16_384 - 64;
 #[derive(Debug)]
 pub(super) struct Receiving {
     device: Device,
+    learned: Option<Learned>,
     /// Of the device, where it is needed.
     address_v6: Option<Ipv6Addr>,
     counter: Counter,
@@ -80,8 +82,10 @@ impl Receiving {
         device.wait_for_carrier()?;
         let address_v6 = device.address_v6.filter(|_| outline.needs_ipv6);
         let is_marked = outline.mark_at.is_some();
+        // The counter is attached by now, which may have taken the link down for a moment.
+        let learned = Learning::of(&role.settings)?.announce(&device)?;
         let cores = role.cores.clone();
-        Ok(Self { device, address_v6, counter, is_marked, stepping, trial, pktgen, cores, notes })
+        Ok(Self { device, learned, address_v6, counter, is_marked, stepping, trial, pktgen, cores, notes })
     }
 }
 
@@ -124,6 +128,9 @@ impl Test for Receiving {
         let loss = self.device.close(&mut record, &before);
         admit(&mut record, loss.as_slice());
         record.notes.extend(self.notes);
+        if let Some(learned) = self.learned {
+            learned.tell(&mut record);
+        }
         let times = self.counter.times();
         let times = times.map_err(|cause| Error::System { what: "read the times of frames".to_owned(), cause })?;
         tell_times(&mut record, times, self.is_marked);

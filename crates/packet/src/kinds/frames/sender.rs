@@ -16,6 +16,7 @@ use super::{
     NAME, SEND_TIME_NS, STEP_AT, STEP_RATE, content,
     device::{Device, admit},
     endpoint,
+    learning::{Learned, Learning},
     machine::clock_name,
     n_workers,
 };
@@ -29,6 +30,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Sending {
     device: Device,
+    learned: Option<Learned>,
     generators: Vec<Box<dyn Generator>>,
     is_paced: bool,
     cores: Vec<usize>,
@@ -72,7 +74,8 @@ impl Sending {
         let mut notes = Vec::new();
         let word = settings.text("backend").unwrap_or_default();
         let generators = backend::choose(&word, &port, &loads, &mut notes)?;
-        Ok(Self { device, generators, is_paced: pattern.is_some(), cores: role.cores.clone(), notes })
+        let learned = Learning::of(settings)?.precede(&device, (&blueprint, tag))?;
+        Ok(Self { device, learned, generators, is_paced: pattern.is_some(), cores: role.cores.clone(), notes })
     }
 }
 
@@ -179,6 +182,9 @@ impl Test for Sending {
         losses.extend(self.device.close(&mut record, &before));
         admit(&mut record, &losses);
         record.notes.extend(self.notes);
+        if let Some(learned) = self.learned {
+            learned.tell(&mut record);
+        }
         Ok(record)
     }
 }

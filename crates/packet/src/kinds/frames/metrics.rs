@@ -6,7 +6,7 @@ use fathom_model::{
     names::count::{DUPLICATES, INTENDED, RECEIVED, REORDERED, SCHEDULE_LAG_NS_MAX, SENT, UNSENT},
 };
 
-use super::receiver::{GAP, LATENCY, PDV_NS, RECOVERY_NS, VARIATION};
+use super::receiver::{GAP, LATENCY, PDV_NS, VARIATION};
 
 const PPS: Measure = Measure(Unit::FramesPerSec, Better::Higher);
 const RATIO: Measure = Measure(Unit::Ratio, Better::Lower);
@@ -48,12 +48,6 @@ pub(super) const METRICS: &[Metric] = &[
     Metric::of(Named("ipdv_ns_p50", "IPDV p50"), TIME, "RFC 5481 section 4.1", quantile(VARIATION, 0.5)),
     Metric::of(Named("ipdv_ns_max", "IPDV max"), TIME, "RFC 5481 section 4.1", quantile(VARIATION, 1.0)),
     Metric::of(Named("arrival_gap_ns_p99", "arrival gap p99"), TIME, SOURCE, quantile(GAP, 0.99)),
-    Metric::of(
-        Named("recovery_ns", "recovery"),
-        TIME,
-        "RFC 2544 section 26.5",
-        Derivation::total(Side::Responder, RECOVERY_NS),
-    ),
     Metric::of(Named("reordered_ratio", "reordered"), RATIO, "RFC 4737 section 3", share(REORDERED)),
     Metric::of(Named("duplicate_ratio", "duplicated"), RATIO, SOURCE, share(DUPLICATES)),
     Metric::of(

@@ -59,7 +59,7 @@ const OPTIONS: &[OptionDoc] = &[
         name: STEP_RATE,
         value: ValueKind::Rate,
         default: None,
-        help: "frames per second from --step-at on; after how long the last frame was lost is then told as the recovery",
+        help: "frames per second from --step-at on; the result then says how long after that the last frame was lost",
     },
     craft::SIZE,
     craft::MIX,

@@ -9,6 +9,7 @@ use fathom_model::{
         count::{DUPLICATES, FILL_EMPTY, RECEIVED, REORDERED, RING_FULL, SOCKET_DROPPED},
         host::{DEV_RX_DROPPED, DEV_RX_FRAMES},
     },
+    units::Nanos,
 };
 use fathom_sys::{clock, wire_time::Epoch};
 
@@ -170,12 +171,16 @@ fn tell_times(record: &mut Record, times: Option<Times>, is_marked: bool) {
 
 /// Adds how long frames were lost after the rate had changed, or why that is not known.
 fn tell_recovery(record: &mut Record, step: Option<StepSeen>) {
-    if let Some(step) = step {
-        record.totals.insert(RECOVERY_NS.to_owned(), step.recovery().0);
-    } else {
-        let text = "the recovery is withheld: no frame of the second rate was seen as it arrived, which only a counter in XDP does";
-        record.notes.push(Note { id: "recovery-withheld".to_owned(), text: text.to_owned() });
-    }
+    let (id, text) = match step.map(StepSeen::recovery) {
+        Some(Nanos::ZERO) => ("recovery", "no frame was lost after the rate had changed".to_owned()),
+        Some(recovery) => ("recovery", format!("the last frame was lost {recovery} after the rate had changed")),
+        None => {
+            let why = "no frame of the second rate was seen as it arrived, which only a counter in XDP does";
+            ("recovery-withheld", format!("the recovery is withheld: {why}"))
+        }
+    };
+    record.totals.extend(step.map(|step| (RECOVERY_NS.to_owned(), step.recovery().0)));
+    record.notes.push(Note { id: id.to_owned(), text });
 }
 
 /// Counts until the trial is over and no late frame arrives any more.

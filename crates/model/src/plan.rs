@@ -120,6 +120,9 @@ pub struct BenchmarkPlan {
     /// How many such streams there are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_runs: Option<u32>,
+    /// How often a device is overloaded to see how long it takes to recover.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery_runs: Option<u32>,
     /// How long frames are sent while the device is reset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset_trial: Option<String>,

@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::{BitsPerSec, Bytes, Nanos, PerSec, UnitError};
+use crate::units::{self, BitsPerSec, Bytes, Nanos, PerSec, UnitError};
 
 /// What an option takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueKind {
-    /// A whole number within these bounds, both included.
+    /// A whole number within these bounds, both included: `20000`, `20k`.
     Count(u64, u64),
     /// A whole number within these bounds, or this word, which stands for a number that the host knows.
     CountOr(u64, u64, &'static str),
@@ -140,7 +140,7 @@ impl Settings {
     /// A count, or nothing when it was not set.
     #[must_use]
     pub fn count(&self, name: &str) -> Option<u64> {
-        self.parsed(name)
+        units::whole(&self.0.get(name)?.text()).ok()
     }
 
     /// A span of time.
@@ -217,14 +217,16 @@ impl OptionDoc {
             given: text.to_owned(),
         };
         Ok(match self.value {
-            ValueKind::Count(low, high) => match text.parse::<u64>() {
+            ValueKind::Count(low, high) => match units::whole(text) {
                 Ok(count) if (low..=high).contains(&count) => Setting::Count(count),
+                Err(cause @ UnitError::UnknownUnit { .. }) => return Err(unit(cause)),
                 _ if high == u64::MAX => return Err(not_allowed(format!("a whole number from {low}"))),
                 _ => return Err(not_allowed(format!("a whole number from {low} to {high}"))),
             },
             ValueKind::CountOr(_, _, word) if text == word => Setting::Text(word.to_owned()),
-            ValueKind::CountOr(low, high, word) => match text.parse::<u64>() {
+            ValueKind::CountOr(low, high, word) => match units::whole(text) {
                 Ok(count) if (low..=high).contains(&count) => Setting::Count(count),
+                Err(cause @ UnitError::UnknownUnit { .. }) => return Err(unit(cause)),
                 _ => return Err(not_allowed(format!("a whole number from {low} to {high}, or {word}"))),
             },
             ValueKind::Span => Setting::Text(text.parse::<Nanos>().map_err(unit)?.exact()),
@@ -257,6 +259,18 @@ mod tests {
         assert_eq!(settings.text("rate").as_deref(), Some("1234500kbit/s"));
         assert_eq!((settings.count("flows"), settings.size("size")), (Some(8), Some(Bytes(65_536))));
         assert_eq!(settings.complete(OPTIONS), Ok(settings.clone()), "a complete setting stays as it is");
+    }
+
+    #[test]
+    fn a_count_may_have_the_prefix_of_a_rate_where_it_is_whole() {
+        const COUNT: OptionDoc =
+            OptionDoc { name: "count", value: ValueKind::Count(1, u64::MAX), default: None, help: "frames" };
+        let count = |text: &str| Settings::default().with("count", text).complete(&[COUNT]);
+        assert_eq!(count("10k").unwrap().0["count"], Setting::Count(10_000));
+        assert_eq!(count("1.5M").unwrap().count("count"), Some(1_500_000));
+        let refused = |text: &str| count(text).unwrap_err().to_string();
+        assert_eq!(refused("1.0001k"), "option `count` takes a whole number from 1, not `1.0001k`");
+        assert_eq!(refused("10kpps"), "option `count`: `10kpps` has an unknown unit: write a number alone, 20k, 1.5M");
     }
 
     #[test]

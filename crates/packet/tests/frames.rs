@@ -14,10 +14,10 @@ use fathom_model::{
         },
         host,
     },
-    units::{Nanos, PerSec, approximate},
+    units::{self, Nanos, PerSec, approximate},
 };
 use fathom_packet::{
-    kinds::frames::Frames,
+    kinds::frames::{Frames, RECOVERY_NS},
     wire::MacAddress,
     xdp::{Fate, Gate, Matching, PolicerLimit, dropper, policer},
 };
@@ -81,6 +81,13 @@ impl Wire {
 
     /// The same with Linux forwarding in the middle; also the address of the router's near end.
     fn through_router() -> Option<(Self, String)> {
+        Self::through_router_that(|out| {
+            Netlink::open().unwrap().add_neighbour(out, "198.18.1.2".parse().unwrap(), FAR_MAC).unwrap();
+        })
+    }
+
+    /// The same with what the router is told of its far end.
+    fn through_router_that(knows: impl FnOnce(u32) + Send) -> Option<(Self, String)> {
         let near = or_skip(NetNs::new())?;
         let (router, far) = (NetNs::new().unwrap(), NetNs::new().unwrap());
         for (host, (name, mac), to) in [(&near, (NEAR, None), "in0"), (&far, (FAR, Some(FAR_MAC)), "out0")] {
@@ -100,8 +107,7 @@ impl Wire {
         far.enter_with(|| up(FAR, "198.18.1.2")).unwrap();
         let into = router.enter_with(|| {
             std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
-            let out = up("out0", "198.18.1.254");
-            Netlink::open().unwrap().add_neighbour(out.index, "198.18.1.2".parse().unwrap(), FAR_MAC).unwrap();
+            knows(up("out0", "198.18.1.254").index);
             up("in0", "198.18.0.254")
         });
         let mac = MacAddress(into.unwrap().mac.unwrap()).to_string();
@@ -343,6 +349,89 @@ fn bursts_and_random_arrivals_leave_by_every_backend() {
     }
     let error = wire.run(&[("burst", "8")]).unwrap_err();
     assert_eq!(error.to_string(), "bursts need a rate: flat out, each frame leaves right behind the one before");
+}
+
+#[test]
+fn a_rate_changes_within_a_trial_and_all_that_was_due_is_accounted_for() {
+    let Some(wire) = Wire::up() else { return };
+    for (backend, _) in backends() {
+        let steps = [("rate", "20k"), ("step-at", "50ms"), ("step-rate", "2k"), ("count", "1100")];
+        let trial = wire.run(&[&steps[..], &[("backend", backend), ("flows", "3")]].concat()).unwrap();
+        trial.assert_clean();
+        let totals = &trial.initiator.totals;
+        assert_eq!(trial.sent() + trial.refused(), 1_100, "{backend}");
+        assert_eq!(trial.sent() + trial.refused() + totals[UNSENT], totals[INTENDED], "{backend}: {totals:?}");
+        // 1000 at the first rate take 50 ms, and the next 100 as long again.
+        assert!(trial.took() >= Nanos::from_millis(99), "{backend}: {}", trial.took());
+        assert_eq!((trial.responder.totals["reordered"], trial.responder.totals["duplicates"]), (0, 0), "{backend}");
+        let recovery = may_load_programs().then(|| trial.responder.totals[RECOVERY_NS]);
+        assert!(recovery.is_none_or(|recovery| recovery == 0), "{backend}: nothing was lost, {recovery:?}");
+    }
+}
+
+#[test]
+fn the_last_loss_after_a_change_of_the_rate_is_the_recovery() {
+    let Some((wire, mac)) = Wire::through_router().filter(|_| may_load_programs()) else { return };
+    // At most 101 frames leave before the step, so the one that is dropped leaves behind it.
+    let step = [("rate", "20k"), ("step-at", "5ms"), ("step-rate", "2k")];
+    let options = [&step[..], &[("count", "300"), ("mac", mac.as_str())]].concat();
+    let gate = dropper(Matching::UdpPort(9), NonZeroU32::new(250).unwrap()).unwrap();
+    let attach = || gate.attach(Netlink::open().unwrap().link("in0").unwrap().index, XdpMode::Native).unwrap();
+    let _link = wire.router.as_ref().unwrap().enter_with(attach).unwrap();
+    let trial = wire.run(&options).unwrap();
+    assert_eq!(gate.fate().unwrap().dropped, units::Frames(1));
+    assert!(trial.received() < trial.sent(), "{:?}", trial.responder.totals);
+    let recovery = Nanos(trial.responder.totals[RECOVERY_NS]);
+    assert!(recovery > Nanos::ZERO && recovery < trial.took(), "{recovery} of {}", trial.took());
+    // One who looks now and then does not see when a frame came in.
+    let trial = wire.run(&[&options[..], &[("counter", "socket")]].concat()).unwrap();
+    assert!(!trial.responder.totals.contains_key(RECOVERY_NS), "{:?}", trial.responder.totals);
+    assert_eq!(trial.notes(), ["recovery-withheld"]);
+}
+
+#[test]
+fn a_device_learns_where_the_ends_are_before_the_trial_and_that_is_not_counted_in_it() {
+    let Some((wire, mac)) = Wire::through_router_that(|_| ()) else { return };
+    let router = wire.router.as_ref().unwrap();
+    let known = || {
+        let mut netlink = Netlink::open().unwrap();
+        let index = netlink.link("out0").unwrap().index;
+        netlink.neighbour(index, "198.18.1.2".parse().unwrap()).unwrap()
+    };
+    assert_eq!(router.enter_with(known).unwrap(), None, "the router does not know the receiver");
+    let options = [("mac", mac.as_str()), ("learning", "5"), ("rate", "2k"), ("count", "100")];
+    let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
+    let responder = wire.prepare(Side::Responder, &settings, Endpoints::new()).unwrap();
+    let initiator = wire.prepare(Side::Initiator, &settings, responder.endpoints()).unwrap();
+    let deadline = clock::now() + Nanos::from_secs(20);
+    while router.enter_with(known).unwrap() != Some(FAR_MAC) {
+        assert!(clock::now() < deadline, "the router does not learn where the receiver is before the trial");
+        thread::yield_now();
+    }
+    drop((initiator, responder));
+    let trial = wire.run(&options).unwrap();
+    assert_eq!([&trial.initiator, &trial.responder].map(|record| record.totals["learning_frames"]), [5, 5]);
+    assert_eq!((trial.sent() + trial.refused(), trial.unexplained()), (100, 0), "{:?}", trial.responder.totals);
+    let told = |record: &Record| record.notes.iter().any(|note| note.id == "learning");
+    assert!(told(&trial.initiator) && told(&trial.responder));
+    let error = wire.run(&[("mac", mac.as_str()), ("learning", "5"), ("learning-wait", "1min")]).unwrap_err();
+    assert!(error.to_string().ends_with("learning-wait is at most 10.0 s"), "{error}");
+}
+
+#[test]
+fn half_a_change_of_the_rate_is_refused_with_the_other_half() {
+    let Some(wire) = Wire::up() else { return };
+    let refused = |options: &[(&str, &str)]| {
+        let error = wire.run(options).unwrap_err();
+        (error.to_string(), error.hint().unwrap_or_default().to_owned())
+    };
+    let (told, hint) = refused(&[("rate", "1k"), ("step-at", "1s")]);
+    assert_eq!((told.as_str(), hint.as_str()), ("a change of the rate needs --step-rate too", "--step-rate 50k"));
+    let (told, hint) = refused(&[("rate", "1k"), ("step-rate", "500")]);
+    assert_eq!((told.as_str(), hint.as_str()), ("a change of the rate needs --step-at too", "--step-at 1s"));
+    let step = [("step-at", "1s"), ("step-rate", "500")];
+    assert_eq!(refused(&step).1, "--rate 100k", "flat out there is no rate to change");
+    assert_eq!(refused(&[&step[..], &[("rate", "1k"), ("arrivals", "poisson")]].concat()).1, "--arrivals constant");
 }
 
 #[test]

@@ -23,18 +23,19 @@ use fathom_model::{
     units::{Nanos, PerSec, rounded},
 };
 use fathom_packet::{
-    kinds::frames::Frames,
+    kinds::frames::{Frames, RECOVERY_NS, STEP_AT, STEP_RATE},
     methods::{
-        Asked, BackToBack, LossCurve, Outcome, SearchInput, Seen, Tester, Traffic, back_to_back, forwarding, loss,
-        throughput,
+        Asked, BackToBack, LossCurve, Outcome, Recovery, SearchInput, Seen, Tester, Traffic, back_to_back, forwarding,
+        loss, recovery, throughput,
     },
+    wire::MacAddress,
     xdp::{Matching, PolicerLimit, policer},
 };
 use fathom_sys::{
     bpf::{XdpLink, XdpMode},
     clock,
     namespace::NetNs,
-    netlink::{Netlink, Veth, VethEnd},
+    netlink::{Link, Netlink, Veth, VethEnd},
 };
 
 /// So much less than any machine sends that a sender which others keep from its core for 20 ms still sends all that was due.
@@ -64,39 +65,76 @@ static ALONE: Mutex<()> = Mutex::new(());
 struct Policed {
     near: NetNs,
     far: NetNs,
+    far_address: &'static str,
+    router: Option<Router>,
     _link: XdpLink,
     /// Two senders that keep a schedule would keep each other from their cores.
     _alone: MutexGuard<'static, ()>,
 }
 
+/// What forwards between them with the policer, so that the second host can count in XDP.
+struct Router {
+    _namespace: NetNs,
+    /// Its end of the first wire.
+    mac: MacAddress,
+}
+
+fn wire(near: (&NetNs, &str), far: (&NetNs, VethEnd<'_>)) {
+    let end = VethEnd { name: near.1, mac: None };
+    let far_namespace = Some(far.0.as_fd());
+    let veth = Veth { near: end, far: far.1, far_namespace, mtu_bytes: 1500, n_queues: 1 };
+    near.0.enter_with(|| Netlink::open().unwrap().add_veth(&veth).unwrap()).unwrap();
+}
+
+fn up(name: &str, address: &str) -> Link {
+    let mut netlink = Netlink::open().unwrap();
+    let link = netlink.link(name).unwrap();
+    netlink.add_address(link.index, address.parse().unwrap(), 24).unwrap();
+    netlink.set_up(link.index).unwrap();
+    link
+}
+
+const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
 impl Policed {
+    /// The same with the policer at a router in the middle, in front of a counter that sees frames as they arrive.
+    fn routed(burst: u32) -> Option<Self> {
+        let limit = PolicerLimit { rate: PerSec::new(RATE).unwrap(), burst };
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let gate = or_skip(policer(Matching::UdpPort(9), limit))?;
+        let (near, router, far) = (or_skip(NetNs::new())?, NetNs::new().unwrap(), NetNs::new().unwrap());
+        wire((&near, "near0"), (&router, VethEnd { name: "in0", mac: None }));
+        wire((&router, "out0"), (&far, VethEnd { name: "far0", mac: Some(FAR_MAC) }));
+        near.enter_with(|| up("near0", "198.18.0.1")).unwrap();
+        far.enter_with(|| up("far0", "198.18.1.2")).unwrap();
+        let forward = || {
+            std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+            let out = up("out0", "198.18.1.254");
+            Netlink::open().unwrap().add_neighbour(out.index, "198.18.1.2".parse().unwrap(), FAR_MAC).unwrap();
+            let into = up("in0", "198.18.0.254");
+            (gate.attach(into.index, XdpMode::Native).unwrap(), MacAddress(into.mac.unwrap()))
+        };
+        let (link, mac) = router.enter_with(forward).unwrap();
+        let router = Some(Router { _namespace: router, mac });
+        Some(Self { near, far, far_address: "198.18.1.2", router, _link: link, _alone: alone })
+    }
+
     fn up(burst: u32) -> Option<Self> {
         let limit = PolicerLimit { rate: PerSec::new(RATE).unwrap(), burst };
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let gate = or_skip(policer(Matching::UdpPort(9), limit))?;
         let (near, far) = (or_skip(NetNs::new())?, NetNs::new().unwrap());
-        let ends = ["near0", "far0"].map(|name| VethEnd { name, mac: None });
-        let [near_end, far_end] = ends;
-        let far_namespace = Some(far.as_fd());
-        let veth = Veth { near: near_end, far: far_end, far_namespace, mtu_bytes: 1500, n_queues: 1 };
-        near.enter_with(|| Netlink::open().unwrap().add_veth(&veth).unwrap()).unwrap();
-        let up = |name: &str, address: &str| {
-            let mut netlink = Netlink::open().unwrap();
-            let index = netlink.link(name).unwrap().index;
-            netlink.add_address(index, address.parse().unwrap(), 24).unwrap();
-            netlink.set_up(index).unwrap();
-            index
-        };
+        wire((&near, "near0"), (&far, VethEnd { name: "far0", mac: None }));
         near.enter_with(|| up("near0", "198.18.0.1")).unwrap();
-        let link = far.enter_with(|| gate.attach(up("far0", "198.18.0.2"), XdpMode::Native).unwrap()).unwrap();
-        Some(Self { near, far, _link: link, _alone: alone })
+        let link = far.enter_with(|| gate.attach(up("far0", "198.18.0.2").index, XdpMode::Native).unwrap()).unwrap();
+        Some(Self { near, far, far_address: "198.18.0.2", router: None, _link: link, _alone: alone })
     }
 
     fn play(&self, settings: &Settings, phases: Phases) -> Result<(Record, Record), Error> {
         let prepare = |side: Side, peer: Endpoints| {
             let initiator = (&self.near, "near0", "198.18.0.1");
             let (host, interface, address) =
-                if side == Side::Initiator { initiator } else { (&self.far, "far0", "198.18.0.2") };
+                if side == Side::Initiator { initiator } else { (&self.far, "far0", self.far_address) };
             let role = Role {
                 test: "test".to_owned(),
                 kind: Frames.name().to_owned(),
@@ -132,16 +170,27 @@ impl Tester for Policed {
         let began = clock::now();
         let rate = PerSec::new(asked.traffic.rate()).unwrap();
         let mut settings = Settings::default().with("rate", rate.exact());
+        if let Some(router) = &self.router {
+            settings.set("mac", router.mac.to_string());
+        }
         let mut measure_ns = asked.traffic.duration();
-        if let Traffic::Burst { n_frames, .. } = asked.traffic {
-            settings.set("count", n_frames.to_string());
-            measure_ns += Nanos::from_secs(1);
+        match asked.traffic {
+            Traffic::Stream { .. } => {}
+            Traffic::Burst { n_frames, .. } => {
+                settings.set("count", n_frames.to_string());
+                measure_ns += Nanos::from_secs(1);
+            }
+            Traffic::Step { duration, then, .. } => {
+                settings.set(STEP_AT, duration.exact());
+                settings.set(STEP_RATE, PerSec::new(then).unwrap().exact());
+            }
         }
         let phases = Phases { warmup_max_ns: Nanos::ZERO, measure_ns, interval_ns: Nanos::from_millis(25) };
         let (initiator, responder) = self.play(&settings, phases)?;
         let (intended, offered) = (initiator.totals[INTENDED], initiator.totals[SENT]);
         let received = responder.totals[RECEIVED];
-        Ok(Seen { intended, offered, received, latencies: None, took: clock::now() - began })
+        let recovery = responder.totals.get(RECOVERY_NS).copied().map(Nanos);
+        Ok(Seen { intended, offered, received, recovery, latencies: None, took: clock::now() - began })
     }
 }
 
@@ -218,4 +267,26 @@ fn the_buffer_of_a_policer_is_found_within_one_step() {
     let step = 16.0;
     assert!((found.mean - longest).abs() <= step, "{longest}: {found:?}");
     assert!((found.corrected_frames - f64::from(LARGE_BURST)).abs() <= step, "{found:?}");
+}
+
+#[test]
+fn a_policer_recovers_as_soon_as_its_bucket_holds_what_a_sender_catches_up_with() {
+    let Some(mut policed) = Policed::routed(LARGE_BURST) else { return };
+    let asked = Recovery { overload: 8_000.0, duration: Nanos::from_secs(1), n: 2 };
+    let outcome = recovery(&asked, &mut policed);
+    if is_too_busy(&outcome) {
+        return;
+    }
+    let found = outcome.found.unwrap();
+    println!("{found:?}");
+    assert_eq!((found.runs.len(), found.n_lossless, found.n_unrecovered), (2, 0, 0), "{found:?}");
+    // At half of the overload the bucket gains 1000 tokens per second, and no more than 64 frames that are late leave at once.
+    assert!(found.runs.iter().all(|run| *run < Nanos::from_millis(500)), "{found:?}");
+    // Half of an overload of four times the rate is one too, and a device does not recover from what goes on.
+    let endless = Recovery { overload: 4.0 * RATE, duration: Nanos::from_millis(500), n: 1 };
+    let outcome = recovery(&endless, &mut policed);
+    if is_too_busy(&outcome) {
+        return;
+    }
+    assert_eq!(outcome.found.unwrap().n_unrecovered, 1);
 }

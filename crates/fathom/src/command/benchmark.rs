@@ -22,6 +22,34 @@ const SIZES_CONFORM: &[&str] = &["64", "128", "256", "512", "1024", "1280", "151
 /// More sizes take longer than anybody waits.
 const SIZES_MAX: usize = 32;
 
+/// The option that says which end sends.
+const DIRECTION: &str = "direction";
+const WAYS: [&str; 2] = ["up", "down"];
+
+/// The option for the way of frames.
+pub(super) fn direction() -> Arg {
+    Arg::new(DIRECTION)
+        .long(DIRECTION)
+        .value_name("WAY")
+        .help("which way frames go: up, from here to the target, or down")
+        .help_heading("Test")
+        .default_value(WAYS[0])
+        .value_parser(WAYS)
+}
+
+/// The ends in the order of the traffic that is asked for.
+pub(super) fn directed(ends: Ends, kind: &str, matches: &ArgMatches) -> Result<Ends, Screen> {
+    let way = matches.try_get_one::<String>(DIRECTION).ok().flatten();
+    if way.is_none_or(|way| way == WAYS[0]) {
+        return Ok(ends);
+    }
+    if kind != KIND {
+        let what = format!("--{DIRECTION} is for `{KIND}`, and `{kind}` goes one way");
+        return Err(Screen::new(Exit::Usage, what));
+    }
+    Ok(ends.reversed())
+}
+
 /// The options, for the command that sends frames.
 pub(super) fn arguments() -> Vec<Arg> {
     let option = |name: &'static str, value: &'static str, help: &'static str| {
@@ -29,8 +57,10 @@ pub(super) fn arguments() -> Vec<Arg> {
     };
     let of = |name, value, help| option(name, value, help).requires(METHOD);
     let methods: Vec<String> = METHODS.iter().map(|method| format!("{}: {}", method.name, method.about)).collect();
-    let help =
-        format!("carry these methods out: {}; rfc2544: throughput, latency, loss, back-to-back", methods.join("; "));
+    let help = format!(
+        "carry these methods out: {}; rfc2544: throughput, latency, loss, back-to-back, recovery",
+        methods.join("; ")
+    );
     let list = |arg: Arg| arg.value_delimiter(',').action(ArgAction::Append);
     vec![
         list(option(METHOD, "METHOD,…", "")).help(help).conflicts_with_all([find::OBJECTIVE, "scan"]),
@@ -62,6 +92,8 @@ pub(super) fn arguments() -> Vec<Arg> {
         of("latency-trial", "TIME", "length of a stream for latency [default: 2s; with --conform 120s]"),
         of("latency-runs", "N", "how many streams for latency [default: 3; with --conform 20]")
             .value_parser(clap::value_parser!(u32).range(1..=1000)),
+        of("recovery-runs", "N", "how often the device is overloaded for recovery [default: 3; with --conform 10]")
+            .value_parser(clap::value_parser!(u32).range(1..=1000)),
         of("reset-trial", "TIME", "how long frames are sent while you reset the device [default: 30s]"),
     ]
 }
@@ -91,6 +123,7 @@ fn asked(matches: &ArgMatches) -> Option<BenchmarkPlan> {
         burst_searches: count("burst-searches"),
         latency_trial: text("latency-trial"),
         latency_runs: count("latency-runs"),
+        recovery_runs: count("recovery-runs"),
         reset_trial: text("reset-trial"),
     })
 }

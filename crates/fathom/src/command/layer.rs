@@ -152,10 +152,12 @@ impl LayerCommand {
         let command = if self.protocols.is_empty() { command } else { command.arg(protocol) };
         let sends_frames = self.tests.iter().any(|(_, kind)| *kind == benchmark::KIND);
         let methods = if sends_frames { benchmark::arguments() } else { Vec::new() };
+        let direction = sends_frames.then(benchmark::direction);
         command
             .arg(target)
             .arg(test.help("what is measured"))
             .args(options)
+            .args(direction)
             .args(find::arguments())
             .args(scan::arguments())
             .args(methods)
@@ -167,6 +169,7 @@ impl LayerCommand {
         let (word, kind) = self.meant(matches)?;
         let foreign = self.protocol(matches).is_some();
         let (ends, url) = self.ends(matches)?;
+        let ends = benchmark::directed(ends, kind, matches)?;
         let given: Vec<_> = self.kinds();
         let mut settings = options::settings(matches, &given);
         if let Some(url) = &url {

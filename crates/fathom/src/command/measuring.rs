@@ -92,6 +92,12 @@ impl Ends {
         self.hosts[self.hosts.len() - 1].0
     }
 
+    /// The same with the traffic the other way.
+    pub(crate) fn reversed(mut self) -> Self {
+        self.hosts.reverse();
+        self
+    }
+
     /// The host between the two, if there is one.
     pub(crate) fn via(&self) -> Option<&'static str> {
         match self.hosts.as_slice() {

@@ -9,7 +9,7 @@ const PACKET: &[&str] = &["packet", "--lab", "pair"];
 #[test]
 fn what_makes_no_benchmark_is_told_before_anything_is_touched() {
     let stage = Stage::new();
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 10] = [
         (&["--method", "speed"], "there is no method `speed`"),
         (&["--method", "loss,loss"], "is named twice"),
         (&["--method", "mlrsearch", "--goal", "fast"], "the goal `fast`"),
@@ -18,6 +18,8 @@ fn what_makes_no_benchmark_is_told_before_anything_is_touched() {
         (&["--method", "loss", "--size", "64", "--sizes", "64"], "not both"),
         (&["--method", "loss", "--max-rate", "10", "--min-rate", "20"], "not above the lowest"),
         (&["--method", "loss", "--rate", "1k"], "the methods set `rate` themselves"),
+        (&["--method", "recovery", "--step-at", "1s"], "the methods set `step-at` themselves"),
+        (&["--method", "recovery", "--recovery-runs", "0"], "0 is not in 1..=1000"),
     ];
     for (words, expected) in cases {
         stage.fathom([PACKET, words].concat()).refused(2, &[expected]);
@@ -33,9 +35,27 @@ fn a_benchmark_is_planned_whole_with_a_test_for_each_size() {
     let sizes: Vec<_> = plan.tests.iter().map(|test| test.options.text("size").unwrap()).collect();
     assert_eq!((sizes.len(), plan.rounds), (7, 1), "{sizes:?}");
     let benchmark = plan.tests[0].benchmark.as_ref().unwrap();
-    assert_eq!(benchmark.methods, ["throughput", "latency", "loss", "back-to-back"]);
+    assert_eq!(benchmark.methods, ["throughput", "latency", "loss", "back-to-back", "recovery"]);
     let lengths = [&benchmark.trial, &benchmark.pause, &benchmark.latency_trial].map(|text| text.clone().unwrap());
+    let option = |name: &str| plan.tests[0].options.text(name);
+    assert_eq!((option("learning").as_deref(), option("learning-wait").as_deref()), (Some("3"), Some("2s")));
     assert_eq!((lengths, benchmark.burst_searches), (["60s", "7s", "120s"].map(str::to_owned), Some(50)));
+}
+
+#[test]
+fn frames_of_the_other_direction_are_sent_by_the_target() {
+    let stage = Stage::new();
+    let planned = |words: &[&str]| -> Plan {
+        toml::from_str(&stage.fathom([PACKET, words, &["--plan"]].concat()).succeeded().stdout).unwrap()
+    };
+    for words in [&["--rate", "1k"][..], &["--method", "loss", "--max-rate", "1k"]] {
+        let ends = |plan: &Plan| (plan.tests[0].from.clone(), plan.tests[0].to.clone());
+        let (up, down) = (planned(words), planned(&[words, &["--direction", "down"]].concat()));
+        assert_eq!(ends(&up), ("a".to_owned(), Some("b".to_owned())));
+        assert_eq!(ends(&down), ("b".to_owned(), Some("a".to_owned())), "{words:?}");
+    }
+    let stack = ["--test", "stack-receive", "--direction", "down"];
+    stage.fathom([PACKET, &stack].concat()).refused(2, &["--direction is for `frames`"]);
 }
 
 #[test]
@@ -47,6 +67,28 @@ fn a_search_above_what_fathom_itself_sends_is_refused_with_both_numbers() {
     let words = ["--method", "throughput", "--sizes", "64", "--max-rate", "900M"];
     let said = ["900 Mpps of 64 B are more than fathom itself sends here", "flat out", "--max-rate "];
     stage.fathom([PACKET, &words].concat()).refused(3, &said);
+}
+
+#[test]
+fn a_recovery_that_would_need_more_than_is_allowed_is_withheld_with_both_rates() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let words = ["--method", "recovery", "--sizes", "64", "--max-rate", "2k", "--trial", "100ms", "--json"];
+    let run = stage.fathom([PACKET, &words].concat()).run();
+    if let Completeness::Incomplete { reason } = &run.completeness {
+        assert!(reason.contains("did not send"), "{reason}");
+        return skip("others use this machine too much for frames to be sent when they are due");
+    }
+    let found = run.tests[0].benchmark.as_ref().unwrap();
+    let recovery = found.results.iter().find(|result| result.metric.name == "recovery_ns").unwrap();
+    let note = recovery.note.as_deref().unwrap_or_default();
+    assert_eq!((recovery.value, recovery.is_irregular), (None, false));
+    assert!(
+        note.starts_with("withheld: the overload of 110 % is 2.20 kpps, and --max-rate allows 2.00 kpps"),
+        "{note}"
+    );
 }
 
 #[test]

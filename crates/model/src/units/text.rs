@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Write as _};
 
+use super::rounded;
+
 /// Why a text is not a quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
@@ -31,6 +33,27 @@ pub(super) fn number_and_unit(text: &str) -> Result<(f64, &str), UnitError> {
     let (digits, unit) = text.split_at(end);
     let number: f64 = digits.replace('_', "").parse().map_err(|_| UnitError::NoNumber(text.to_owned()))?;
     if number.is_finite() { Ok((number, unit.trim())) } else { Err(UnitError::OutOfRange(text.to_owned())) }
+}
+
+/// Reads a count such as `20000`, `20k` or `1.5M`, exactly.
+///
+/// # Errors
+/// For what is no number, has another unit, or is not whole.
+pub fn whole(text: &str) -> Result<u64, UnitError> {
+    let (_, prefix) = number_and_unit(text)?;
+    let factor = prefix_factor(prefix)
+        .ok_or_else(|| UnitError::UnknownUnit { text: text.to_owned(), expected: "a number alone, 20k, 1.5M" })?;
+    let digits: String = text.trim().strip_suffix(prefix).unwrap_or(text).trim().replace('_', "");
+    let (units, parts) = digits.split_once('.').unwrap_or((&digits, ""));
+    let parts = parts.trim_end_matches('0');
+    let range = || UnitError::OutOfRange(text.to_owned());
+    let size = 10_u128.checked_pow(u32::try_from(parts.len()).map_err(|_| range())?).ok_or_else(range)?;
+    let number: u128 = format!("0{units}{parts}").parse().map_err(|_| range())?;
+    let scaled = number.checked_mul(rounded(factor).into()).ok_or_else(range)?;
+    if !scaled.is_multiple_of(size) {
+        return Err(UnitError::NotWhole(text.to_owned()));
+    }
+    u64::try_from(scaled / size).map_err(|_| range())
 }
 
 /// The factor of an SI prefix (`k`, `M`, `G`, `T`; `K` is taken for `k`) or of an IEC one (`Ki`, `Mi`, `Gi`, `Ti`).
@@ -122,6 +145,37 @@ mod tests {
             [(0.0, "0"), (0.0512, "0.0512"), (0.512, "0.512"), (5.124, "5.12"), (51.26, "51.3"), (512.4, "512")];
         for (number, text) in cases {
             assert_eq!(significant(number), text);
+        }
+    }
+
+    #[test]
+    fn a_count_is_read_exactly_with_the_prefixes_of_a_rate() {
+        let good = [
+            ("0", 0),
+            ("007", 7),
+            ("20k", 20_000),
+            ("1.5M", 1_500_000),
+            ("1.001k", 1_001),
+            (".5k", 500),
+            (" 10 k ", 10_000),
+            ("1_000", 1_000),
+            ("4Ki", 4_096),
+            ("2.0", 2),
+            ("18446744073709551615", u64::MAX),
+        ];
+        for (text, count) in good {
+            assert_eq!(whole(text), Ok(count), "{text}");
+        }
+        assert_eq!(whole("1.5"), Err(UnitError::NotWhole("1.5".to_owned())));
+        assert_eq!(whole("1.0001k"), Err(UnitError::NotWhole("1.0001k".to_owned())));
+        for text in ["18446744073709551616", "20000000000T", "1.00000000000000000000000000000000000000001"] {
+            assert_eq!(whole(text), Err(UnitError::OutOfRange(text.to_owned())), "{text}");
+        }
+        for text in ["", "k", "-1", "many", ".", "1.2.3"] {
+            assert!(matches!(whole(text), Err(UnitError::NoNumber(_))), "{text}");
+        }
+        for text in ["10x", "1e6", "10/s", "10 kk"] {
+            assert!(matches!(whole(text), Err(UnitError::UnknownUnit { .. })), "{text}");
         }
     }
 

@@ -158,7 +158,7 @@ impl Course {
 
     /// Writes the frame of a turn to memory that may hold another one of this load; its length.
     ///
-    /// `now` is what it says of when it left.
+    /// `now` is what it says of when it left; all that leave together are on the same side of a step.
     #[inline]
     pub(super) fn write(&self, frame: &mut [u8], held: &mut Held, (turn, now): ((u32, u64), Nanos)) -> usize {
         let (flow, sequence) = turn;
@@ -167,7 +167,9 @@ impl Course {
             Stamping::Clock => low_word(now),
             Stamping::None => 0,
         };
-        let mark = Mark { tag: self.load.tag, flow, sequence, sent };
+        let is_after_step = self.departures.as_ref().is_some_and(Departures::is_after_step);
+        let phase = if is_after_step { Mark::AFTER_STEP } else { 0 };
+        let mark = Mark { tag: self.load.tag, flow: flow | phase, sequence, sent };
         if let (Some(renumbering), Some(_)) = (&self.renumbering, *held) {
             renumbering.write(frame, &mark);
             return blueprint.shapes[0].bytes.len();

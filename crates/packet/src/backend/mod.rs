@@ -17,7 +17,7 @@ use fathom_model::Note;
 use fathom_sys::{packet_socket::Queueing, xsk::Mode};
 
 use crate::craft::Blueprint;
-pub use departures::{Departures, Pattern};
+pub use departures::{Departures, Pattern, Step};
 
 /// The device that frames leave by, in the network namespace of the calling thread.
 #[derive(Debug, Clone)]

@@ -129,6 +129,9 @@ fn delay(load: &Load) -> Result<Option<Nanos>, Error> {
     if rhythm.burst > 1 || rhythm.random.is_some() {
         return Err(unsupported("it sends at equal distances only".to_owned()));
     }
+    if rhythm.turn.is_some() {
+        return Err(unsupported("it keeps one rate".to_owned()));
+    }
     let delay = Nanos(rhythm.gap >> TICK_BITS);
     if delay.0 << TICK_BITS != rhythm.gap {
         return Err(unsupported(format!(

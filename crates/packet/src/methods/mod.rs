@@ -8,6 +8,7 @@ mod forwarding;
 mod latency;
 mod loss;
 mod offered;
+mod recovery;
 mod reset;
 mod search;
 
@@ -20,6 +21,7 @@ pub use back_to_back::{BackToBack, BackToBackFound, back_to_back};
 pub use forwarding::{ForwardingFound, forwarding};
 pub use latency::{LatencyFound, LatencyRuns, latency};
 pub use loss::{LossAt, LossCurve, loss};
+pub use recovery::{Bound, OVERLOAD, Recovery, RecoveryFound, overload, recovery};
 pub use reset::{ResetFound, reset};
 pub use search::{SearchFound, SearchInput, throughput};
 
@@ -42,6 +44,17 @@ pub enum Traffic {
         /// Frames per second within the burst.
         rate: f64,
     },
+    /// One rate and then another, without a pause between them.
+    Step {
+        /// Frames per second at first.
+        rate: f64,
+        /// For how long.
+        duration: Nanos,
+        /// Frames per second from then on.
+        then: f64,
+        /// For how long.
+        after: Nanos,
+    },
 }
 
 impl Traffic {
@@ -50,15 +63,16 @@ impl Traffic {
     pub fn duration(&self) -> Nanos {
         match *self {
             Self::Stream { duration, .. } => duration,
+            Self::Step { duration, after, .. } => duration + after,
             Self::Burst { n_frames, rate } => Nanos::from_secs_f64(approximate(n_frames) / rate),
         }
     }
 
-    /// Frames per second.
+    /// Frames per second, at the beginning.
     #[must_use]
     pub const fn rate(&self) -> f64 {
         match *self {
-            Self::Stream { rate, .. } | Self::Burst { rate, .. } => rate,
+            Self::Stream { rate, .. } | Self::Burst { rate, .. } | Self::Step { rate, .. } => rate,
         }
     }
 }
@@ -119,6 +133,8 @@ pub struct Seen {
     pub received: u64,
     /// Latencies, where the backend measures them.
     pub latencies: Option<Latencies>,
+    /// From a change of the rate to the last lost frame; zero when all were lost before it.
+    pub recovery: Option<Nanos>,
     /// How long the trial took, with preparation and waits.
     pub took: Nanos,
 }

@@ -19,6 +19,8 @@ pub(super) struct VirtualDevice {
     pub(super) took: Nanos,
     /// Nothing passes for so long in each trial.
     pub(super) outage: Nanos,
+    /// After an overload everything is lost for so long; unknown where nobody looks.
+    pub(super) recovers_in: Option<Nanos>,
 }
 
 impl VirtualDevice {
@@ -33,7 +35,22 @@ impl VirtualDevice {
             n_trials: 0,
             took: Nanos::ZERO,
             outage: Nanos::ZERO,
+            recovers_in: None,
         }
+    }
+}
+
+impl VirtualDevice {
+    /// The most frames that it passes of a trial.
+    fn passed(&self, traffic: &Traffic) -> u64 {
+        let passed = match *traffic {
+            Traffic::Step { duration, then, after, .. } => {
+                let lost = self.recovers_in.unwrap_or(Nanos::ZERO).min(after);
+                self.rate * duration.as_secs_f64() + self.rate.min(then) * (after - lost).as_secs_f64()
+            }
+            _ => self.rate * traffic.duration().as_secs_f64(),
+        };
+        rounded((self.burst + passed).floor())
     }
 }
 
@@ -51,13 +68,16 @@ impl Tester for VirtualDevice {
         let intended = match asked.traffic {
             Traffic::Burst { n_frames, .. } => n_frames,
             Traffic::Stream { duration, .. } => rounded(rate * duration.as_secs_f64()),
+            Traffic::Step { duration, then, after, .. } => {
+                rounded(rate * duration.as_secs_f64() + then * after.as_secs_f64())
+            }
         };
         let is_stalled = self.stalls_every.is_some_and(|every| self.n_trials.is_multiple_of(every));
         let stalled = if is_stalled { 0.9 } else { 1.0 };
         let offered = rounded(approximate(intended) * (self.sends_max / rate).min(1.0) * stalled);
-        let passed = self.burst + self.rate * span.as_secs_f64();
         let cut_off = rounded(rate * self.outage.as_secs_f64());
-        let received = offered.min(rounded(passed.floor())).saturating_sub(cut_off);
-        Ok(Seen { intended, offered, received, latencies: self.latencies, took: span })
+        let received = offered.min(self.passed(&asked.traffic)).saturating_sub(cut_off);
+        let recovery = self.recovers_in;
+        Ok(Seen { intended, offered, received, latencies: self.latencies, recovery, took: span })
     }
 }

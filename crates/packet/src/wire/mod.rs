@@ -3,6 +3,7 @@
 //! Lengths here are Linux's: without the four bytes of the frame's checksum, which the device appends. [`FrameSize`] is the only
 //! place that knows both.
 
+mod arp;
 mod checksum;
 mod ethernet;
 mod ipv4;
@@ -10,6 +11,7 @@ mod mark;
 mod size;
 mod udp;
 
+pub use arp::Arp;
 pub use checksum::Sum;
 pub use ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, MacAddress, MacError};
 pub(crate) use ipv4::IS_FRAGMENT;

@@ -20,7 +20,7 @@ pub use matching::Matching;
 pub use policer::{PolicerLimit, policer};
 pub use redirect::{Onward, Redirect};
 pub(crate) use redirector::redirector;
-pub use sink::{Arrivals, Expected, Sink, Times};
+pub use sink::{Arrivals, Expected, Sink, StepSeen, Stepping, Times};
 #[cfg(test)]
 pub(crate) use trial::or_skip;
 

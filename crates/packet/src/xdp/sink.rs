@@ -2,7 +2,10 @@
 
 use std::os::fd::AsFd;
 
-use fathom_model::{Histogram, units::Frames};
+use fathom_model::{
+    Histogram,
+    units::{Frames, Nanos},
+};
 use fathom_sys::{
     Result,
     bpf::{
@@ -53,6 +56,18 @@ pub struct Expected {
     pub n_flows: u32,
     /// Packets of the kernel's pktgen, which bear a header of its own, count too if they are of this origin.
     pub pktgen: Option<Origin>,
+    /// Whether the rate changes in the trial.
+    pub stepping: Stepping,
+}
+
+/// Whether frames tell before from after a change of the rate.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Stepping {
+    /// There is one rate.
+    #[default]
+    None,
+    /// Frames of the second rate say so in their marks.
+    Once,
 }
 
 impl Expected {
@@ -66,7 +81,12 @@ impl Expected {
     #[must_use]
     pub fn mark(&self, frame: &[u8]) -> Option<Mark> {
         let marks = self.places.iter().filter_map(|at| Mark::parse(frame.get(*at..)?));
-        marks.into_iter().find(|mark| mark.tag == self.tag).or_else(|| self.pktgens(frame))
+        let ours = marks.into_iter().find(|mark| mark.tag == self.tag);
+        let flow = |mark: Mark| match self.stepping {
+            Stepping::None => mark.flow,
+            Stepping::Once => mark.flow & !Mark::AFTER_STEP,
+        };
+        ours.map(|mark| Mark { flow: flow(mark), ..mark }).or_else(|| self.pktgens(frame))
     }
 
     /// The mark that says the same as pktgen's own header.
@@ -93,6 +113,23 @@ pub struct Times {
     pub gap: Histogram,
 }
 
+/// What a sink has seen of a change of the rate, on its host's monotonic clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepSeen {
+    /// When the first frame of the second rate came in.
+    pub at: Nanos,
+    /// When the last frame came in before which one was missing, at either rate.
+    pub last_gap: Option<Nanos>,
+}
+
+impl StepSeen {
+    /// From the change of the rate to the last loss; nothing is lost behind it where that is zero.
+    #[must_use]
+    pub fn recovery(self) -> Nanos {
+        self.last_gap.map_or(Nanos::ZERO, |gap| gap.since(self.at))
+    }
+}
+
 /// Counts the frames of one trial as they come in and ends them there; everything else passes.
 ///
 /// The order of a flow is kept without locks, because a device hands the frames of one flow to one processor at a time. The
@@ -108,12 +145,15 @@ pub struct Sink {
 /// What addresses of Ethernet for groups of IPv6 begin with (RFC 2464 section 7): a new device announces itself to them.
 const IPV6_GROUPS: u16 = 0x3333;
 
-const TOTAL_WORDS: usize = 4;
+const TOTAL_WORDS: usize = 6;
 // Places in the totals of a processor.
 const FRAMES: i16 = 0;
 const REORDERED: i16 = 8;
 const DUPLICATES: i16 = 16;
 const LAST_ARRIVAL: i16 = 24;
+// Times, which are zero before and are kept only where the rate changes.
+const STEPPED: i16 = 32;
+const LAST_GAP: i16 = 40;
 
 const FLOW_WORDS: usize = 3;
 // Places in a flow: the first two as in `Sequence`.
@@ -133,6 +173,8 @@ const VALUE: i16 = -24;
 // What the mark says of the flow, and of the time.
 const FLOW_SLOT: i16 = -28;
 const SENT_SLOT: i16 = -32;
+/// Whether the rate has changed, where it does.
+const PHASE_SLOT: i16 = -40;
 
 /// What the parts of the program look things up in, and where they go when there is nothing.
 struct Tables<'a, F: AsFd, T: AsFd> {
@@ -173,7 +215,7 @@ impl Sink {
     /// # Errors
     /// Never, as long as the kernel keeps its maps.
     pub fn arrivals(&self) -> Result<Arrivals> {
-        let [frames, reordered, duplicates, _] = self.totals.sum(0)?.map(Frames);
+        let [frames, reordered, duplicates, ..] = self.totals.sum(0)?.map(Frames);
         Ok(Arrivals { frames, reordered, duplicates })
     }
 
@@ -185,6 +227,19 @@ impl Sink {
         let [latency, variation, gap] =
             [LATENCY, VARIATION, GAP].map(|row| self.times.sum(row.into()).map(|buckets| histogram(&buckets)));
         Ok(Times { latency: latency?, variation: variation?, gap: gap? })
+    }
+
+    /// The change of the rate; nothing before a frame of the second rate has come in.
+    ///
+    /// # Errors
+    /// Never, as long as the kernel keeps its maps.
+    pub fn step(&self) -> Result<Option<StepSeen>> {
+        let processors = self.totals.get(0)?;
+        let times = |place: i16| {
+            processors.iter().map(move |row| row[usize::from(place.unsigned_abs() / 8)]).filter(|at| *at > 0)
+        };
+        let last_gap = times(LAST_GAP).max().map(Nanos);
+        Ok(times(STEPPED).min().map(|at| StepSeen { at: Nanos(at), last_gap }))
     }
 
     /// The number that comes next in a flow, and which of the last ones have arrived, as [`crate::sequence::Sequence`] has them.
@@ -217,6 +272,9 @@ fn code(expected: &Expected, totals: &impl AsFd, (flows, times): (&impl AsFd, &i
     }
     let mut a = Assembler::new();
     let [pass, drop, is_ours, is_pktgens, is_read, no_gap] = std::array::from_fn(|_| a.label());
+    if expected.stepping == Stepping::Once {
+        a.store(R10.double(PHASE_SLOT), 0);
+    }
     find_mark(&mut a, expected, &Found { ours: is_ours, pktgens: is_pktgens, neither: pass });
     if let Some(origin) = expected.pktgen {
         a.bind(is_pktgens);
@@ -224,16 +282,19 @@ fn code(expected: &Expected, totals: &impl AsFd, (flows, times): (&impl AsFd, &i
         a.jump(is_read);
     }
     a.bind(is_ours);
-    read_mark(&mut a);
+    read_mark(&mut a, expected.stepping);
     a.bind(is_read).call(Helper::MonotonicNanos).mov(R6, R0);
     a.store(R10.word(KEY), 0).look_up(totals, KEY, pass).store(R10.double(TOTALS), R0);
     increase(&mut a, R0, FRAMES, 1);
+    if expected.stepping == Stepping::Once {
+        keep_first(&mut a);
+    }
     let tables = Tables { flows, times, exit: drop };
     a.load(R1, R0.double(LAST_ARRIVAL)).store(R0.double(LAST_ARRIVAL), R6).jump_if(R1.equals(0), no_gap);
     a.mov(R2, R6).sub(R2, R1);
     count_time(&mut a, &tables, GAP);
     a.bind(no_gap);
-    keep_flow(&mut a, &tables);
+    keep_flow(&mut a, &tables, expected.stepping);
     a.bind(drop).give(XdpAction::Drop);
     a.bind(pass).give(XdpAction::Pass);
     a.assemble()
@@ -281,10 +342,15 @@ pub(super) fn find_mark(a: &mut Assembler, expected: &Expected, found: &Found) {
 }
 
 /// Puts what the mark at `R7` says into its slots and `R8`.
-fn read_mark(a: &mut Assembler) {
-    for (at, slot) in [(Mark::FLOW, FLOW_SLOT), (Mark::SENT, SENT_SLOT)] {
-        a.load(R1, R7.word(number(at))).swap_network_order(R1, 32).store(R10.word(slot), R1);
+fn read_mark(a: &mut Assembler, stepping: Stepping) {
+    a.load(R1, R7.word(number(Mark::SENT))).swap_network_order(R1, 32).store(R10.word(SENT_SLOT), R1);
+    a.load(R1, R7.word(number(Mark::FLOW))).swap_network_order(R1, 32);
+    if stepping == Stepping::Once {
+        let phase = i32::try_from(Mark::AFTER_STEP.trailing_zeros()).expect("a word has 32 bits");
+        a.mov(R2, R1).compute(Operation::ShiftRight, R2, phase).store(R10.double(PHASE_SLOT), R2);
+        a.load_constant(R2, (!Mark::AFTER_STEP).into()).compute(Operation::And, R1, R2);
     }
+    a.store(R10.word(FLOW_SLOT), R1);
     a.load(R8, R7.double(number(Mark::SEQUENCE))).swap_network_order(R8, 64).compute(Operation::ShiftRight, R8, 16);
 }
 
@@ -300,6 +366,13 @@ fn read_header(a: &mut Assembler, origin: Origin) {
     a.bind(unstamped).store(R10.word(SENT_SLOT), R1);
 }
 
+/// Keeps the time in `R6` in the totals at `R0` if the frame is the first of the second rate on this processor; `R1` is lost.
+fn keep_first(a: &mut Assembler) {
+    let known = a.label();
+    a.load(R1, R10.double(PHASE_SLOT)).jump_if(R1.equals(0), known);
+    a.load(R1, R0.double(STEPPED)).jump_if(R1.differs(0), known).store(R0.double(STEPPED), R6).bind(known);
+}
+
 /// Counts the time in `R2` in one of the distributions; what is longer than 4.2 s counts as that.
 fn count_time(a: &mut Assembler, tables: &Tables<'_, impl AsFd, impl AsFd>, row: u16) {
     let fits = a.label();
@@ -310,7 +383,7 @@ fn count_time(a: &mut Assembler, tables: &Tables<'_, impl AsFd, impl AsFd>, row:
 }
 
 /// Takes note of a frame with the number in `R8`, which arrived at the time in `R6`.
-fn keep_flow(a: &mut Assembler, tables: &Tables<'_, impl AsFd, impl AsFd>) {
+fn keep_flow(a: &mut Assembler, tables: &Tables<'_, impl AsFd, impl AsFd>, stepping: Stepping) {
     let (no_latency, not_in_order) = (a.label(), a.label());
     a.load(R1, R10.word(FLOW_SLOT)).store(R10.word(KEY), R1);
     a.look_up(tables.flows, KEY, tables.exit).mov(R9, R0);
@@ -326,14 +399,21 @@ fn keep_flow(a: &mut Assembler, tables: &Tables<'_, impl AsFd, impl AsFd>) {
     a.bind(longer).sub(R2, R6).bind(told);
     count_time(a, tables, VARIATION);
     a.bind(not_in_order).bind(no_latency).load(R7, R10.double(TOTALS));
-    keep_order(a);
+    keep_order(a, stepping);
 }
 
 /// [`crate::sequence::Sequence::arrive`] for the number in `R8` and the flow at `R9`, with the totals at `R7`.
-fn keep_order(a: &mut Assembler) {
-    let [late, forget, mark, reordered, duplicate, done] = std::array::from_fn(|_| a.label());
+fn keep_order(a: &mut Assembler, stepping: Stepping) {
+    let [late, forget, mark, reordered, duplicate, done, in_turn] = std::array::from_fn(|_| a.label());
     let memory = i32::try_from(MEMORY).expect("the memory is one word");
     a.load(R4, R9.double(RECENT)).load(R1, R9.double(NEXT)).jump_if(R8.below(R1), late);
+    if stepping == Stepping::Once {
+        // This frame is the last that has come in.
+        a.jump_if(R8.equals(R1), in_turn)
+            .load(R2, R7.double(LAST_ARRIVAL))
+            .store(R7.double(LAST_GAP), R2)
+            .bind(in_turn);
+    }
     a.store(R9.double(LAST_LATENCY), R6).mov(R2, R8).sub(R2, R1).add(R2, 1);
     a.mov(R3, R8).add(R3, 1).store(R9.double(NEXT), R3);
     a.jump_if(R2.at_least(memory), forget).compute(Operation::ShiftLeft, R4, R2).jump(mark);
@@ -363,7 +443,15 @@ mod tests {
             places: vec![MarkPlace::START, MarkPlace::START + 4],
             n_flows,
             pktgen: None,
+            stepping: Stepping::None,
         }
+    }
+
+    /// A frame that says whether the rate has changed.
+    fn phased(number: u64, phase: u32) -> Vec<u8> {
+        let mut frame = frame(64, number);
+        frame[46..50].copy_from_slice(&(u32::from(FLOW) | phase).to_be_bytes());
+        frame
     }
 
     /// A frame whose mark says when it was sent.
@@ -399,6 +487,37 @@ mod tests {
         assert_eq!(arrivals.frames, Frames(2_000));
         assert_eq!((arrivals.reordered.0, arrivals.duplicates.0), (sequence.reordered, sequence.duplicates));
         assert!(sequence.reordered > 50 && sequence.duplicates > 50, "{sequence:?} tests little");
+    }
+
+    #[test]
+    fn a_recovery_is_from_the_first_frame_of_the_second_rate_to_the_last_behind_a_gap() {
+        let stepping = Expected { stepping: Stepping::Once, ..expected(1) };
+        let Some(sink) = or_skip(Sink::load(&stepping)) else { return };
+        let arrive = |number: u64, phase: u32| {
+            let before = clock::now();
+            let run = sink.program().test_run(&phased(number, phase), 1).unwrap();
+            assert_eq!(run.value, XdpAction::Drop as u32);
+            before..=clock::now()
+        };
+        arrive(0, 0);
+        assert_eq!(sink.step().unwrap(), None);
+        let lost_before = arrive(2, 0);
+        let stepped = arrive(3, Mark::AFTER_STEP);
+        let seen = sink.step().unwrap().unwrap();
+        assert!(stepped.contains(&seen.at) && lost_before.contains(&seen.last_gap.unwrap()), "{seen:?}");
+        assert_eq!(seen.recovery(), Nanos::ZERO, "nothing was lost at the second rate");
+        let last = arrive(6, Mark::AFTER_STEP);
+        // Neither what follows nor what is late is a gap.
+        for number in [7, 8, 5, 8] {
+            arrive(number, Mark::AFTER_STEP);
+        }
+        let seen = sink.step().unwrap().unwrap();
+        assert!(stepped.contains(&seen.at) && last.contains(&seen.last_gap.unwrap()), "{seen:?}");
+        assert_eq!(seen.recovery(), seen.last_gap.unwrap() - seen.at);
+        assert_eq!(sink.place_in(0).unwrap().0, 9, "both rates are of one flow");
+        let counted = Arrivals { frames: Frames(8), reordered: Frames(1), duplicates: Frames(1) };
+        assert_eq!(sink.arrivals().unwrap(), counted);
+        assert_eq!(stepping.mark(&phased(5, Mark::AFTER_STEP)).unwrap().flow, u32::from(FLOW));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use fathom_model::{
     units::{BitsPerSec, Bytes, Nanos, percent},
 };
 use fathom_packet::{
-    methods::{self, Cut, LossCurve, Outcome, SearchInput},
+    methods::{self, Bound, Cut, LossCurve, Outcome, SearchInput},
     wire::{FrameSize, line_rate},
 };
 
@@ -65,6 +65,11 @@ pub(crate) const METHODS: &[Method] = &[
         name: "back-to-back",
         about: "the longest burst, the buffer (RFC 9004)",
         run: |bench| bench.back_to_back(),
+    },
+    Method {
+        name: "recovery",
+        about: "how long frames are lost after an overload (RFC 2544 26.5)",
+        run: |bench| bench.recovery(),
     },
     Method { name: "forwarding", about: "forwarding rates under overload (RFC 2889)", run: |bench| bench.forwarding() },
     Method { name: "reset", about: "how long a reset takes, which you start (RFC 6201)", run: |bench| bench.reset() },
@@ -139,7 +144,7 @@ fn begun(wanted: &Wanted, own: Option<OwnMaximum>, from: Option<&Host>) -> Resul
         fact("speed_bps").filter(|_| fact("line_rate") == Some("real"))?.parse::<BitsPerSec>().ok()
     });
     let line = link.map(|link| line_rate(link, size).get());
-    let mut remarks: Vec<String> = wanted.remark().into_iter().collect();
+    let mut remarks: Vec<String> = wanted.remark().into_iter().chain([wanted.learning()]).collect();
     let own_rate = own.map(|own| own.rate);
     let (max_rate, reference) = match (wanted.max_rate, line, own_rate) {
         (Some(asked), ..) => (asked, Reference::Asked),
@@ -308,6 +313,19 @@ impl Bench<'_, '_, '_> {
         };
         let Outcome { found, cut } = methods::back_to_back(&asked, &mut self.trials);
         self.take(found.iter().flat_map(|found| results::back_to_back(found, asked.step)).collect(), cut)
+    }
+
+    fn recovery(&mut self) -> Ended {
+        let Some(throughput) = self.known_throughput()? else { return Ok(()) };
+        let (most, reference) = (self.into.max_rate, self.into.reference);
+        let bound = if reference == Reference::LineRate { Bound::Media(most) } else { Bound::Tester(most) };
+        let Some(overload) = methods::overload(throughput, bound) else {
+            return self.take(results::no_overload(throughput, (most, reference)), None);
+        };
+        let Wanted { trial: duration, recovery_runs: n, .. } = *self.wanted;
+        let asked = methods::Recovery { overload, duration, n };
+        let Outcome { found, cut } = methods::recovery(&asked, &mut self.trials);
+        self.take(results::recovery(found.as_ref(), (overload, duration)), cut)
     }
 
     fn reset(&mut self) -> Ended {

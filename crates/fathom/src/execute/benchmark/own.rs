@@ -8,7 +8,10 @@ use fathom_model::{
     plan::{LabPlan, Reach},
     units::{Bytes, Nanos, approximate},
 };
-use fathom_packet::methods::Seen;
+use fathom_packet::{
+    kinds::frames::{LEARNING, LEARNING_WAIT},
+    methods::Seen,
+};
 
 use super::tester::{seen, test_at};
 use crate::execute::{Surroundings, complete, execute};
@@ -27,12 +30,14 @@ const ATTEMPTS: u32 = 7;
 /// The tool's own maximum by frame size, for the sizes of a plan's benchmarks.
 pub(in crate::execute) type OwnMaxima = BTreeMap<u64, OwnMaximum>;
 
-/// Measures the maximum at every size of a plan's benchmarks; nothing without any.
+/// Measures the maximum at every size of a plan's benchmarks that this machine sends; nothing without any.
 pub(in crate::execute) fn measure(plan: &Plan, surroundings: &Surroundings) -> anyhow::Result<OwnMaxima> {
-    let tests = plan.tests.iter().filter(|test| test.benchmark.is_some());
-    let sizes: BTreeSet<u64> = tests.map(size).collect();
+    let is_sent_here = |test: &&TestPlan| {
+        test.benchmark.is_some() && plan.hosts.get(&test.from).is_some_and(Reach::is_on_this_machine)
+    };
+    let sizes: BTreeSet<u64> = plan.tests.iter().filter(is_sent_here).map(size).collect();
     let mut maxima = OwnMaxima::new();
-    let Some(sample) = plan.tests.iter().find(|test| test.benchmark.is_some()) else { return Ok(maxima) };
+    let Some(sample) = plan.tests.iter().find(is_sent_here) else { return Ok(maxima) };
     if !surroundings.is_quiet {
         eprintln!("measuring fathom's own maximum first");
     }
@@ -78,7 +83,9 @@ pub(super) fn size(test: &TestPlan) -> u64 {
 fn flat(sample: &TestPlan, size: u64) -> TestPlan {
     let mut test = sample.clone();
     // The device under test is not in this lab, and neither is the way to it.
-    test.options.0.remove("mac");
+    for option in ["mac", LEARNING, LEARNING_WAIT] {
+        test.options.0.remove(option);
+    }
     test.options.set("size", size.to_string());
     TestPlan {
         name: format!("own maximum, {size} B"),

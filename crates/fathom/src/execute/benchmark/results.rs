@@ -5,10 +5,12 @@ use std::borrow::Cow;
 use fathom_engine::search::mlr::{GoalEnding, GoalResult};
 use fathom_model::{
     Better, Derivation, Metric, Unit,
-    benchmark::{BenchmarkResult, LossPoint},
+    benchmark::{BenchmarkResult, LossPoint, Reference},
     units::{Nanos, approximate},
 };
-use fathom_packet::methods::{BackToBackFound, Cut, ForwardingFound, LatencyFound, LossAt, ResetFound, SearchFound};
+use fathom_packet::methods::{
+    BackToBackFound, Cut, ForwardingFound, LatencyFound, LossAt, OVERLOAD, RecoveryFound, ResetFound, SearchFound,
+};
 
 const RATE: (Unit, Better) = (Unit::FramesPerSec, Better::Higher);
 const TIME: (Unit, Better) = (Unit::Nanos, Better::Lower);
@@ -163,6 +165,51 @@ pub(super) fn forwarding(found: &ForwardingFound) -> Vec<BenchmarkResult> {
             ..row(("forwarding_max_per_sec", "maximum forwarding rate"), RATE, "RFC 2285 section 3.6.3")
         },
     ]
+}
+
+/// The time from the drop of the rate to the last loss, or the reason why there is none.
+pub(super) fn recovery(found: Option<&RecoveryFound>, (overload, duration): (f64, Nanos)) -> Vec<BenchmarkResult> {
+    let into = row(("recovery_ns", "system recovery"), TIME, "RFC 2544 section 26.5");
+    let Some(found) = found else {
+        let note = "the trials do not tell when a frame was lost: that takes marked frames and a counter in XDP";
+        return vec![BenchmarkResult { note: Some(note.to_owned()), ..into }];
+    };
+    let n_runs = found.runs.len();
+    let of = format!("{n_runs} drops from {} to a half, after {duration}", Unit::FramesPerSec.show(overload));
+    let times = |n: u32| if n_runs == 1 { String::new() } else { format!("{n} times of {n_runs}, ") };
+    let note = match (found.n_lossless, found.n_unrecovered) {
+        (0, 0) => format!("average of {of}"),
+        (0, n) => format!("invalid: {}frames were still lost at the end of the trial; {of}", times(n)),
+        (n, _) => format!("invalid: {}the overload lost nothing, so there was nothing to recover from; {of}", times(n)),
+    };
+    let ends = |run: Option<&Nanos>| run.map(|run| nanos(*run));
+    vec![BenchmarkResult {
+        value: Some(nanos(found.mean)),
+        low: ends(found.runs.iter().min()),
+        high: ends(found.runs.iter().max()),
+        is_irregular: found.n_lossless + found.n_unrecovered > 0,
+        note: Some(note),
+        ..into
+    }]
+}
+
+/// Why the overload of a recovery is not offered.
+pub(super) fn no_overload(throughput: f64, (most, reference): (f64, Reference)) -> Vec<BenchmarkResult> {
+    let show = |rate: f64| Unit::FramesPerSec.show(rate);
+    let (overload, most) = (show(throughput * OVERLOAD), show(most));
+    let note = match reference {
+        Reference::LineRate => {
+            format!("withheld: the throughput is the line rate, {most}, so the link cannot overload the device")
+        }
+        Reference::Asked => format!("withheld: the overload of 110 % is {overload}, and --max-rate allows {most}"),
+        Reference::OwnMaximum => {
+            format!(
+                "withheld: the overload of 110 % is {overload}, and fathom itself sends {most} of these frames here"
+            )
+        }
+    };
+    let into = row(("recovery_ns", "system recovery"), TIME, "RFC 2544 section 26.5");
+    vec![BenchmarkResult { note: Some(note), ..into }]
 }
 
 /// The time without forwarding.

@@ -10,7 +10,7 @@ use fathom_model::{
     units::{Nanos, PerSec},
 };
 use fathom_packet::{
-    kinds::frames::{LATENCY, VARIATION},
+    kinds::frames::{LATENCY, RECOVERY_NS, STEP_AT, STEP_RATE, VARIATION},
     methods::{Asked, Latencies, Seen, Tester, Traffic, Variation},
 };
 use fathom_sys::clock;
@@ -50,6 +50,10 @@ impl Tester for Trials<'_, '_> {
             Traffic::Burst { n_frames, .. } => {
                 format!("{}: {n_frames} frames at {rate}   about {left} left", self.method)
             }
+            Traffic::Step { then, .. } => {
+                let then = fathom_model::Unit::FramesPerSec.show(then);
+                format!("{}: at {rate}, then at {then}   about {left} left", self.method)
+            }
         };
         self.course.progress.searches(&self.test.name, &words);
         let round = u32::try_from(self.made.len()).unwrap_or(u32::MAX);
@@ -83,6 +87,11 @@ impl Trials<'_, '_> {
                 test.options.set("count", n_frames.to_string());
                 (traffic.duration() + BURST_EXTRA).exact()
             }
+            Traffic::Step { duration, then, .. } => {
+                test.options.set(STEP_AT, duration.exact());
+                test.options.set(STEP_RATE, exact(*then));
+                traffic.duration().exact()
+            }
         };
         test
     }
@@ -91,9 +100,12 @@ impl Trials<'_, '_> {
 /// A test of the same frames at a rate, without a warm-up: every frame counts.
 pub(super) fn test_at(test: &TestPlan, rate: f64) -> TestPlan {
     let mut test = TestPlan { benchmark: None, warmup: Nanos::ZERO.exact(), ..test.clone() };
-    let rate = PerSec::new(rate).expect("a method asks for rates above zero");
-    test.options.set("rate", rate.exact());
+    test.options.set("rate", exact(rate));
     test
+}
+
+fn exact(rate: f64) -> String {
+    PerSec::new(rate).expect("a method asks for rates above zero").exact()
 }
 
 /// What the receiver's distributions say of latencies, where it could tell them.
@@ -119,6 +131,7 @@ pub(super) fn seen(trial: &Trial) -> Seen {
         offered,
         received: total(receiver, count::RECEIVED).unwrap_or(0),
         latencies: receiver.and_then(latencies),
+        recovery: total(receiver, RECOVERY_NS).map(Nanos),
         took: Nanos::ZERO,
     }
 }

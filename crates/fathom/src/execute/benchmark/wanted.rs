@@ -4,8 +4,10 @@ use fathom_engine::{TestKind, search::mlr::SearchGoal};
 use fathom_model::{
     TestPlan,
     plan::BenchmarkPlan,
+    settings::Setting,
     units::{Nanos, PerSec, share_of_percent},
 };
+use fathom_packet::kinds::frames::{LEARNING, LEARNING_WAIT, STEP_AT, STEP_RATE};
 
 use super::{METHODS, Method};
 use crate::{
@@ -16,7 +18,7 @@ use crate::{
 /// The kind that makes the trials.
 const KIND: &str = "frames";
 /// The word for the tests of RFC 2544 that need nobody at the device.
-const RFC2544: (&str, &[&str]) = ("rfc2544", &["throughput", "latency", "loss", "back-to-back"]);
+const RFC2544: (&str, &[&str]) = ("rfc2544", &["throughput", "latency", "loss", "back-to-back", "recovery"]);
 
 /// Lengths, waits and repetitions.
 struct Lengths {
@@ -26,6 +28,8 @@ struct Lengths {
     burst_searches: u32,
     latency_trial: &'static str,
     latency_runs: u32,
+    recovery_runs: u32,
+    learning_wait: &'static str,
 }
 
 /// Long enough for a result to a few tenths of a percent, short enough to be waited for.
@@ -36,8 +40,11 @@ const SHORT: Lengths = Lengths {
     burst_searches: 5,
     latency_trial: "2s",
     latency_runs: 3,
+    recovery_runs: 3,
+    learning_wait: "50ms",
 };
-/// RFC 2544 sections 23, 24 and 26, RFC 9004 section 6.4, RFC 8219 section 7; the goals are those of CSIT, as RFC 9971 names none.
+/// RFC 2544 sections 23, 24 and 26, RFC 9004 section 6.4, RFC 8219 section 7; the goals are those of CSIT, as RFC 9971 names none, and
+/// the "number of times" of RFC 2544 section 26.5 is one that an average can be told of.
 const CONFORM: Lengths = Lengths {
     trial: "60s",
     pause: "7s",
@@ -45,7 +52,12 @@ const CONFORM: Lengths = Lengths {
     burst_searches: 50,
     latency_trial: "120s",
     latency_runs: 20,
+    recovery_runs: 10,
+    learning_wait: "2s",
 };
+
+/// As few as are hardly all lost.
+const LEARNING_FRAMES: u64 = 3;
 
 /// A width that two searches of the same device repeat.
 const PRECISION: &str = "0.5%";
@@ -89,7 +101,10 @@ pub(super) struct Wanted {
     pub(super) burst_searches: u32,
     pub(super) latency_trial: Nanos,
     pub(super) latency_runs: u32,
+    pub(super) recovery_runs: u32,
     pub(super) reset_trial: Nanos,
+    /// How many learning frames there are before a trial, and how long the device is given then.
+    learning: (u64, Nanos),
 }
 
 fn wrong(what: impl Into<String>) -> Screen {
@@ -105,7 +120,7 @@ pub(in crate::execute) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> 
     if test.search.is_some() {
         return Err(wrong("a test is either a search or a benchmark").line("use", "two tests"));
     }
-    for option in ["rate", "count"] {
+    for option in ["rate", "count", STEP_AT, STEP_RATE] {
         if let Some(value) = test.options.text(option) {
             return Err(wrong(format!("the methods set `{option}` themselves, so {value} cannot be asked for too"))
                 .line("use", "max_rate to bound the rates"));
@@ -128,6 +143,12 @@ pub(in crate::execute) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> 
     plan.burst_step.get_or_insert(BURST_STEP);
     plan.burst_searches.get_or_insert(lengths.burst_searches);
     plan.latency_runs.get_or_insert(lengths.latency_runs);
+    plan.recovery_runs.get_or_insert(lengths.recovery_runs);
+    let mut option = |name: &str, default: Setting| {
+        test.options.0.entry(name.to_owned()).or_insert(default);
+    };
+    option(LEARNING, Setting::Count(LEARNING_FRAMES));
+    option(LEARNING_WAIT, Setting::Text(lengths.learning_wait.to_owned()));
     if plan.goals.is_empty() {
         plan.goals = ["ndr", "pdr"].map(str::to_owned).to_vec();
     }
@@ -211,8 +232,25 @@ impl Wanted {
             burst_searches: counted(plan.burst_searches, "burst_searches")?,
             latency_trial: span(&plan.latency_trial, "latency_trial", trial)?,
             latency_runs: counted(plan.latency_runs, "latency_runs")?,
+            recovery_runs: counted(plan.recovery_runs, "recovery_runs")?,
             reset_trial: span(&plan.reset_trial, "reset_trial", trial)?,
+            learning: (
+                test.options.count(LEARNING).unwrap_or(0),
+                test.options.span(LEARNING_WAIT).unwrap_or(Nanos::ZERO),
+            ),
         })
+    }
+
+    /// What happens before each trial, in a sentence.
+    pub(super) fn learning(&self) -> String {
+        match self.learning {
+            (0, _) => {
+                "no learning frames are sent: what the device does while it learns is inside its first trial".to_owned()
+            }
+            (n, wait) => format!(
+                "before each trial each end sends {n} learning frames, which are not counted, and the device has {wait} to learn"
+            ),
+        }
     }
 
     /// What is shorter than the RFCs say, in a sentence.

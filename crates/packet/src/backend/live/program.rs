@@ -63,8 +63,10 @@ const THIS_FLOW: i16 = -16;
 const THIS_SEQUENCE: i16 = -24;
 const NUMBER: i16 = -32;
 const ELAPSED: i16 = -40;
+/// What the mark says of a step of the rate.
+const PHASE: i16 = -48;
 /// The sum of the n-th checksum is eight bytes further down for each.
-const SUMS: i16 = -48;
+const SUMS: i16 = -56;
 
 /// The most departures that one run of the program gives up, where they are not at equal distances.
 const GIVEN_UP_MAX: usize = 16;
@@ -217,7 +219,14 @@ fn pace(a: &mut Assembler, (departures, maps): (&Departures, &Maps), exits: Exit
     a.jump_if(R6.equals(0), exits.wait).jump_if(R6.above(R8), exits.wait).jump(exits.done);
     a.bind(is_due).compute(Operation::ShiftLeft, R2, i32::from(TICK_BITS)).store(R10.double(ELAPSED), R2);
     give_up_late(a, (departures, maps), (in_time, exits));
-    a.bind(in_time).load(R2, R10.double(ELAPSED)).load(R3, R7.double(DUE)).jump_if(R3.at_least(R2), not_later);
+    a.bind(in_time);
+    if let Some(turn) = departures.rhythm.turn {
+        let before = a.label();
+        a.store(R10.double(PHASE), 0).load(R3, R7.double(DUE)).load_constant(R4, turn.at);
+        a.jump_if(R4.above(R3), before).load_constant(R4, Mark::AFTER_STEP.into()).store(R10.double(PHASE), R4);
+        a.bind(before);
+    }
+    a.load(R2, R10.double(ELAPSED)).load(R3, R7.double(DUE)).jump_if(R3.at_least(R2), not_later);
     a.sub(R2, R3).compute(Operation::ShiftRight, R2, i32::from(TICK_BITS));
     a.load(R4, R7.double(LAG)).jump_if(R4.at_least(R2), not_later).store(R7.double(LAG), R2).bind(not_later);
     advance(a, (departures, maps), exits);
@@ -232,12 +241,15 @@ fn give_up_late(a: &mut Assembler, (departures, maps): (&Departures, &Maps), (in
     };
     late(a);
     if rhythm.burst == 1 && rhythm.random.is_none() {
-        // All at once: (late − late_max) ÷ gap, rounded up.
-        a.sub(R2, R4).load_constant(R4, rhythm.gap).add(R2, R4).sub(R2, 1).compute(Operation::Div, R2, R4);
-        for place in [UNSENT, N_DUE] {
-            a.load(R5, R7.double(place)).add(R5, R2).store(R7.double(place), R5);
+        if let Some(turn) = rhythm.turn {
+            // At most those before the step; what is late beyond them is of the other rate.
+            let after = a.label();
+            a.load_constant(R1, turn.at).jump_if(R3.at_least(R1), after);
+            give_up_at_once(a, rhythm.gap, Some(turn.at));
+            late(a);
+            a.bind(after);
         }
-        a.compute(Operation::Mul, R2, R4).add(R3, R2).store(R7.double(DUE), R3);
+        give_up_at_once(a, rhythm.turn.map_or(rhythm.gap, |turn| turn.gap), None);
         return;
     }
     for _ in 0..GIVEN_UP_MAX {
@@ -246,6 +258,22 @@ fn give_up_late(a: &mut Assembler, (departures, maps): (&Departures, &Maps), (in
         late(a);
     }
     a.jump(exits.wait);
+}
+
+/// Gives up (late − `late_max`) ÷ gap departures, rounded up, but none that is due at `until` or later.
+///
+/// `R2` is how late the first of them is, `R3` when it is due, `R4` how late one may be; all are lost, and so are `R1` and `R5`.
+fn give_up_at_once(a: &mut Assembler, gap: u64, until: Option<u64>) {
+    a.sub(R2, R4).load_constant(R4, gap).add(R2, R4).sub(R2, 1).compute(Operation::Div, R2, R4);
+    if let Some(until) = until {
+        let fewer = a.label();
+        a.load_constant(R1, until).sub(R1, R3).add(R1, R4).sub(R1, 1).compute(Operation::Div, R1, R4);
+        a.jump_if(R1.at_least(R2), fewer).mov(R2, R1).bind(fewer);
+    }
+    for place in [UNSENT, N_DUE] {
+        a.load(R5, R7.double(place)).add(R5, R2).store(R7.double(place), R5);
+    }
+    a.compute(Operation::Mul, R2, R4).add(R3, R2).store(R7.double(DUE), R3);
 }
 
 /// [`Departures::advance`]; all registers up to `R5` are lost.
@@ -270,6 +298,11 @@ fn advance(a: &mut Assembler, (departures, maps): (&Departures, &Maps), exits: E
         _ => {
             a.load_constant(R3, rhythm.gap);
         }
+    }
+    if let Some(turn) = rhythm.turn {
+        let before = a.label();
+        a.load(R2, R7.double(DUE)).load_constant(R4, turn.at).jump_if(R4.above(R2), before);
+        a.load_constant(R3, turn.gap).bind(before);
     }
     a.load(R2, R7.double(DUE)).add(R2, R3).store(R7.double(DUE), R2).bind(same_burst);
 }
@@ -393,7 +426,11 @@ fn write_mark(a: &mut Assembler, load: &Load, at: i16) {
     let at = |field: usize| at + place(field);
     let tag = i32::from_ne_bytes(load.tag.to_be_bytes());
     a.store(R6.word(at(Mark::TAG)), tag);
-    a.load(R1, R10.double(THIS_FLOW)).load_constant(R2, load.tag.into()).add(R2, R1);
+    a.load(R1, R10.double(THIS_FLOW));
+    if load.departures.as_ref().is_some_and(|departures| departures.rhythm.turn.is_some()) {
+        a.load(R2, R10.double(PHASE)).compute(Operation::Or, R1, R2);
+    }
+    a.load_constant(R2, load.tag.into()).add(R2, R1);
     a.swap_network_order(R1, 32).store(R6.word(at(Mark::FLOW)), R1);
     a.load(R1, R10.double(THIS_SEQUENCE)).compute(Operation::ShiftLeft, R1, 16);
     a.mov(R3, R1).compute(Operation::ShiftRight, R3, 48).add(R2, R3);
@@ -473,7 +510,7 @@ mod tests {
     use std::{num::NonZeroU64, sync::Arc};
 
     use fathom_engine::pace::{Process, Share};
-    use fathom_model::units::PerSec;
+    use fathom_model::units::{PerSec, approximate};
     use fathom_sys::{
         bpf::{Program, ProgramType},
         clock,
@@ -482,7 +519,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        backend::{Pattern, departures::Departures},
+        backend::{Pattern, Step, departures::Departures},
         craft::{Checksum, Turn},
         wire::{MarkPlace, Sum},
         xdp::or_skip,
@@ -606,11 +643,55 @@ mod tests {
             (200_000.0, 16, Process::Poisson { seed: 4 }),
         ];
         for (rate, burst, process) in cases {
-            let pattern = Pattern { rate: PerSec::new(rate).unwrap(), burst, process };
+            let pattern = Pattern { rate: PerSec::new(rate).unwrap(), burst, process, step: None };
             let Some((state, mut departures, lasting)) = paced(&pattern, Nanos::from_millis(50)) else { return };
             let intended = departures.give_up_due(lasting);
             assert_eq!(state.n_sent + state.n_unsent, intended, "{pattern:?}: {state:?}");
             assert!(state.n_sent > 0, "{pattern:?}: {state:?}");
+        }
+    }
+
+    #[test]
+    fn a_step_of_the_rate_is_accounted_for_exactly_on_both_sides() {
+        for (rate, burst, then) in [(100_000.0, 1, 20_000.0), (20_000.0, 1, 150_000.0), (50e6, 1, 1e6), (90e3, 6, 30e3)]
+        {
+            let step = Step { at: Nanos::from_millis(20), rate: PerSec::new(then).unwrap() };
+            let rate = PerSec::new(rate).unwrap();
+            let pattern = Pattern { rate, burst, process: Process::Constant, step: Some(step) };
+            let Some((state, mut departures, lasting)) = paced(&pattern, Nanos::from_millis(50)) else { return };
+            let intended = departures.give_up_due(lasting);
+            let expected = rate.get() * 0.02 + then * 0.03;
+            assert!((approximate(intended) - expected).abs() <= 1.0 + f64::from(burst) * 2.0, "{intended}: {expected}");
+            assert_eq!(state.n_sent + state.n_unsent, intended, "{pattern:?}: {state:?}");
+            assert!(state.n_sent > 0, "{pattern:?}: {state:?}");
+        }
+    }
+
+    #[test]
+    fn frames_say_that_the_rate_has_changed_and_are_otherwise_the_same() {
+        let blueprint = Blueprint { shapes: vec![shape(60)], order: vec![0], n_flows: 3 };
+        let share = Share { idx: 0, of: 1 };
+        // The second and all after it are due behind the step, wherever this machine pauses.
+        let step = Step { at: Nanos(1), rate: PerSec::new(1e9).unwrap() };
+        let pattern =
+            Pattern { rate: PerSec::new(1e9).unwrap(), burst: 1, process: Process::Constant, step: Some(step) };
+        let departures = Departures::new(&pattern, share);
+        let load = Load { departures, ..load(blueprint.clone(), share) };
+        let Some(maps) = or_skip(Maps::create(&port(), &load)) else { return };
+        let program = Program::load(ProgramType::Xdp, "fathom_test", &code(&load, &maps).unwrap()).unwrap();
+        let page = page(&load.blueprint);
+        let mut after = None;
+        for (flow, sequence) in crate::backend::course::Turns::of(&load).take(9) {
+            let mut run = program.test_run(&page, 1).unwrap();
+            while run.value != XdpAction::Redirect as u32 {
+                run = program.test_run(&page, 1).unwrap();
+            }
+            let mark = Mark::parse(&run.frame[MarkPlace::START..]).unwrap();
+            let phase = after.replace(Mark::AFTER_STEP).unwrap_or(0);
+            assert_eq!((mark.flow, mark.sequence), (flow | phase, sequence));
+            let mut expected = blueprint.shapes[0].bytes.clone();
+            blueprint.shapes[0].write(&mut expected, &blueprint.turn(flow, sequence, mark.bytes()));
+            assert_eq!(run.frame, expected, "{flow} {sequence}");
         }
     }
 

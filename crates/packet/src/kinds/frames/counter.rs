@@ -15,7 +15,7 @@ use fathom_sys::{
 use super::device::Device;
 use crate::{
     sequence::Sequence,
-    xdp::{Arrivals, Expected, Sink, Times, redirector},
+    xdp::{Arrivals, Expected, Sink, StepSeen, Times, redirector},
 };
 
 /// Frames that arrived and found no room at the counter, by the place.
@@ -217,6 +217,14 @@ impl Counter {
     pub(super) fn times(&self) -> fathom_sys::Result<Option<Times>> {
         match self {
             Self::Sink(sink, _) => sink.times().map(Some),
+            Self::Xsk(_) | Self::Socket(_) => Ok(None),
+        }
+    }
+
+    /// What it has seen of a change of the rate; nothing where it does not see frames as they arrive.
+    pub(super) fn step(&self) -> fathom_sys::Result<Option<StepSeen>> {
+        match self {
+            Self::Sink(sink, _) => sink.step(),
             Self::Xsk(_) | Self::Socket(_) => Ok(None),
         }
     }

@@ -6,6 +6,7 @@
 mod content;
 mod counter;
 mod device;
+mod learning;
 mod machine;
 mod metrics;
 mod receiver;
@@ -14,9 +15,10 @@ mod sender;
 use fathom_engine::{Error, Test, TestKind};
 use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, Unit, ValueKind};
 
+pub use learning::{LEARNING, LEARNING_FRAMES, LEARNING_WAIT};
 use metrics::METRICS;
 use receiver::Receiving;
-pub use receiver::{LATENCY, VARIATION};
+pub use receiver::{LATENCY, RECOVERY_NS, VARIATION};
 use sender::Sending;
 
 use crate::{backend, craft};
@@ -40,8 +42,25 @@ const COUNTERS: &[&str] = &["auto", "native", "generic", "xsk", "socket"];
 /// How frames or bursts follow each other: the words of the option `arrivals`.
 const ARRIVALS: &[&str] = &["constant", "poisson"];
 
+/// The option that says when the rate changes.
+pub const STEP_AT: &str = "step-at";
+/// The option that says to which rate it changes.
+pub const STEP_RATE: &str = "step-rate";
+
 const OPTIONS: &[OptionDoc] = &[
     OptionDoc { name: "rate", value: ValueKind::Rate, default: None, help: "frames per second; flat out if absent" },
+    OptionDoc {
+        name: STEP_AT,
+        value: ValueKind::Span,
+        default: None,
+        help: "with --step-rate: when the rate changes, from the first frame on, the warm-up included",
+    },
+    OptionDoc {
+        name: STEP_RATE,
+        value: ValueKind::Rate,
+        default: None,
+        help: "frames per second from --step-at on; the result then says how long after that the last frame was lost",
+    },
     craft::SIZE,
     craft::MIX,
     OptionDoc {
@@ -94,6 +113,19 @@ const OPTIONS: &[OptionDoc] = &[
         help: "Ethernet address to send to; without it that of the router on the way, or of the responder on the same link",
     },
     OptionDoc {
+        name: LEARNING,
+        value: ValueKind::Count(0, 10_000),
+        default: None,
+        help: "frames that each end sends before the trial, so that a device learns where the ends are; they are not counted in it; \
+               3 with --method",
+    },
+    OptionDoc {
+        name: LEARNING_WAIT,
+        value: ValueKind::Span,
+        default: None,
+        help: "with --learning: how long the device is given before the trial, at most 10s; with --method 50ms, and 2s with --conform",
+    },
+    OptionDoc {
         name: "counter",
         value: ValueKind::Choice(COUNTERS),
         default: Some("auto"),
@@ -120,7 +152,11 @@ impl TestKind for Frames {
 
     fn title(&self, settings: &Settings) -> String {
         let flows = settings.count(craft::FLOWS.name).filter(|n| *n > 1).map(|n| format!("{n} flows"));
-        let rate = settings.rate("rate").map(|rate| format!(" at {}", Unit::FramesPerSec.show(rate.get())));
+        let shown = |name: &str| settings.rate(name).map(|rate| Unit::FramesPerSec.show(rate.get()));
+        let rate = shown("rate").map(|rate| match (shown(STEP_RATE), settings.span(STEP_AT)) {
+            (Some(then), Some(at)) => format!(" at {rate}, after {at} at {then}"),
+            _ => format!(" at {rate}"),
+        });
         let flows = flows.map(|flows| format!(", {flows}")).unwrap_or_default();
         format!("{}{}{flows}", craft::title(settings), rate.unwrap_or_default())
     }

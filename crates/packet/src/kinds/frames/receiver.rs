@@ -9,20 +9,22 @@ use fathom_model::{
         count::{DUPLICATES, FILL_EMPTY, RECEIVED, REORDERED, RING_FULL, SOCKET_DROPPED},
         host::{DEV_RX_DROPPED, DEV_RX_FRAMES},
     },
+    units::Nanos,
 };
 use fathom_sys::{clock, wire_time::Epoch};
 
 use super::{
-    PORT, content,
+    PORT, STEP_AT, content,
     counter::Counter,
     device::{Device, Settling, admit},
     endpoint,
+    learning::{Learned, Learning},
     machine::clock_name,
 };
 use crate::{
     pktgen::{Origin, Root},
     wire::Mark,
-    xdp::{Expected, Times},
+    xdp::{Expected, StepSeen, Stepping, Times},
 };
 
 // Ports that are nobody's (RFC 6335 section 6), other ones in each trial, with room for all workers behind them.
@@ -33,11 +35,13 @@ const PKTGEN_PORTS: u32 = 16_384 - 64;
 #[derive(Debug)]
 pub(super) struct Receiving {
     device: Device,
+    learned: Option<Learned>,
     /// Of the device, where it is needed.
     address_v6: Option<Ipv6Addr>,
     counter: Counter,
     /// Whether frames say which they are, and when they left.
     is_marked: bool,
+    stepping: Stepping,
     trial: u32,
     pktgen: Option<Origin>,
     cores: Vec<usize>,
@@ -55,6 +59,9 @@ pub(super) const GAP: &str = "arrival_gap_ns";
 /// Packet delay variation (RFC 5481 section 4.2): the 99.9th percentile of the latency less its minimum.
 pub(super) const PDV_NS: &str = "pdv_ns";
 
+/// From the first frame after a change of the rate to the last one before which another was missing, in nanoseconds.
+pub const RECOVERY_NS: &str = "recovery_ns";
+
 impl Receiving {
     pub(super) fn prepare(role: &Role) -> Result<Self, Error> {
         let mut device = Device::find(role)?;
@@ -69,12 +76,17 @@ impl Receiving {
             notes.push(Note { id: "frames-unmarked".to_owned(), text: text.to_owned() });
         }
         let pktgen = origin(&role.settings, trial);
-        let expected = Expected { tag: Mark::tag_of(trial), places, n_flows: outline.n_flows, pktgen };
+        let is_stepped = role.settings.span(STEP_AT).is_some();
+        let stepping = if is_stepped { Stepping::Once } else { Stepping::None };
+        let expected = Expected { tag: Mark::tag_of(trial), places, n_flows: outline.n_flows, pktgen, stepping };
         let counter = Counter::open(&device, &role.settings, &expected, &mut notes)?;
         device.wait_for_carrier()?;
         let address_v6 = device.address_v6.filter(|_| outline.needs_ipv6);
         let is_marked = outline.mark_at.is_some();
-        Ok(Self { device, address_v6, counter, is_marked, trial, pktgen, cores: role.cores.clone(), notes })
+        // The counter is attached by now, which may have taken the link down for a moment.
+        let learned = Learning::of(&role.settings)?.announce(&device)?;
+        let cores = role.cores.clone();
+        Ok(Self { device, learned, address_v6, counter, is_marked, stepping, trial, pktgen, cores, notes })
     }
 }
 
@@ -117,9 +129,17 @@ impl Test for Receiving {
         let loss = self.device.close(&mut record, &before);
         admit(&mut record, loss.as_slice());
         record.notes.extend(self.notes);
+        if let Some(learned) = self.learned {
+            learned.tell(&mut record);
+        }
         let times = self.counter.times();
         let times = times.map_err(|cause| Error::System { what: "read the times of frames".to_owned(), cause })?;
         tell_times(&mut record, times, self.is_marked);
+        if self.stepping == Stepping::Once {
+            let step = self.counter.step();
+            let step = step.map_err(|cause| Error::System { what: "read the times of losses".to_owned(), cause })?;
+            tell_recovery(&mut record, step);
+        }
         if record.totals[RECEIVED] == 0 && session.stop.told() == Stop::Finish {
             let total = |name: &str| record.totals.get(name).copied().unwrap_or(0);
             let (name, frames, dropped) = (self.device.name(), total(DEV_RX_FRAMES), total(DEV_RX_DROPPED));
@@ -147,6 +167,20 @@ fn tell_times(record: &mut Record, times: Option<Times>, is_marked: bool) {
     let distributions = [(LATENCY, times.latency), (VARIATION, times.variation), (GAP, times.gap)];
     let some = distributions.into_iter().filter(|(_, histogram)| histogram.count() > 0);
     record.distributions.extend(some.map(|(name, histogram)| (name.to_owned(), histogram)));
+}
+
+/// Adds how long frames were lost after the rate had changed, or why that is not known.
+fn tell_recovery(record: &mut Record, step: Option<StepSeen>) {
+    let (id, text) = match step.map(StepSeen::recovery) {
+        Some(Nanos::ZERO) => ("recovery", "no frame was lost after the rate had changed".to_owned()),
+        Some(recovery) => ("recovery", format!("the last frame was lost {recovery} after the rate had changed")),
+        None => {
+            let why = "no frame of the second rate was seen as it arrived, which only a counter in XDP does";
+            ("recovery-withheld", format!("the recovery is withheld: {why}"))
+        }
+    };
+    record.totals.extend(step.map(|step| (RECOVERY_NS.to_owned(), step.recovery().0)));
+    record.notes.push(Note { id: id.to_owned(), text });
 }
 
 /// Counts until the trial is over and no late frame arrives any more.

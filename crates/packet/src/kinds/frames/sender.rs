@@ -13,14 +13,15 @@ use fathom_model::{
 use fathom_sys::packet_socket::Queueing;
 
 use super::{
-    NAME, SEND_TIME_NS, content,
+    NAME, SEND_TIME_NS, STEP_AT, STEP_RATE, content,
     device::{Device, admit},
     endpoint,
+    learning::{Learned, Learning},
     machine::clock_name,
     n_workers,
 };
 use crate::{
-    backend::{self, Departures, Generator, Load, Pattern, Port, Stamping},
+    backend::{self, Departures, Generator, Load, Pattern, Port, Stamping, Step},
     craft::{End, Ends, Setup},
     wire::{MacAddress, Mark},
 };
@@ -29,6 +30,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Sending {
     device: Device,
+    learned: Option<Learned>,
     generators: Vec<Box<dyn Generator>>,
     is_paced: bool,
     cores: Vec<usize>,
@@ -72,7 +74,8 @@ impl Sending {
         let mut notes = Vec::new();
         let word = settings.text("backend").unwrap_or_default();
         let generators = backend::choose(&word, &port, &loads, &mut notes)?;
-        Ok(Self { device, generators, is_paced: pattern.is_some(), cores: role.cores.clone(), notes })
+        let learned = Learning::of(settings)?.precede(&device, (&blueprint, tag))?;
+        Ok(Self { device, learned, generators, is_paced: pattern.is_some(), cores: role.cores.clone(), notes })
     }
 }
 
@@ -86,22 +89,48 @@ fn share_of(count: u64, share: Share) -> u64 {
 fn pattern(settings: &Settings, seed: u64) -> Result<Option<Pattern>, Error> {
     let is_poisson = settings.text("arrivals").is_some_and(|arrivals| arrivals == "poisson");
     let burst = settings.count("burst").and_then(|burst| u32::try_from(burst).ok()).unwrap_or(1);
+    let step = step(settings)?;
     let Some(rate) = settings.rate("rate") else {
         let without = |what: &str| Error::Unsupported {
             what: format!("{what} need a rate: flat out, each frame leaves right behind the one before"),
             hint: Some("--rate 100k".to_owned()),
         };
-        return match (is_poisson, burst > 1) {
-            (true, _) => Err(without("Poisson arrivals")),
-            (_, true) => Err(without("bursts")),
+        return match (is_poisson, burst > 1, step) {
+            (true, ..) => Err(without("Poisson arrivals")),
+            (_, true, _) => Err(without("bursts")),
+            (.., Some(_)) => Err(without("changes of the rate")),
             _ => Ok(None),
         };
     };
+    if is_poisson && step.is_some() {
+        return Err(Error::Unsupported {
+            what: "the rate of Poisson arrivals does not change within a trial".to_owned(),
+            hint: Some("--arrivals constant".to_owned()),
+        });
+    }
     if rate.get() <= 0.0 {
         return Err(Error::Unsupported { what: "at a rate of zero nothing would be sent".to_owned(), hint: None });
     }
     let process = if is_poisson { Process::Poisson { seed } } else { Process::Constant };
-    Ok(Some(Pattern { rate, burst, process }))
+    Ok(Some(Pattern { rate, burst, process, step }))
+}
+
+/// The change of the rate that is asked for, if one is.
+fn step(settings: &Settings) -> Result<Option<Step>, Error> {
+    let half = |missing: &str, example: &str| Error::Unsupported {
+        what: format!("a change of the rate needs --{missing} too"),
+        hint: Some(format!("--{missing} {example}")),
+    };
+    match (settings.span(STEP_AT), settings.rate(STEP_RATE)) {
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(half(STEP_RATE, "50k")),
+        (None, Some(_)) => Err(half(STEP_AT, "1s")),
+        (Some(at), Some(rate)) if rate.get() > 0.0 => Ok(Some(Step { at, rate })),
+        _ => Err(Error::Unsupported {
+            what: "at a rate of zero nothing would be sent".to_owned(),
+            hint: Some("a shorter --duration".to_owned()),
+        }),
+    }
 }
 
 /// This device and what the responder has told.
@@ -153,6 +182,9 @@ impl Test for Sending {
         losses.extend(self.device.close(&mut record, &before));
         admit(&mut record, &losses);
         record.notes.extend(self.notes);
+        if let Some(learned) = self.learned {
+            learned.tell(&mut record);
+        }
         Ok(record)
     }
 }

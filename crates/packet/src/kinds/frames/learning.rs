@@ -1,0 +1,120 @@
+//! Frames before a trial from which a device between the hosts learns where they are (RFC 2544 section 23).
+//!
+//! A bridge that does not know the receiver floods what is for it, and a router that does not know its next hop holds frames back:
+//! what a device does while it learns would be inside the trial.
+
+use fathom_engine::Error;
+use fathom_model::{Note, Record, Settings, units::Nanos};
+use fathom_sys::{
+    clock,
+    packet_socket::{Offer, Queueing, Sender},
+};
+
+use super::device::Device;
+use crate::{
+    craft::Blueprint,
+    wire::{Arp, Mark},
+};
+
+/// The option that says how many there are.
+pub const LEARNING: &str = "learning";
+/// The option that says how long a device is given to learn from them.
+pub const LEARNING_WAIT: &str = "learning-wait";
+/// What a record calls those of its host, which are in none of its other counts.
+pub const LEARNING_FRAMES: &str = "learning_frames";
+
+/// Five times what the RFC gives a device.
+const WAIT_MAX: Nanos = Nanos::from_secs(10);
+/// How long a device may have no room for a few frames before any other was sent.
+const PATIENCE: Nanos = Nanos::from_secs(1);
+/// How long to wait at most for room.
+const ROOM: Nanos = Nanos::from_millis(1);
+
+/// What is asked for of learning.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Learning {
+    n: u64,
+    wait: Nanos,
+}
+
+impl Learning {
+    /// What the options say.
+    pub(super) fn of(settings: &Settings) -> Result<Self, Error> {
+        let wait = settings.span(LEARNING_WAIT).unwrap_or(Nanos::ZERO);
+        if wait > WAIT_MAX {
+            let what =
+                format!("{wait} are longer than any device takes to learn: {LEARNING_WAIT} is at most {WAIT_MAX}");
+            return Err(Error::Unsupported { what, hint: Some(format!("--{LEARNING_WAIT} 2s")) });
+        }
+        Ok(Self { n: settings.count(LEARNING).unwrap_or(0), wait })
+    }
+
+    /// The receiver says on its wire who it is.
+    pub(super) fn announce(self, device: &Device) -> Result<Option<Learned>, Error> {
+        let frame = Arp::announcement(device.mac, device.address);
+        self.send(device, |_| frame.to_vec())
+    }
+
+    /// The sender sends the first frame of each of its first flows, and gives the device its time.
+    ///
+    /// They bear no mark of the trial, so the receiver lets them pass; frames that have none could not be told from the trial's own.
+    pub(super) fn precede(
+        self,
+        device: &Device,
+        (blueprint, tag): (&Blueprint, u32),
+    ) -> Result<Option<Learned>, Error> {
+        let learned =
+            if blueprint.mark_at().is_some() { self.send(device, |nth| first_of(blueprint, tag, nth))? } else { None };
+        if self.n > 0 {
+            clock::sleep_until(clock::now() + self.wait);
+        }
+        Ok(learned)
+    }
+
+    fn send(self, device: &Device, frame: impl Fn(u64) -> Vec<u8>) -> Result<Option<Learned>, Error> {
+        if self.n == 0 {
+            return Ok(None);
+        }
+        let what = || format!("send learning frames out of {}", device.name());
+        let failed = |cause| Error::system(what(), "CAP_NET_RAW", cause);
+        let sender = Sender::open(device.index(), Queueing::Discipline).map_err(failed)?;
+        let deadline = clock::now() + PATIENCE;
+        let mut n_sent = 0;
+        while n_sent < self.n && clock::now() < deadline {
+            let frame = frame(n_sent);
+            match sender.send(std::iter::once(frame.as_slice())).map_err(failed)? {
+                Offer::Accepted(n) => n_sent += n as u64,
+                Offer::Dropped | Offer::Busy => {
+                    sender.wait(ROOM).map_err(failed)?;
+                }
+            }
+        }
+        Ok(Some(Learned { n_sent }))
+    }
+}
+
+/// The first frame of one of the flows, with the mark of no trial.
+fn first_of(blueprint: &Blueprint, tag: u32, nth: u64) -> Vec<u8> {
+    let flow = u32::try_from(nth % u64::from(blueprint.n_flows)).expect("it is less than the number of flows");
+    let mark = Mark { tag: !tag, flow, sequence: 0, sent: 0 };
+    let shape = blueprint.shape(flow, 0);
+    let mut frame = shape.bytes.clone();
+    shape.write(&mut frame, &blueprint.turn(flow, 0, mark.bytes()));
+    frame
+}
+
+/// The learning frames that a host has sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Learned {
+    n_sent: u64,
+}
+
+impl Learned {
+    /// Writes them down beside the frames of the trial.
+    pub(super) fn tell(self, record: &mut Record) {
+        let n_sent = self.n_sent;
+        record.totals.insert(LEARNING_FRAMES.to_owned(), n_sent);
+        let text = format!("{n_sent} learning frames were sent before the trial and are not counted in it");
+        record.notes.push(Note { id: "learning".to_owned(), text });
+    }
+}

@@ -156,6 +156,16 @@ impl Course {
         }
     }
 
+    /// What the frame of a turn carries that leaves now.
+    #[inline]
+    pub(super) fn mark(&self, (flow, sequence): (u32, u64), now: Nanos) -> Mark {
+        let sent = match self.load.stamping {
+            Stamping::Clock => low_word(now),
+            Stamping::None => 0,
+        };
+        Mark { tag: self.load.tag, flow, sequence, sent }
+    }
+
     /// Writes the frame of a turn to memory that may hold another one of this load; its length.
     ///
     /// `now` is what it says of when it left.
@@ -163,11 +173,7 @@ impl Course {
     pub(super) fn write(&self, frame: &mut [u8], held: &mut Held, (turn, now): ((u32, u64), Nanos)) -> usize {
         let (flow, sequence) = turn;
         let blueprint = &*self.load.blueprint;
-        let sent = match self.load.stamping {
-            Stamping::Clock => low_word(now),
-            Stamping::None => 0,
-        };
-        let mark = Mark { tag: self.load.tag, flow, sequence, sent };
+        let mark = self.mark(turn, now);
         if let (Some(renumbering), Some(_)) = (&self.renumbering, *held) {
             renumbering.write(frame, &mark);
             return blueprint.shapes[0].bytes.len();

@@ -120,6 +120,9 @@ impl Test for Receiving {
         let times = self.counter.times();
         let times = times.map_err(|cause| Error::System { what: "read the times of frames".to_owned(), cause })?;
         tell_times(&mut record, times, self.is_marked);
+        if let Some(text) = self.counter.remark().filter(|_| record.distributions.contains_key(GAP)) {
+            record.notes.push(Note { id: "arrival-times".to_owned(), text: text.to_owned() });
+        }
         if record.totals[RECEIVED] == 0 && session.stop.told() == Stop::Finish {
             let total = |name: &str| record.totals.get(name).copied().unwrap_or(0);
             let (name, frames, dropped) = (self.device.name(), total(DEV_RX_FRAMES), total(DEV_RX_DROPPED));
@@ -133,9 +136,8 @@ impl Test for Receiving {
     }
 }
 
-/// Adds what the counter knows of times; only one in XDP sees frames as they arrive.
-fn tell_times(record: &mut Record, times: Option<Times>, is_marked: bool) {
-    let Some(times) = times else { return };
+/// Adds what the counter knows of times.
+fn tell_times(record: &mut Record, times: Times, is_marked: bool) {
     if is_marked && record.totals[RECEIVED] > 0 && times.latency.count() == 0 {
         let text = "latencies are withheld: the two ends do not share a clock".to_owned();
         record.notes.push(Note { id: "latency-withheld".to_owned(), text });

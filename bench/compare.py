@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Callable, Optional
 
+import known
 import tools
 from hosts import CORES, GENERATOR, TARGET, Failed, Finished, Lab, busy_of_cores, fathom_program, share_busy
 from tools import Tool, Work
@@ -171,7 +172,7 @@ FRAME_ROWS = [
     frames("live", LIVE, tools.TRAFGEN_FRAMES, 4),
     frames("live", LIVE, tools.HPING_FRAMES, 12),
     frames("AF_XDP with copies", tools.fathom_frames("--backend", "xsk"), tools.TRAFGEN_FRAMES, 1.5),
-    frames("sendmmsg", tools.fathom_frames("--backend", "socket"), tools.TRAFGEN_FRAMES, 1.05),
+    frames("packet socket", tools.fathom_frames("--backend", "socket"), tools.TRAFGEN_FRAMES, 1.05),
     # More than can be had, so that each frame is late and everything is decided in the program.
     frames("live with a schedule, against without", tools.fathom_frames("--backend", "live", "--rate", "8M"), replace(LIVE, name="fathom flat out"), 0.9),
 ]
@@ -567,7 +568,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     given = arguments()
     head = machine(given.pairs, given.seconds)
-    outcomes = []
+    outcomes, answers = [], []
     with Lab(f"bench-{os.getpid()}") as lab:
         # Connections of other rows that linger in TIME-WAIT are in nobody's way.
         lab.set(GENERATOR, "ipv4.tcp_tw_reuse", "1")
@@ -580,7 +581,17 @@ def main() -> int:
             outcomes.append(compare(lab, row, given.pairs, given.seconds))
             if outcomes[-1].skipped:
                 told(f"  {outcomes[-1].skipped}")
-    text = "\n".join(["# Ours against the peers", "", *head, "", *tables(outcomes), ""])
+        for row in known.ROWS:
+            if given.only and given.only not in row.name:
+                continue
+            told(row.name)
+            answers += known.asked(lab, row, given.pairs, given.seconds)
+    parts = [tables(outcomes)] if outcomes else []
+    if answers:
+        columns = ["what is known", "target", "measured", ""]
+        parts.append([row_of(columns), row_of(["---"] * len(columns)), *map(row_of, answers)])
+    lines = [line for part in parts for line in (*part, "")]
+    text = "\n".join(["# Ours against the peers", "", *head, "", *lines])
     print(text)
     if given.write and not given.only:
         RESULTS.write_text(text)

@@ -29,6 +29,8 @@ SCRIPTS = Path(__file__).with_name("scripts")
 DATAGRAM_BYTES = 1400
 UDP_BITS_PER_S = 500_000_000
 TRAFGEN = "trafgen"
+# Where nothing is aimed at.
+NO_TARGET = "–"
 HPING = "hping3"
 
 

@@ -27,6 +27,7 @@ pub mod reactor;
 pub mod signal;
 pub mod socket;
 pub mod streams;
+pub mod super_frame;
 pub mod tcp_info;
 pub mod transmit;
 pub mod tuning;

@@ -326,7 +326,7 @@ fn option_value(volume: Bytes) -> libc::c_int {
 }
 
 /// Opens a raw packet socket for one protocol, bound to one device.
-fn open(ifindex: u32, protocol: u16) -> Result<OwnedFd> {
+pub(crate) fn open(ifindex: u32, protocol: u16) -> Result<OwnedFd> {
     // The protocol is given to bind alone: between socket and bind frames of every device would come in.
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // SAFETY: the call takes no pointers.
@@ -351,14 +351,14 @@ fn open(ifindex: u32, protocol: u16) -> Result<OwnedFd> {
     if result < 0 { Err(Error::last(format!("bind(AF_PACKET, device {ifindex})"))) } else { Ok(fd) }
 }
 
-fn set_option(fd: &OwnedFd, (level, option, name): (i32, i32, &str), value: libc::c_int) -> Result<()> {
+pub(crate) fn set_option(fd: &OwnedFd, (level, option, name): (i32, i32, &str), value: libc::c_int) -> Result<()> {
     let length = socket_length(size_of_val(&value));
     // SAFETY: the pointer is to a local of that length.
     let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const value).cast(), length) };
     if result < 0 { Err(Error::last(format!("setsockopt({name})"))) } else { Ok(()) }
 }
 
-fn wait(fd: BorrowedFd<'_>, events: PollFlags, timeout: Nanos) -> Result<bool> {
+pub(crate) fn wait(fd: BorrowedFd<'_>, events: PollFlags, timeout: Nanos) -> Result<bool> {
     let timeout = Timespec {
         tv_sec: i64::try_from(timeout.0 / 1_000_000_000).unwrap_or(i64::MAX),
         tv_nsec: i64::try_from(timeout.0 % 1_000_000_000).expect("a remainder below 1e9 fits"),

@@ -156,6 +156,18 @@ impl Course {
         }
     }
 
+    /// What the frame of a turn carries that leaves now.
+    #[inline]
+    pub(super) fn mark(&self, (flow, sequence): (u32, u64), now: Nanos) -> Mark {
+        let sent = match self.load.stamping {
+            Stamping::Clock => low_word(now),
+            Stamping::None => 0,
+        };
+        let is_after_step = self.departures.as_ref().is_some_and(Departures::is_after_step);
+        let phase = if is_after_step { Mark::AFTER_STEP } else { 0 };
+        Mark { tag: self.load.tag, flow: flow | phase, sequence, sent }
+    }
+
     /// Writes the frame of a turn to memory that may hold another one of this load; its length.
     ///
     /// `now` is what it says of when it left; all that leave together are on the same side of a step.
@@ -163,13 +175,7 @@ impl Course {
     pub(super) fn write(&self, frame: &mut [u8], held: &mut Held, (turn, now): ((u32, u64), Nanos)) -> usize {
         let (flow, sequence) = turn;
         let blueprint = &*self.load.blueprint;
-        let sent = match self.load.stamping {
-            Stamping::Clock => low_word(now),
-            Stamping::None => 0,
-        };
-        let is_after_step = self.departures.as_ref().is_some_and(Departures::is_after_step);
-        let phase = if is_after_step { Mark::AFTER_STEP } else { 0 };
-        let mark = Mark { tag: self.load.tag, flow: flow | phase, sequence, sent };
+        let mark = self.mark(turn, now);
         if let (Some(renumbering), Some(_)) = (&self.renumbering, *held) {
             renumbering.write(frame, &mark);
             return blueprint.shapes[0].bytes.len();

@@ -8,6 +8,7 @@ mod departures;
 mod live;
 mod pktgen;
 mod socket;
+mod super_frames;
 mod xsk;
 
 use std::{fmt, sync::Arc};
@@ -102,8 +103,14 @@ pub(crate) mod counter {
 }
 
 /// From the best to the one that always works.
-const BACKENDS: &[&dyn Backend] =
-    &[&pktgen::Pktgen, &live::Live, &xsk::Xsk(Mode::ZeroCopy), &xsk::Xsk(Mode::Copy), &socket::Socket];
+const BACKENDS: &[&dyn Backend] = &[
+    &pktgen::Pktgen,
+    &live::Live,
+    &xsk::Xsk(Mode::ZeroCopy),
+    &xsk::Xsk(Mode::Copy),
+    &super_frames::SuperFrames,
+    &socket::Socket,
+];
 
 /// The words of the option that chooses one.
 pub const WORDS: &[&str] = &[AUTO, "pktgen", "live", "xsk", "socket"];

@@ -19,7 +19,7 @@ pub use gate::{Fate, Gate};
 pub use matching::Matching;
 pub use policer::{PolicerLimit, policer};
 pub use redirect::{Onward, Redirect};
-pub(crate) use redirector::redirector;
+pub(crate) use redirector::{arrival, redirector};
 pub use sink::{Arrivals, Expected, Sink, StepSeen, Stepping, Times};
 #[cfg(test)]
 pub(crate) use trial::or_skip;

@@ -1,10 +1,11 @@
 //! Frames of one trial handed to AF_XDP sockets.
 
+use fathom_model::units::Nanos;
 use fathom_sys::{
     Result,
     bpf::{
-        Assembler, Helper, Program, ProgramType,
-        Register::{R1, R2, R3, R9},
+        Assembler, Helper, Label, Program, ProgramType,
+        Register::{R0, R1, R2, R3, R6, R9},
         SocketMap, XdpAction,
     },
 };
@@ -14,16 +15,48 @@ use super::{
     sink::{Found, find_mark},
 };
 
-/// Where `struct xdp_md` has the number of the queue that a frame came in by.
+// Places in `struct xdp_md`: the first byte of the frame, of what stands in front of it, and the queue it came in by.
+const DATA: i16 = 0;
+const META: i16 = 8;
 const RX_QUEUE: i16 = 16;
 
-/// Hands the frames of one trial to the socket of their queue; everything else passes, and they too where there is no socket.
+/// What is put in front of a frame: the trial's tag, so that nothing else is taken for it, and the time.
+const STAMP: i16 = 16;
+
+/// When a frame arrived, by what stands in front of it; nothing where the driver has no room for that.
+pub(crate) fn arrival(ahead: &[u8], expected: &Expected) -> Option<Nanos> {
+    let stamp: &[u8; 16] = ahead.last_chunk()?;
+    let (words, _) = stamp.as_chunks::<8>();
+    let [tag, time] = [words[0], words[1]].map(u64::from_ne_bytes);
+    (tag == word_of(expected)).then_some(Nanos(time))
+}
+
+/// The tag twice, so that it is no length and no address.
+fn word_of(expected: &Expected) -> u64 {
+    u64::from(expected.tag) << 32 | u64::from(expected.tag)
+}
+
+/// Puts the time in front of the frame, if the driver has room there.
+fn stamp(a: &mut Assembler, expected: &Expected) {
+    let no_room: Label = a.label();
+    a.call(Helper::MonotonicNanos).mov(R6, R0);
+    a.mov(R1, R9).mov(R2, -i32::from(STAMP)).call(Helper::AdjustMeta).jump_if(R0.differs(0), no_room);
+    a.load(R1, R9.word(META)).load(R2, R9.word(DATA)).mov(R3, R1).add(R3, i32::from(STAMP));
+    a.jump_if(R3.above(R2), no_room);
+    a.load_constant(R3, word_of(expected)).store(R1.double(0), R3).store(R1.double(8), R6).bind(no_room);
+}
+
+/// Hands the frames of one trial to the socket of their queue, with the time in front of them.
+///
+/// Everything else passes, and they too where there is no socket.
 pub(crate) fn redirector(expected: &Expected, sockets: &SocketMap) -> Result<Program> {
     let mut a = Assembler::new();
     let (is_ours, pass) = (a.label(), a.label());
     a.mov(R9, R1);
     find_mark(&mut a, expected, &Found { ours: is_ours, pktgens: is_ours, neither: pass });
-    a.bind(is_ours).load(R2, R9.word(RX_QUEUE)).load_map(R1, sockets).mov(R3, i32::from(XdpAction::Pass));
+    a.bind(is_ours);
+    stamp(&mut a, expected);
+    a.load(R2, R9.word(RX_QUEUE)).load_map(R1, sockets).mov(R3, i32::from(XdpAction::Pass));
     a.call(Helper::RedirectMap).exit();
     a.bind(pass).give(XdpAction::Pass);
     Program::load(ProgramType::Xdp, "fathom_redirect", &a.assemble())

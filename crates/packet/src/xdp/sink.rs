@@ -102,10 +102,10 @@ impl Expected {
     }
 }
 
-/// What a sink has seen of times, in nanoseconds, each to 1.6 %.
-#[derive(Debug, Clone, PartialEq)]
+/// What a counter has seen of times, in nanoseconds, each to 1.6 %.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Times {
-    /// From the sender's stamp to the sink, for frames that have one.
+    /// From the sender's stamp to the counter, for frames that have one.
     pub latency: Histogram,
     /// How much the latencies of two frames of a flow differ that were sent one after the other and arrived so.
     pub variation: Histogram,

@@ -6,7 +6,7 @@ use super::instruction::{
     Condition, Instruction, Operand, Operation, Place,
     Register::{self, R0, R1, R2},
 };
-use super::syscall::descriptor;
+use super::{map::Array, syscall::descriptor};
 
 /// A place in the code that jumps may go to before it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub enum Helper {
     Redirect = 23,
     /// `R1` a [`super::DeviceMap`] or [`super::SocketMap`], `R2` an index, `R3` the action when nothing is there; `R0` becomes the action.
     RedirectMap = 51,
+    /// `R1` the context, `R2` by how much the room in front of the frame becomes shorter; all pointers into the frame are lost.
+    AdjustMeta = 54,
     /// `R1` the context, `R2` by how much the frame becomes longer; all pointers into the frame are lost.
     AdjustTail = 65,
 }
@@ -147,6 +149,14 @@ impl Assembler {
     pub fn load_map(&mut self, register: Register, map: &impl AsFd) -> &mut Self {
         // A one in the source register (BPF_PSEUDO_MAP_FD) says that the constant is the descriptor of a map.
         self.load_wide(register, R1, descriptor(map).into())
+    }
+
+    /// The address of the only row of an array, known when the program is loaded: no look-up at each run; two instructions.
+    ///
+    /// The array must stay open until the program is loaded. It has one entry, or the program is refused. Linux 5.2.
+    pub fn load_row<const WORDS: usize>(&mut self, register: Register, array: &Array<WORDS>) -> &mut Self {
+        // A two in the source register (BPF_PSEUDO_MAP_VALUE); the second half of the constant is the place in the row.
+        self.load_wide(register, R2, descriptor(array).into())
     }
 
     /// `R0` becomes the address of an array's entry, or the program goes to `missing`; several instructions.

@@ -10,5 +10,5 @@ mod ring;
 mod socket;
 mod umem;
 
-pub use socket::{LONGEST_RECEIVED, Mode, Queue, Receiver, Statistics, Transmitter};
+pub use socket::{LONGEST_RECEIVED, Mode, Queue, Received, Receiver, Statistics, Transmitter};
 pub use umem::{CHUNK, Chunk};

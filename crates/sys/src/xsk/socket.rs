@@ -71,6 +71,15 @@ pub struct Receiver {
     mode: Mode,
 }
 
+/// A frame in the memory that it was received into.
+#[derive(Debug, Clone, Copy)]
+pub struct Received<'a> {
+    /// What lies in front of it: the end is what a program has put there (`bpf_xdp_adjust_meta`), the rest is anything.
+    pub ahead: &'a [u8],
+    /// Its bytes.
+    pub frame: &'a [u8],
+}
+
 /// What all sockets begin with.
 struct Opened {
     fd: OwnedFd,
@@ -212,11 +221,12 @@ impl Receiver {
     ///
     /// # Errors
     /// When the kernel cannot be woken to fill again.
-    pub fn receive(&mut self, most: usize, mut look: impl FnMut(&[u8])) -> Result<usize> {
+    pub fn receive(&mut self, most: usize, mut look: impl FnMut(Received<'_>)) -> Result<usize> {
         let mut n = 0;
         while n < most {
             let Some(frame) = self.frames.pop() else { break };
-            look(self.umem.received(frame.addr, usize::try_from(frame.len).unwrap_or(usize::MAX)));
+            let length = usize::try_from(frame.len).unwrap_or(usize::MAX);
+            look(Received { ahead: self.umem.ahead(frame.addr), frame: self.umem.received(frame.addr, length) });
             // The fill ring has an entry for each chunk, so there is room.
             self.fill.push(frame.addr - frame.addr % CHUNK as u64);
             n += 1;

@@ -127,6 +127,12 @@ impl Umem {
         // SAFETY: the range lies within one chunk, as was checked, and the kernel has let go of it.
         unsafe { slice::from_raw_parts(self.memory.at(offset).as_ptr(), length) }
     }
+
+    /// The bytes of its chunk in front of a frame that the kernel has just handed over.
+    pub(super) fn ahead(&self, address: u64) -> &[u8] {
+        let begin = address - address % CHUNK as u64;
+        self.received(begin, usize::try_from(address - begin).expect("a chunk is short"))
+    }
 }
 
 #[cfg(test)]
@@ -141,6 +147,7 @@ mod tests {
         let address = Umem::lend(chunk);
         assert_eq!((address, umem.n_lent()), (3 * CHUNK as u64, 1));
         assert_eq!(umem.received(address + 256, 60), [7; 60]);
+        assert_eq!((umem.ahead(address + 256), umem.ahead(address)), (&[7; 256][..], &[][..]));
         // The kernel tells a place within the chunk.
         umem.give_back(address + 256);
         assert_eq!((umem.n_lent(), umem.take()), (0, Some(Chunk(3))));

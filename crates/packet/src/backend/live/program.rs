@@ -55,6 +55,7 @@ const START: i16 = 32;
 const DONE: i16 = 40;
 const FLOW: i16 = 48;
 const SEQUENCE: i16 = 56;
+/// The number of the next departure, where its gap follows from it.
 const N_DUE: i16 = 64;
 
 // Places on the stack.
@@ -189,13 +190,12 @@ pub(super) fn code(load: &Load, maps: &Maps) -> std::result::Result<Vec<Instruct
 
 /// Goes on only when a frame is due; `R7` is the state then, `R8` the time, `R9` the context.
 fn begin(a: &mut Assembler, (load, maps): (&Load, &Maps), exits: Exits) {
-    a.mov(R9, R1).store(R10.word(KEY), 0).look_up(&maps.state, KEY, exits.wait).mov(R7, R0);
+    a.mov(R9, R1).load_row(R7, &maps.state);
     a.load(R1, R7.double(DONE)).jump_if(R1.differs(0), exits.wait);
     if let Some(count) = load.count {
         a.load(R1, R7.double(SENT)).load_constant(R2, count).jump_if(R1.at_least(R2), exits.done);
     }
-    a.call(Helper::MonotonicNanos).mov(R8, R0);
-    a.store(R10.word(KEY), 0).look_up(&maps.orders, KEY, exits.wait).load(R6, R0.double(0));
+    a.call(Helper::MonotonicNanos).mov(R8, R0).load_row(R6, &maps.orders).load(R6, R6.double(0));
     match &load.departures {
         None => {
             a.jump_if(R6.differs(0), exits.done);
@@ -229,7 +229,7 @@ fn pace(a: &mut Assembler, (departures, maps): (&Departures, &Maps), exits: Exit
     a.load(R2, R10.double(ELAPSED)).load(R3, R7.double(DUE)).jump_if(R3.at_least(R2), not_later);
     a.sub(R2, R3).compute(Operation::ShiftRight, R2, i32::from(TICK_BITS));
     a.load(R4, R7.double(LAG)).jump_if(R4.at_least(R2), not_later).store(R7.double(LAG), R2).bind(not_later);
-    advance(a, (departures, maps), exits);
+    advance(a, (departures, maps));
 }
 
 /// Gives up departures that are too late, and goes to `in_time` with one that is not.
@@ -254,7 +254,7 @@ fn give_up_late(a: &mut Assembler, (departures, maps): (&Departures, &Maps), (in
     }
     for _ in 0..GIVEN_UP_MAX {
         a.load(R1, R7.double(UNSENT)).add(R1, 1).store(R7.double(UNSENT), R1);
-        advance(a, (departures, maps), exits);
+        advance(a, (departures, maps));
         late(a);
     }
     a.jump(exits.wait);
@@ -270,30 +270,30 @@ fn give_up_at_once(a: &mut Assembler, gap: u64, until: Option<u64>) {
         a.load_constant(R1, until).sub(R1, R3).add(R1, R4).sub(R1, 1).compute(Operation::Div, R1, R4);
         a.jump_if(R1.at_least(R2), fewer).mov(R2, R1).bind(fewer);
     }
-    for place in [UNSENT, N_DUE] {
-        a.load(R5, R7.double(place)).add(R5, R2).store(R7.double(place), R5);
-    }
+    a.load(R5, R7.double(UNSENT)).add(R5, R2).store(R7.double(UNSENT), R5);
     a.compute(Operation::Mul, R2, R4).add(R3, R2).store(R7.double(DUE), R3);
 }
 
 /// [`Departures::advance`]; all registers up to `R5` are lost.
-fn advance(a: &mut Assembler, (departures, maps): (&Departures, &Maps), exits: Exits) {
+fn advance(a: &mut Assembler, (departures, maps): (&Departures, &Maps)) {
     let rhythm = &departures.rhythm;
     let burst = i32::try_from(rhythm.burst).expect("an option bounds it");
     let same_burst = a.label();
-    a.load(R1, R7.double(N_DUE)).add(R1, 1).store(R7.double(N_DUE), R1);
+    if burst > 1 || rhythm.random.is_some() {
+        a.load(R1, R7.double(N_DUE)).add(R1, 1).store(R7.double(N_DUE), R1);
+    }
     if burst > 1 {
         a.mov(R2, R1).compute(Operation::Mod, R2, burst).jump_if(R2.differs(0), same_burst);
     }
     match (&rhythm.random, &maps.gaps) {
         (Some(random), Some(gaps)) => {
-            a.store(R10.word(KEY), 0).look_up(gaps, KEY, exits.wait).load(R1, R7.double(N_DUE));
+            a.load(R1, R7.double(N_DUE));
             if burst > 1 {
                 a.compute(Operation::Div, R1, burst);
             }
             mix(a, random.seed);
             a.compute(Operation::ShiftRight, R1, 64 - i32::from(GAP_BITS)).compute(Operation::ShiftLeft, R1, 3);
-            a.add(R0, R1).load(R3, R0.double(0));
+            a.load_row(R3, gaps).add(R3, R1).load(R3, R3.double(0));
         }
         _ => {
             a.load_constant(R3, rhythm.gap);

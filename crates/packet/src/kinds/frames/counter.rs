@@ -9,14 +9,12 @@ use fathom_sys::{
     bpf::{SocketMap, XdpLink, XdpMode},
     clock,
     packet_socket::{Inbox, MAX_BATCH, Receiver},
+    wire_time::Epoch,
     xsk::{self, Mode, Queue},
 };
 
-use super::device::Device;
-use crate::{
-    sequence::Sequence,
-    xdp::{Arrivals, Expected, Sink, StepSeen, Times, redirector},
-};
+use super::{account::Account, device::Device};
+use crate::xdp::{Arrivals, Expected, Sink, StepSeen, Times, arrival, redirector};
 
 /// Frames that arrived and found no room at the counter, by the place.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -46,45 +44,24 @@ pub(super) struct Socket {
     receiver: Receiver,
     inbox: Inbox,
     seen: Account,
+    last_arrival: LastArrival,
     dropped: Frames,
 }
 
 /// AF_XDP sockets with what they have seen.
 #[derive(Debug)]
 pub(super) struct Queues {
-    receivers: Vec<xsk::Receiver>,
+    receivers: Vec<(xsk::Receiver, LastArrival)>,
     link: XdpLink,
     // The program reads it for as long as it is attached.
     _sockets: SocketMap,
     seen: Account,
+    /// Whether a frame came without the time of its arrival.
+    is_late: bool,
 }
 
-/// What was counted in user space.
-#[derive(Debug)]
-struct Account {
-    expected: Expected,
-    arrivals: Arrivals,
-    flows: Vec<Sequence>,
-}
-
-impl Account {
-    fn of(expected: Expected) -> Self {
-        let n_flows = usize::try_from(expected.n_flows).unwrap_or(usize::MAX);
-        Self { expected, arrivals: Arrivals::default(), flows: vec![Sequence::default(); n_flows] }
-    }
-
-    fn count(&mut self, frame: &[u8]) {
-        let mark = self.expected.mark(frame);
-        self.arrivals.frames += Frames(u64::from(mark.is_some() || self.expected.is_any(frame)));
-        let Some(mark) = mark else { return };
-        let flow = usize::try_from(mark.flow).ok().and_then(|flow| self.flows.get_mut(flow));
-        let Some(flow) = flow else { return };
-        let (reordered, duplicates) = (flow.reordered, flow.duplicates);
-        flow.arrive(mark.sequence);
-        self.arrivals.reordered += Frames(flow.reordered - reordered);
-        self.arrivals.duplicates += Frames(flow.duplicates - duplicates);
-    }
-}
+/// When the last frame of a queue arrived.
+type LastArrival = Option<Nanos>;
 
 /// How often the maps of the sink are read: often enough that an interval of 100 ms is exact to 2 %.
 const READ_EVERY: Nanos = Nanos::from_millis(2);
@@ -134,7 +111,8 @@ impl Counter {
         let reason = reason(&native);
         notes.push(note(
             "xdp-unavailable",
-            format!("frames are counted by a packet socket on {name}, which keeps up with a fraction of XDP's rate and knows no latencies: {reason}"),
+            format!("frames are counted by a packet socket on {name}, which keeps up with a fraction of XDP's rate, and whose latencies end where the \
+                     network stack takes a frame: {reason}"),
         ));
         Self::socket(device, expected)
     }
@@ -159,28 +137,29 @@ impl Counter {
                 let receiver =
                     xsk::Receiver::open(queue, Mode::ZeroCopy).or_else(|_| xsk::Receiver::open(queue, Mode::Copy))?;
                 sockets.set(number, &receiver)?;
-                Ok(receiver)
+                Ok((receiver, None))
             };
             let receivers = (0..device.n_rx_queues()).map(receiver).collect::<fathom_sys::Result<_>>()?;
             let program = redirector(expected, &sockets)?;
             let attach = |mode| XdpLink::attach(&program, device.index(), mode);
             let link = attach(XdpMode::Native).or_else(|_| attach(XdpMode::Generic))?;
             let seen = Account::of(expected.clone());
-            Ok(Self::Xsk(Box::new(Queues { receivers, link, _sockets: sockets, seen })))
+            Ok(Self::Xsk(Box::new(Queues { receivers, link, _sockets: sockets, seen, is_late: false })))
         };
         open().map_err(|cause| Error::system(what(), "CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW", cause))
     }
 
     fn socket(device: &Device, expected: &Expected) -> Result<Self, Error> {
         let what = || format!("open a packet socket on {}", device.name());
-        let receiver = Receiver::open(device.index(), SOCKET_BUFFER)
+        let receiver = Receiver::open_stamped(device.index(), SOCKET_BUFFER)
             .map_err(|cause| Error::system(what(), "CAP_NET_RAW", cause))?;
         // The kernel takes up to two VLAN tags out of what it shows.
         let mut expected = expected.clone();
         let untagged: Vec<usize> = expected.places.iter().flat_map(|at| [at - 4, at - 8]).collect();
         expected.places.extend(untagged);
         let seen = Account::of(expected);
-        Ok(Self::Socket(Box::new(Socket { receiver, inbox: Inbox::default(), seen, dropped: Frames(0) })))
+        let inbox = Inbox::default();
+        Ok(Self::Socket(Box::new(Socket { receiver, inbox, seen, last_arrival: None, dropped: Frames(0) })))
     }
 
     /// What it is, in words for the initiator and the record.
@@ -213,11 +192,27 @@ impl Counter {
         }
     }
 
-    /// What it knows of times; nothing when it does not see frames as they arrive.
-    pub(super) fn times(&self) -> fathom_sys::Result<Option<Times>> {
+    /// What it knows of times.
+    pub(super) fn times(&self) -> fathom_sys::Result<Times> {
         match self {
-            Self::Sink(sink, _) => sink.times().map(Some),
-            Self::Xsk(_) | Self::Socket(_) => Ok(None),
+            Self::Sink(sink, _) => sink.times(),
+            Self::Xsk(queues) => Ok(queues.seen.times().clone()),
+            Self::Socket(socket) => Ok(socket.seen.times().clone()),
+        }
+    }
+
+    /// Where its times end, if that is not in a program at the driver; for frames that have times.
+    pub(super) fn remark(&self) -> Option<&'static str> {
+        match self {
+            Self::Sink(..) => None,
+            Self::Xsk(queues) => queues.is_late.then_some(
+                "the driver has no room for a time in front of a frame, so arrivals are when fathom read its AF_XDP ring: \
+                 latencies and gaps contain the wait there",
+            ),
+            Self::Socket(_) => Some(
+                "arrivals are the kernel's receive stamps (SO_TIMESTAMPNS): latencies end where the network stack takes a \
+                 frame, behind the driver",
+            ),
         }
     }
 
@@ -235,22 +230,25 @@ const BATCHES: usize = 64;
 
 impl Socket {
     fn read(&mut self) -> fathom_sys::Result<(Arrivals, Missed)> {
+        // Asked each time: a step of the wall clock then spoils no more than the frames that wait here.
+        let epoch = Epoch::now();
         for _ in 0..BATCHES {
             if self.receiver.receive(&mut self.inbox)? == 0 {
                 break;
             }
-            for (frame, _) in self.inbox.frames() {
-                self.seen.count(frame);
+            for ((frame, _), stamp) in self.inbox.frames().zip(self.inbox.stamps()) {
+                let at = stamp.map_or_else(clock::now, |stamp| epoch.monotonic(stamp));
+                self.seen.count(frame, (at, &mut self.last_arrival));
             }
         }
         self.dropped += self.receiver.take_seen()?.dropped;
-        Ok((self.seen.arrivals, Missed { socket: self.dropped, ..Missed::default() }))
+        Ok((self.seen.arrivals(), Missed { socket: self.dropped, ..Missed::default() }))
     }
 }
 
 impl Queues {
     fn wait(&self) -> fathom_sys::Result<()> {
-        if let [receiver] = self.receivers.as_slice() {
+        if let [(receiver, _)] = self.receivers.as_slice() {
             return receiver.wait(LOOK_UP_EVERY).map(drop);
         }
         // Of several queues any may have something.
@@ -260,14 +258,18 @@ impl Queues {
 
     fn read(&mut self) -> fathom_sys::Result<(Arrivals, Missed)> {
         let mut missed = Missed::default();
-        for receiver in &mut self.receivers {
-            receiver.receive(BATCHES * MAX_BATCH, |frame| self.seen.count(frame))?;
+        for (receiver, last_arrival) in &mut self.receivers {
+            receiver.receive(BATCHES * MAX_BATCH, |received| {
+                let stamp = arrival(received.ahead, self.seen.expected());
+                self.is_late |= stamp.is_none();
+                self.seen.count(received.frame, (stamp.unwrap_or_else(clock::now), last_arrival));
+            })?;
             let statistics = receiver.statistics()?;
             missed.socket += statistics.rx_dropped;
             missed.ring_full += statistics.rx_ring_full;
             missed.fill_empty += statistics.rx_fill_empty;
         }
-        Ok((self.seen.arrivals, missed))
+        Ok((self.seen.arrivals(), missed))
     }
 }
 

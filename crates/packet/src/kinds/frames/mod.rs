@@ -3,6 +3,7 @@
 //! The initiator sends numbered frames by the best backend that works; the responder ends and counts them in an XDP program, before its
 //! network stack sees them. It knows nothing of searches: it runs one load for one time.
 
+mod account;
 mod content;
 mod counter;
 mod device;

@@ -135,6 +135,9 @@ impl Test for Receiving {
         let times = self.counter.times();
         let times = times.map_err(|cause| Error::System { what: "read the times of frames".to_owned(), cause })?;
         tell_times(&mut record, times, self.is_marked);
+        if let Some(text) = self.counter.remark().filter(|_| record.distributions.contains_key(GAP)) {
+            record.notes.push(Note { id: "arrival-times".to_owned(), text: text.to_owned() });
+        }
         if self.stepping == Stepping::Once {
             let step = self.counter.step();
             let step = step.map_err(|cause| Error::System { what: "read the times of losses".to_owned(), cause })?;
@@ -153,9 +156,8 @@ impl Test for Receiving {
     }
 }
 
-/// Adds what the counter knows of times; only one in XDP sees frames as they arrive.
-fn tell_times(record: &mut Record, times: Option<Times>, is_marked: bool) {
-    let Some(times) = times else { return };
+/// Adds what the counter knows of times.
+fn tell_times(record: &mut Record, times: Times, is_marked: bool) {
     if is_marked && record.totals[RECEIVED] > 0 && times.latency.count() == 0 {
         let text = "latencies are withheld: the two ends do not share a clock".to_owned();
         record.notes.push(Note { id: "latency-withheld".to_owned(), text });

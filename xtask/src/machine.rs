@@ -151,7 +151,15 @@ fn unpacked_kernel(folder: &Path) -> anyhow::Result<PathBuf> {
 /// Fetches a package as apt knows it, or says why not within a few minutes.
 fn download(package: &str, folder: &Path) -> anyhow::Result<()> {
     let mut apt = Command::new("timeout");
-    apt.arg(DOWNLOADS_WITHIN.as_secs().to_string()).args(["apt-get", "-qq", "-o", "Acquire::Retries=2", "download"]);
+    apt.arg(DOWNLOADS_WITHIN.as_secs().to_string()).args([
+        "apt-get",
+        "-qq",
+        "-o",
+        "Acquire::Retries=2",
+        "-o",
+        "APT::Sandbox::User=root",
+        "download",
+    ]);
     output(apt.arg(package).current_dir(folder)).map(drop).with_context(|| {
         format!("cannot have Debian's kernel: apt-get download {package} (apt-get update; is there a way to a mirror?)")
     })

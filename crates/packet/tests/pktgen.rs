@@ -23,8 +23,8 @@ use fathom_model::{
 };
 use fathom_packet::{
     craft::{self, End, Ends, Setup},
-    kinds::frames::Frames as FramesKind,
-    pktgen::{Arrivals, Error, Generator, Outcome, Packet, Root, Setting, Status, Value, XmitMode},
+    kinds::{frames::Frames as FramesKind, pktgen_receive::PktgenReceive},
+    pktgen::{Arrivals, Error, Generator, Outcome, Packet, Ports, Root, Setting, Status, Value, XmitMode},
     wire::{MacAddress, Mark},
 };
 use fathom_sys::{
@@ -116,7 +116,7 @@ impl Wire {
             Receiver::open_stamped(index, Bytes(32 << 20)).unwrap()
         });
         let (receiver, is_over) = (receiver.unwrap(), AtomicBool::new(false));
-        let n_flows = u16::try_from(devices.len()).unwrap();
+        let n_flows = u32::try_from(devices.len()).unwrap();
         thread::scope(|scope| {
             let counted = scope.spawn(|| count(&receiver, n_flows, &is_over));
             // The counter ends with the sender, even where that ends in a panic.
@@ -208,8 +208,8 @@ fn status(device: &str) -> Status {
 }
 
 /// Counts until the sender is done and nothing has come for a while.
-fn count(receiver: &Receiver, n_flows: u16, is_over: &AtomicBool) -> Arrivals {
-    let (mut inbox, mut arrivals) = (Inbox::default(), Arrivals::of(PORT, n_flows));
+fn count(receiver: &Receiver, n_flows: u32, is_over: &AtomicBool) -> Arrivals {
+    let (mut inbox, mut arrivals) = (Inbox::default(), Arrivals::of(Ports { first: PORT, each: 1 }, n_flows));
     loop {
         let was_over = is_over.load(Ordering::Acquire);
         let has_more = receiver.wait(Nanos::from_millis(300)).unwrap();
@@ -552,9 +552,9 @@ fn a_rate_is_paced_by_pktgen_and_everything_intended_is_accounted_for() {
 #[test]
 fn several_workers_have_a_thread_of_the_kernel_and_a_share_of_the_flows_each() {
     let Some(wire) = Wire::up() else { return };
-    for (ports, tags) in [("1024-1025 > 9", "5"), ("2000-2007 > 9", "5")] {
-        let flows = [("ports", ports), ("vlan", tags), ("workers", "2"), ("count", "3001"), ("backend", "pktgen")];
-        let options = [&flows[..], &[("qdisc", "true")]].concat();
+    for ports in ["1024-1025 > 9", "2000-2007 > 9"] {
+        let flows = [("ports", ports), ("vlan", "5"), ("workers", "2"), ("count", "3001")];
+        let options = [&flows[..], &[("backend", "pktgen"), ("qdisc", "true")]].concat();
         let (sent, received) = wire.measure(&options, u64::MAX).unwrap();
         assert_eq!((sent.totals[SENT], received.totals[RECEIVED]), (3_001, 3_001), "{ports}");
         assert_eq!((received.totals[REORDERED], received.totals[DUPLICATES]), (0, 0), "{ports}");
@@ -714,6 +714,46 @@ fn what_pktgen_cannot_send_leaves_another_way_and_that_is_told() {
         assert!(note(&sent, "backend").contains(expected), "{}", note(&sent, "backend"));
         assert_eq!((sent.totals[SENT], received.totals[RECEIVED]), (100, 100));
     }
+}
+
+#[test]
+fn a_receiver_alone_tells_loss_and_order_of_a_pktgen_that_it_did_not_start() {
+    let Some(wire) = Wire::up() else { return };
+    let settings = Settings::default().with("receive", FAR).with("ports-each", "1").with("shared-clock", "true");
+    let role = Role {
+        test: "test".to_owned(),
+        kind: PktgenReceive.name().to_owned(),
+        side: Side::Initiator,
+        settings: settings.complete(PktgenReceive.options()).unwrap(),
+        phases: PHASES,
+        address: None,
+        interface: None,
+        peer: Endpoints::new(),
+        cores: Vec::new(),
+        seed: 1,
+    };
+    tc(&wire, "qdisc add dev near0 root netem loss 10%");
+    let test = wire.far.enter_with(|| PktgenReceive.prepare(&role).unwrap()).unwrap();
+    let session = Session::new(clock::now(), PHASES);
+    let stop = session.stop.clone();
+    let (record, sent) = thread::scope(|scope| {
+        let receiving = scope.spawn(move || test.run(&session).unwrap());
+        // Any ports do: these are from port 49152 to port 53, behind a tag.
+        let form =
+            ["xmit_mode queue_xmit", "vlan_id 5", "pkt_size 62", "udp_dst_min 53", "udp_dst_max 53", "count 2000"];
+        let trial = wire.run(&form);
+        stop.finish();
+        (receiving.join().unwrap(), trial)
+    });
+    let total = |name: &str| record.totals[name];
+    let missed = total(SOCKET_DROPPED);
+    assert!(missed > 0 || total(RECEIVED) == sent.arrivals.distinct().0, "{:?}", record.totals);
+    // Ten standard deviations of a binomial distribution around nine tenths.
+    assert!((1_666..1_934).contains(&(total(RECEIVED) + missed)), "{:?}", record.totals);
+    assert!((1_900..=2_000).contains(&total("numbered")), "{:?}", record.totals);
+    assert_eq!((total(REORDERED), total(DUPLICATES), total("untimely")), (0, 0, 0));
+    assert_eq!(record.distributions["latency_ns"].count(), total(RECEIVED));
+    assert!(record.distributions["ipdv_ns"].count() > 0);
 }
 
 /// Runs fathom's face of pktgen on the sending host; its output, its errors and its exit code.

@@ -1,11 +1,19 @@
 //! What layers 2 and 3 can run.
 
 pub mod frames;
+pub mod pktgen_receive;
 pub mod probe;
 pub mod stack_receive;
 
 use fathom_engine::TestKind;
 
 /// All kinds of test of this crate.
-pub const KINDS: &[&dyn TestKind] =
-    &[&frames::Frames, &stack_receive::StackReceive, &probe::SERIES, &probe::MTU, &probe::ROUTE, &probe::PORTS];
+pub const KINDS: &[&dyn TestKind] = &[
+    &frames::Frames,
+    &stack_receive::StackReceive,
+    &pktgen_receive::PktgenReceive,
+    &probe::SERIES,
+    &probe::MTU,
+    &probe::ROUTE,
+    &probe::PORTS,
+];

@@ -30,7 +30,7 @@ pub struct Origin {
     /// The source ports that they are from.
     pub ports: Ports,
     /// How many devices of pktgen send them.
-    pub n_devices: u16,
+    pub n_devices: u32,
     /// Where they have their header, from the first byte of the frame.
     pub at: usize,
     /// By how much the wall clock is ahead of the monotonic one.
@@ -43,7 +43,7 @@ pub struct Ports {
     /// The first one of the first device.
     pub first: u16,
     /// How many a device has, at least one.
-    pub each: u16,
+    pub each: u32,
 }
 
 /// The first bytes of the header.
@@ -57,15 +57,15 @@ const IPV6_LENGTH: usize = 40;
 impl Ports {
     /// The device that sends from a port, counted from 0.
     #[must_use]
-    pub fn device(self, port: u16) -> Option<u16> {
-        port.checked_sub(self.first)?.checked_div(self.each)
+    pub fn device(self, port: u16) -> Option<u32> {
+        u32::from(port.checked_sub(self.first)?).checked_div(self.each)
     }
 }
 
 impl Origin {
     /// The device that a packet is from, if it is one of these.
     #[must_use]
-    pub fn device(&self, packet: &Packet) -> Option<u16> {
+    pub fn device(&self, packet: &Packet) -> Option<u32> {
         self.ports.device(packet.source_port).filter(|device| *device < self.n_devices)
     }
 

@@ -73,7 +73,7 @@ impl Expected {
     fn pktgens(&self, frame: &[u8]) -> Option<Mark> {
         let origin = self.pktgen?;
         let packet = Packet::find(frame)?;
-        let flow = origin.device(&packet)?.into();
+        let flow = origin.device(&packet)?;
         let sent = packet.header.made.map_or(0, |made| made.0.wrapping_sub(origin.ahead.0) & u64::from(u32::MAX));
         // pktgen counts from 1.
         let sequence = packet.header.sequence.wrapping_sub(1).into();
@@ -293,7 +293,8 @@ fn read_header(a: &mut Assembler, origin: Origin) {
     let [sequence, seconds, micros] = [4, 8, 12].map(|at| number(origin.at + at));
     let unstamped = a.label();
     a.load(R1, R7.half(number(origin.source_port()))).swap_network_order(R1, 16).sub(R1, i32::from(origin.ports.first));
-    a.compute(Operation::Div, R1, i32::from(origin.ports.each));
+    // No more than there are ports.
+    a.compute(Operation::Div, R1, i32::try_from(origin.ports.each).unwrap_or(i32::MAX));
     a.store(R10.word(FLOW_SLOT), R1).load(R8, R7.word(sequence)).swap_network_order(R8, 32).sub(R8, 1).keep_word(R8);
     a.load(R1, R7.word(seconds)).swap_network_order(R1, 32).jump_if(R1.equals(0), unstamped);
     a.compute(Operation::Mul, R1, 1_000_000_000).load(R2, R7.word(micros)).swap_network_order(R2, 32);

@@ -90,15 +90,13 @@ fn origin(settings: &Settings, outline: &Outline, trial: u32) -> Option<Origin> 
         Some("auto") => Root::default().version().is_ok(),
         _ => false,
     };
-    let n_devices = u16::try_from(n_workers(settings)).ok()?;
+    let n_devices = n_workers(settings);
     let ports = match outline.source_ports {
         SourcePorts::Own => {
             let first = PKTGEN_PORT + u16::try_from(trial % PKTGEN_PORTS).expect("a port has 16 bits");
             Ports { first, each: 1 }
         }
-        SourcePorts::Given { first, n } if n.is_multiple_of(n_devices.into()) => {
-            Ports { first, each: u16::try_from(n / u32::from(n_devices)).ok()? }
-        }
+        SourcePorts::Given { first, n } if n.is_multiple_of(n_devices) => Ports { first, each: n / n_devices },
         SourcePorts::Given { .. } => return None,
     };
     let at = outline.mark_at.filter(|_| is_asked)?;
@@ -118,7 +116,7 @@ impl Test for Receiving {
         ]);
         told.extend(self.address_v6.map(|address| text(endpoint::ADDRESS_V6, address.to_string())));
         if let Some(Origin { ports, .. }) = self.pktgen {
-            let numbers = [(endpoint::PKTGEN, ports.first), (endpoint::PKTGEN_EACH, ports.each)];
+            let numbers = [(endpoint::PKTGEN, ports.first.into()), (endpoint::PKTGEN_EACH, ports.each)];
             told.extend(numbers.map(|(key, number)| text(key, number.to_string())));
         }
         told

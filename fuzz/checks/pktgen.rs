@@ -2,7 +2,7 @@
 //!
 //! Shared by the fuzz target and by the test of `packet` that runs the corpus.
 
-use fathom_packet::pktgen::{Arrivals, Packet, Setting, Status};
+use fathom_packet::pktgen::{Arrivals, Packet, Ports, Setting, Status};
 
 /// Reads the bytes as each of the three: what was understood is printed, and understood the same again.
 pub(crate) fn pktgen(bytes: &[u8]) {
@@ -17,7 +17,7 @@ pub(crate) fn pktgen(bytes: &[u8]) {
         }
     }
     let found = Packet::find(bytes);
-    let mut arrivals = Arrivals::of(9, 1);
+    let mut arrivals = Arrivals::of(Ports { first: 9, each: 1 }, 1);
     let length = fathom_model::units::Bytes(bytes.len() as u64);
     let is_counted = arrivals.arrive(bytes, length, None);
     assert_eq!(is_counted, found.is_some_and(|packet| packet.source_port == 9));

@@ -6,6 +6,7 @@
 #![expect(clippy::print_stderr, reason = "a skipped test says so")]
 
 use std::{
+    collections::BTreeSet,
     net::Ipv4Addr,
     os::fd::AsFd,
     path::Path,
@@ -21,15 +22,22 @@ use fathom_model::{
     units::{Bytes, Frames, Nanos, approximate},
 };
 use fathom_packet::{
-    kinds::frames::Frames as FramesKind,
-    pktgen::{Arrivals, Error, Generator, Outcome, Root, Setting, Status, Value, XmitMode},
-    wire::MacAddress,
+    craft::{self, End, Ends, Setup},
+    kinds::{frames::Frames as FramesKind, pktgen_receive::PktgenReceive},
+    pktgen::{Arrivals, Error, Generator, Outcome, Packet, Ports, Root, Setting, Status, Value, XmitMode},
+    wire::{MacAddress, Mark},
 };
 use fathom_sys::{
+    bpf::{
+        Assembler, Helper, Program, ProgramType,
+        Register::{R1, R2, R3},
+        SocketMap, XdpLink, XdpMode,
+    },
     clock,
     namespace::NetNs,
     netlink::{Netlink, Veth, VethEnd},
-    packet_socket::{Inbox, Receiver},
+    packet_socket::{Inbox, MAX_BATCH, Receiver},
+    xsk::{self, Mode, Queue},
 };
 
 const NEAR: &str = "near0";
@@ -108,7 +116,7 @@ impl Wire {
             Receiver::open_stamped(index, Bytes(32 << 20)).unwrap()
         });
         let (receiver, is_over) = (receiver.unwrap(), AtomicBool::new(false));
-        let n_flows = u16::try_from(devices.len()).unwrap();
+        let n_flows = u32::try_from(devices.len()).unwrap();
         thread::scope(|scope| {
             let counted = scope.spawn(|| count(&receiver, n_flows, &is_over));
             // The counter ends with the sender, even where that ends in a panic.
@@ -200,8 +208,8 @@ fn status(device: &str) -> Status {
 }
 
 /// Counts until the sender is done and nothing has come for a while.
-fn count(receiver: &Receiver, n_flows: u16, is_over: &AtomicBool) -> Arrivals {
-    let (mut inbox, mut arrivals) = (Inbox::default(), Arrivals::of(PORT, n_flows));
+fn count(receiver: &Receiver, n_flows: u32, is_over: &AtomicBool) -> Arrivals {
+    let (mut inbox, mut arrivals) = (Inbox::default(), Arrivals::of(Ports { first: PORT, each: 1 }, n_flows));
     loop {
         let was_over = is_over.load(Ordering::Acquire);
         let has_more = receiver.wait(Nanos::from_millis(300)).unwrap();
@@ -514,7 +522,8 @@ fn the_kind_frames_sends_by_pktgen_first_and_counts_in_xdp() {
     let Some(wire) = Wire::up() else { return };
     for options in [&[("count", "2000")][..], &[("count", "2000"), ("backend", "pktgen"), ("counter", "socket")]] {
         let (sent, received) = wire.measure(options, u64::MAX).unwrap();
-        assert_eq!(note(&sent, "backend"), "frames left by the kernel's pktgen");
+        let expected = "frames left by the kernel's pktgen, with a TTL of 32, without DF and without a checksum of UDP";
+        assert_eq!(note(&sent, "backend"), expected);
         let [got, missed] = [RECEIVED, SOCKET_DROPPED].map(|name| received.totals[name]);
         assert_eq!((sent.totals[SENT], got + missed), (2_000, 2_000), "{options:?} {sent:?}");
         assert_eq!((received.totals[REORDERED], received.totals[DUPLICATES]), (0, 0));
@@ -541,12 +550,151 @@ fn a_rate_is_paced_by_pktgen_and_everything_intended_is_accounted_for() {
 }
 
 #[test]
-fn several_workers_have_a_thread_of_the_kernel_and_a_flow_each() {
+fn several_workers_have_a_thread_of_the_kernel_and_a_share_of_the_flows_each() {
     let Some(wire) = Wire::up() else { return };
-    let options = [("workers", "2"), ("flows", "2"), ("count", "3001"), ("backend", "pktgen"), ("qdisc", "true")];
-    let (sent, received) = wire.measure(&options, u64::MAX).unwrap();
-    assert_eq!((sent.totals[SENT], received.totals[RECEIVED]), (3_001, 3_001));
-    assert_eq!((received.totals[REORDERED], received.totals[DUPLICATES]), (0, 0));
+    for ports in ["1024-1025 > 9", "2000-2007 > 9"] {
+        let flows = [("ports", ports), ("vlan", "5"), ("workers", "2"), ("count", "3001")];
+        let options = [&flows[..], &[("backend", "pktgen"), ("qdisc", "true")]].concat();
+        let (sent, received) = wire.measure(&options, u64::MAX).unwrap();
+        assert_eq!((sent.totals[SENT], received.totals[RECEIVED]), (3_001, 3_001), "{ports}");
+        assert_eq!((received.totals[REORDERED], received.totals[DUPLICATES]), (0, 0), "{ports}");
+    }
+}
+
+/// Whole frames at the far end, by AF_XDP: a packet socket would not show their tags.
+struct Capture {
+    sockets: Vec<xsk::Receiver>,
+    _map: SocketMap,
+    _link: XdpLink,
+}
+
+impl Capture {
+    fn open() -> Self {
+        let ifindex = Netlink::open().unwrap().link(FAR).unwrap().index;
+        let map = SocketMap::create("capture", 2).unwrap();
+        let socket = |number| {
+            let socket = xsk::Receiver::open(Queue { ifindex, number }, Mode::Copy).unwrap();
+            map.set(number, &socket).unwrap();
+            socket
+        };
+        let sockets = (0..2).map(socket).collect();
+        let mut a = Assembler::new();
+        // struct xdp_md has the number of the queue behind four words.
+        a.load(R2, R1.word(16)).load_map(R1, &map).mov(R3, 0).call(Helper::RedirectMap).exit();
+        let program = Program::load(ProgramType::Xdp, "capture", &a.assemble()).unwrap();
+        let link = XdpLink::attach(&program, ifindex, XdpMode::Native).unwrap();
+        Self { sockets, _map: map, _link: link }
+    }
+
+    /// The packets of pktgen among what has arrived, up to so many.
+    fn packets(&mut self, n: usize) -> Vec<Vec<u8>> {
+        let (mut packets, deadline) = (Vec::new(), clock::now() + Nanos::from_secs(10));
+        while packets.len() < n && clock::now() < deadline {
+            for socket in &mut self.sockets {
+                socket.wait(Nanos::from_millis(5)).unwrap();
+                let keep = |received: xsk::Received<'_>| {
+                    if Packet::find(received.frame).is_some() {
+                        packets.push(received.frame.to_vec());
+                    }
+                };
+                socket.receive(MAX_BATCH, keep).unwrap();
+            }
+        }
+        packets
+    }
+}
+
+/// The frames that the options ask for, the first so many.
+fn asked(wire: &Wire, options: &[(&str, &str)], n: u64) -> Vec<Vec<u8>> {
+    let from = wire.near.enter_with(|| Netlink::open().unwrap().link(NEAR).unwrap().mac.unwrap()).unwrap();
+    let end = |mac, last, port| End { mac, ipv4: Some(Ipv4Addr::new(198, 18, 0, last)), ipv6: None, port };
+    let ends = Ends { source: end(MacAddress(from), 1, PORT), target: end(wire.to, 2, 9) };
+    let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
+    let blueprint = craft::from_settings(&settings, &Setup { ends, mtu_bytes: 1500, seed: 42 }).unwrap();
+    let frame = |number: u64| {
+        let flows = u64::from(blueprint.n_flows);
+        let (flow, sequence) = (u32::try_from(number % flows).unwrap(), number / flows);
+        let shape = blueprint.shape(flow, sequence);
+        let mut frame = shape.bytes.clone();
+        shape.write(&mut frame, &blueprint.turn(flow, sequence, [0; Mark::LENGTH]));
+        frame
+    };
+    (0..n).map(frame).collect()
+}
+
+/// Names of options and what they say.
+type Options = &'static [(&'static str, &'static str)];
+
+/// A frame without what pktgen always does in its own way, after that was seen; what remains has to be as asked.
+fn comparable(mut frame: Vec<u8>, udp: usize) -> Vec<u8> {
+    let is_v4 = frame[udp - 20] == 0x45;
+    // Of IPv4 number, DF, TTL and checksum; of IPv6 the hop limit.
+    let own: &[usize] = if is_v4 { &[16, 15, 14, 13, 12, 10, 9] } else { &[33] };
+    for back in own {
+        frame[udp - back] = 0;
+    }
+    frame[udp + 6..udp + 8 + Mark::LENGTH].fill(0);
+    frame
+}
+
+#[test]
+fn packets_arrive_as_the_frames_that_were_asked_for() {
+    let Some(wire) = Wire::up() else { return };
+    let mut capture = wire.far.enter_with(Capture::open).unwrap();
+    // Options, the first port and how many, where UDP begins, and the same with every value in a row where it is drawn.
+    let cases: &[(Options, u16, usize, Options)] = &[
+        (&[("size", "200"), ("tos", "0xb8")], 1, 34, &[]),
+        (&[("vlan", "5")], 1, 38, &[]),
+        (&[("frame", "vlan 7 / vlan 5 prio 3")], 1, 42, &[]),
+        (&[("mpls", "16,17")], 1, 42, &[]),
+        (&[("frame", "ip6 fd00::1 > fd00::2 class 0xb8"), ("size", "300")], 1, 54, &[]),
+        (&[("ports", "49152-49159 > 9")], 8, 34, &[]),
+        (&[("frame", "ip > 198.18.1.1-198.18.1.8 / udp 49152-49159 > 1000-1007")], 8, 34, &[]),
+        (&[("frame", "eth src 02:00:00:00:00:fe-02:00:00:00:01:01")], 1, 34, &[]),
+        (&[("mix", "64:2,570:1,1000:1")], 1, 34, &[]),
+        (
+            &[("frame", "ip 198.18.2.0-198.18.2.3? each > 198.18.1.1 / udp > 1000-1003? each")],
+            1,
+            34,
+            &[("frame", "ip 198.18.2.0-198.18.2.3 > 198.18.1.1 / udp > 1000-1003")],
+        ),
+        (&[("frame", "udp 49152-49159? each > 9")], 8, 34, &[("frame", "udp 49152-49159 > 9")]),
+        (&[("frame", "ip6 fd00::1 > fd00::10-fd00::17? each")], 1, 54, &[("frame", "ip6 fd00::1 > fd00::10-fd00::17")]),
+    ];
+    for (options, each, udp, in_a_row) in cases {
+        let told = [
+            ("mac", wire.to.to_string()),
+            ("address", "198.18.0.2".to_owned()),
+            ("port", "9".to_owned()),
+            ("trial", "1".to_owned()),
+            ("pktgen", PORT.to_string()),
+            ("pktgen_each", each.to_string()),
+        ];
+        let peer = told.into_iter().map(|(key, text)| (key.to_owned(), text)).collect();
+        let with = [*options, &[("count", "256"), ("backend", "pktgen")]].concat();
+        let settings = with.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
+        let sending = wire.prepare(Side::Initiator, &settings, peer).unwrap();
+        let sent = wire.near.enter_with(|| sending.run(&Session::new(clock::now(), PHASES)).unwrap()).unwrap();
+        assert_eq!(sent.totals[SENT], 256, "{options:?}");
+        let arrived = capture.packets(256);
+        assert_eq!(arrived.len(), 256, "{options:?}");
+        let ttl = if arrived[0][udp - 20] == 0x45 { udp - 12 } else { udp - 33 };
+        assert!(arrived.iter().all(|frame| frame[ttl] == 32), "{options:?}");
+        let arrived: BTreeSet<Vec<u8>> = arrived.into_iter().map(|frame| comparable(frame, *udp)).collect();
+        let meant = if in_a_row.is_empty() { options } else { in_a_row };
+        let meant: BTreeSet<Vec<u8>> =
+            asked(&wire, meant, 256).into_iter().map(|frame| comparable(frame, *udp)).collect();
+        if in_a_row.is_empty() {
+            assert_eq!(arrived, meant, "{options:?}");
+        } else {
+            // Sources and ports are drawn apart from each other, so the values are compared, each for itself.
+            let bytes =
+                |frames: &BTreeSet<Vec<u8>>, at: usize| frames.iter().map(|frame| frame[at]).collect::<BTreeSet<u8>>();
+            for at in 0..udp + 8 {
+                assert_eq!(bytes(&arrived, at), bytes(&meant, at), "{options:?}, byte {at}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -555,7 +703,7 @@ fn what_pktgen_cannot_send_leaves_another_way_and_that_is_told() {
     let refusals: [(&[(&str, &str)], &str); 3] = [
         (&[("rate", "10k"), ("arrivals", "poisson")], "it sends at equal distances only"),
         (&[("rate", "3M")], "it waits whole nanoseconds, and the next packet is due after 333 ns and a part"),
-        (&[("flows", "8")], "as many workers as flows are needed"),
+        (&[("flows", "8")], "it keeps no random source ports for each flow"),
     ];
     for (options, expected) in refusals {
         let asked = [options, &[("backend", "pktgen"), ("count", "100")]].concat();
@@ -566,6 +714,46 @@ fn what_pktgen_cannot_send_leaves_another_way_and_that_is_told() {
         assert!(note(&sent, "backend").contains(expected), "{}", note(&sent, "backend"));
         assert_eq!((sent.totals[SENT], received.totals[RECEIVED]), (100, 100));
     }
+}
+
+#[test]
+fn a_receiver_alone_tells_loss_and_order_of_a_pktgen_that_it_did_not_start() {
+    let Some(wire) = Wire::up() else { return };
+    let settings = Settings::default().with("receive", FAR).with("ports-each", "1").with("shared-clock", "true");
+    let role = Role {
+        test: "test".to_owned(),
+        kind: PktgenReceive.name().to_owned(),
+        side: Side::Initiator,
+        settings: settings.complete(PktgenReceive.options()).unwrap(),
+        phases: PHASES,
+        address: None,
+        interface: None,
+        peer: Endpoints::new(),
+        cores: Vec::new(),
+        seed: 1,
+    };
+    tc(&wire, "qdisc add dev near0 root netem loss 10%");
+    let test = wire.far.enter_with(|| PktgenReceive.prepare(&role).unwrap()).unwrap();
+    let session = Session::new(clock::now(), PHASES);
+    let stop = session.stop.clone();
+    let (record, sent) = thread::scope(|scope| {
+        let receiving = scope.spawn(move || test.run(&session).unwrap());
+        // Any ports do: these are from port 49152 to port 53, behind a tag.
+        let form =
+            ["xmit_mode queue_xmit", "vlan_id 5", "pkt_size 62", "udp_dst_min 53", "udp_dst_max 53", "count 2000"];
+        let trial = wire.run(&form);
+        stop.finish();
+        (receiving.join().unwrap(), trial)
+    });
+    let total = |name: &str| record.totals[name];
+    let missed = total(SOCKET_DROPPED);
+    assert!(missed > 0 || total(RECEIVED) == sent.arrivals.distinct().0, "{:?}", record.totals);
+    // Ten standard deviations of a binomial distribution around nine tenths.
+    assert!((1_666..1_934).contains(&(total(RECEIVED) + missed)), "{:?}", record.totals);
+    assert!((1_900..=2_000).contains(&total("numbered")), "{:?}", record.totals);
+    assert_eq!((total(REORDERED), total(DUPLICATES), total("untimely")), (0, 0, 0));
+    assert_eq!(record.distributions["latency_ns"].count(), total(RECEIVED));
+    assert!(record.distributions["ipdv_ns"].count() > 0);
 }
 
 /// Runs fathom's face of pktgen on the sending host; its output, its errors and its exit code.

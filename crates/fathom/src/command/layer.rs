@@ -3,6 +3,7 @@
 use clap::{Arg, ArgMatches, Command, parser::ValueSource};
 use fathom_engine::{TestKind, pace::Profile};
 use fathom_model::{Settings, TestPlan, units::Nanos};
+use fathom_packet::kinds::pktgen_receive;
 
 use super::{
     benchmark, find,
@@ -23,6 +24,10 @@ const BYTES_MAX: Nanos = Nanos::from_secs(60);
 const OURS: &str = "fathom";
 /// The option of a kind that names a server of another tool.
 const SERVER: &str = "host";
+/// The option that names a device of this host, at which packets of somebody else are counted.
+const RECEIVE: &str = "receive";
+/// How long packets of somebody else are counted, from the first moment on.
+const LISTENS: (Nanos, Nanos) = (Nanos::ZERO, Nanos::from_secs(10));
 /// As many rounds as make an interval narrow.
 const ROUNDS: u32 = 5;
 
@@ -115,9 +120,9 @@ pub(super) const PACKET: LayerCommand = LayerCommand {
     title: "Frames:",
     about: "Frames per second: generate, count at both ends, say where the rest was lost",
     target: ("TARGET", "a host that runs `fathom serve` on the same link; without it, the second host of a --lab"),
-    tests: &[("frames", "frames"), ("stack-receive", "stack_receive")],
+    tests: &[("frames", "frames"), ("stack-receive", "stack_receive"), ("pktgen-receive", pktgen_receive::NAME)],
     protocols: &[],
-    chosen_by: &[],
+    chosen_by: &[(RECEIVE, "pktgen-receive")],
     examples: "\
 Examples:
   fathom packet --lab pair --size 64
@@ -127,6 +132,7 @@ Examples:
   fathom packet --lab pair --rate 100k --arrivals poisson --flows 1000 --backend xsk
   fathom packet --lab pair --frame 'vlan 100 / ip6 / tcp 1024-65535? > 443 seq ? each'
   fathom packet --lab pair --mix imix --flows 10000
+  fathom packet --receive eth1 --duration 30s
   fathom packet 10.0.0.2 --key KEY --size 1518
   fathom packet --lab pair --method throughput,loss --sizes 64,1518
   fathom packet 10.0.0.2 --key KEY --method mlrsearch --goal ndr,pdr,0.1%:2s
@@ -191,10 +197,15 @@ impl LayerCommand {
         // A profile is gone through once, to its end.
         let profile = settings.text("profile").and_then(|profile| profile.parse::<Profile>().ok());
         let search = find::search(matches);
-        let (warmup, duration) = if search.is_some() { find::SPANS } else { SPANS };
+        let listens = kind == pktgen_receive::NAME;
+        let (warmup, duration) = match (search.is_some(), listens) {
+            (true, _) => find::SPANS,
+            (_, true) => LISTENS,
+            _ => SPANS,
+        };
         let duration = if settings.text("bytes").is_some() { BYTES_MAX } else { duration };
         let duration = profile.and_then(|profile| profile.length()).unwrap_or(duration);
-        let rounds = if search.is_some() { 1 } else { ROUNDS };
+        let rounds = if search.is_some() || listens { 1 } else { ROUNDS };
         let (warmup, duration) =
             (measuring::span(matches, "warmup", warmup)?, measuring::span(matches, "duration", duration)?);
         let test = |(label, options): (String, Settings)| TestPlan {
@@ -257,6 +268,9 @@ impl LayerCommand {
             (Some(target), None) => Ok((measuring::ends_at(target, matches)?, None)),
             (None, Some(lab)) => Ok((measuring::ends_in_lab(lab, device)?, None)),
             (Some(_), Some(_)) => Err(Screen::new(Exit::Usage, "either a target or --lab, not both").into()),
+            (None, None) if matches.try_get_one::<String>(RECEIVE).is_ok_and(|device| device.is_some()) => {
+                Ok((measuring::ends_here(), None))
+            }
             (None, None) => Err(Screen::new(Exit::Usage, format!("fathom {} needs a {}", self.name, self.target.0))
                 .line("use", self.target.1)
                 .line("try", format!("fathom {} --lab pair", self.name))

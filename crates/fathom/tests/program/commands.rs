@@ -56,6 +56,7 @@ fn a_printed_plan_is_a_plan_and_starts_nothing() {
         &["packet", "--lab", "pair", "--size", "64", "--rate", "10kpps"],
         &["packet", "--device", "nft:10,1/5", "--rate", "10kpps"],
         &["packet", "--lab", "pair", "--test", "stack-receive", "--end", "socket"],
+        &["packet", "--receive", "lo", "--ports-each", "1"],
     ];
     for words in commands {
         let plan = stage.fathom([words, &["--plan"]].concat()).succeeded().stdout;

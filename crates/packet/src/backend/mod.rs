@@ -17,7 +17,7 @@ use fathom_engine::{Error, Worker, pace::Share};
 use fathom_model::Note;
 use fathom_sys::{packet_socket::Queueing, xsk::Mode};
 
-use crate::craft::Blueprint;
+use crate::{craft::Blueprint, pktgen::Ports};
 pub use departures::{Departures, Pattern, Step};
 
 /// The device that frames leave by, in the network namespace of the calling thread.
@@ -55,8 +55,8 @@ pub struct Load {
     pub departures: Option<Departures>,
     /// How many frames are to leave; until the time is over without one.
     pub count: Option<u64>,
-    /// The source port from which on the receiver counts packets of the kernel's pktgen too; it does not, without one.
-    pub pktgen: Option<u16>,
+    /// The source ports by which the receiver counts packets of the kernel's pktgen too; it does not, without any.
+    pub pktgen: Option<Ports>,
 }
 
 /// A way for frames to leave.
@@ -81,6 +81,11 @@ pub trait Backend: fmt::Debug + Sync {
 
 /// What sends the frames of one worker.
 pub trait Generator: fmt::Debug + Send {
+    /// In which way its frames are others than those that were asked for, in words that follow what it is.
+    fn remark(&self) -> Option<String> {
+        None
+    }
+
     /// Sends from the start until the count is reached or the trial is over, and counts by the places in [`COUNTERS`].
     ///
     /// # Errors
@@ -142,7 +147,9 @@ pub fn choose(
     for backend in BACKENDS.iter().filter(is_meant) {
         match loads.iter().map(|load| backend.open(port, load.clone())).collect::<Result<Vec<_>, _>>() {
             Ok(generators) => {
-                notes.push(Note { id: "backend".to_owned(), text: told(*backend, &refusals) });
+                let remark = generators.first().and_then(|generator| generator.remark());
+                let chosen = remark.map_or(backend.about().to_owned(), |words| format!("{}, {words}", backend.about()));
+                notes.push(Note { id: "backend".to_owned(), text: told(&chosen, &refusals) });
                 return Ok(generators);
             }
             Err(error) => refusals.push((*backend, error)),
@@ -159,8 +166,8 @@ pub fn choose(
     }
 }
 
-fn told(backend: &dyn Backend, refusals: &[(&dyn Backend, Error)]) -> String {
-    let chosen = format!("frames left by {}", backend.about());
+fn told(chosen: &str, refusals: &[(&dyn Backend, Error)]) -> String {
+    let chosen = format!("frames left by {chosen}");
     if refusals.is_empty() {
         return chosen;
     }

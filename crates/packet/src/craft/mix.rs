@@ -111,7 +111,7 @@ impl Mix {
 }
 
 /// Each place as often as its weight says, spread as evenly as can be: next is the one that is furthest behind its share.
-fn interleaved(weights: &[(u16, u64)]) -> Vec<u16> {
+pub(crate) fn interleaved(weights: &[(u16, u64)]) -> Vec<u16> {
     let common = weights.iter().fold(0, |common, (_, weight)| greatest_divisor(common, *weight));
     let common = NonZeroU64::new(common).unwrap_or(NonZeroU64::MIN);
     let parts: Vec<(u16, i64)> =

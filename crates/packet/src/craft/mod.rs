@@ -19,9 +19,10 @@ pub use capture::{CaptureError, LinkType, read_capture};
 pub use error::CraftError;
 pub use judge::{Refusal, judge};
 pub use line::{Fault, Line, LineError, Span};
+pub(crate) use mix::interleaved;
 pub use mix::{GenomeError, Mix};
 pub use settings::{
-    ADDRESSES, CAPTURE, FLOWS, FRAME, MIX, MPLS, OPTIONS, Outline, PAYLOAD, PORTS, SIZE, Setup, TOS, TRANSPORT, TTL,
-    VLAN, from_settings, outline, title,
+    ADDRESSES, CAPTURE, FLOWS, FRAME, MIX, MPLS, OPTIONS, Outline, PAYLOAD, PORTS, SIZE, Setup, SourcePorts, TOS,
+    TRANSPORT, TTL, VLAN, from_settings, outline, title,
 };
 pub use stack::{End, Ends};

@@ -8,13 +8,13 @@ use std::{
 use fathom_model::{OptionDoc, Settings, ValueKind};
 
 use super::{
-    Blueprint, CraftError, Ends, Shape,
+    Blueprint, CraftError, Ends, Per, Shape,
     capture::{read_capture, tag},
     line::Line,
     mix::Mix,
     stack::{End, Stack},
 };
-use crate::wire::{Ethernet, FrameSize, MacAddress};
+use crate::wire::{Ethernet, FrameSize, MacAddress, Udp};
 
 /// What frames are made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,6 +126,22 @@ pub struct Outline {
     pub n_flows: u32,
     /// Whether the hosts' addresses of IPv6 are needed.
     pub needs_ipv6: bool,
+    /// The ports that datagrams with a mark are from.
+    pub source_ports: SourcePorts,
+}
+
+/// The ports that datagrams are from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourcePorts {
+    /// The one of the host that sends.
+    Own,
+    /// So many in a row that the options name, from the first on.
+    Given {
+        /// The first.
+        first: u16,
+        /// How many, at least one.
+        n: u32,
+    },
 }
 
 /// What the other side has to know of the frames that options ask for.
@@ -135,13 +151,30 @@ pub struct Outline {
 pub fn outline(settings: &Settings, mtu_bytes: u32) -> Result<Outline, CraftError> {
     if settings.text(CAPTURE.name).is_some() {
         let n_flows = settings.count(FLOWS.name).and_then(|flows| u32::try_from(flows).ok()).unwrap_or(1);
-        return Ok(Outline { mark_at: None, n_flows, needs_ipv6: false });
+        return Ok(Outline { mark_at: None, n_flows, needs_ipv6: false, source_ports: SourcePorts::Own });
     }
     let end = |ipv6| End { mac: MacAddress([0; 6]), ipv4: Some(Ipv4Addr::UNSPECIFIED), ipv6, port: 0 };
     let setup = |ipv6| Setup { ends: Ends { source: end(ipv6), target: end(ipv6) }, mtu_bytes, seed: 0 };
     let blueprint = from_settings(settings, &setup(Some(Ipv6Addr::UNSPECIFIED)))?;
     let needs_ipv6 = from_settings(settings, &setup(None)).is_err();
-    Ok(Outline { mark_at: blueprint.mark_at(), n_flows: blueprint.n_flows, needs_ipv6 })
+    let (mark_at, n_flows, source_ports) = (blueprint.mark_at(), blueprint.n_flows, source_ports(&blueprint));
+    Ok(Outline { mark_at, n_flows, needs_ipv6, source_ports })
+}
+
+/// The ports of frames whose own port is zero; what stands there in frames of no UDP is no matter.
+fn source_ports(blueprint: &Blueprint) -> SourcePorts {
+    let place = |mark: usize| mark.checked_sub(Udp::LENGTH);
+    let Some((shape, at)) = blueprint.shapes.first().zip(blueprint.mark_at().and_then(place)) else {
+        return SourcePorts::Own;
+    };
+    let first = u16::from_be_bytes([shape.bytes[at], shape.bytes[at + 1]]);
+    let Some(edit) = shape.edits.iter().find(|edit| edit.at == at && edit.width == 2) else {
+        return if first == 0 { SourcePorts::Own } else { SourcePorts::Given { first, n: 1 } };
+    };
+    let (low, high) = edit.change.bounds();
+    let n = u32::try_from(high - low + 1).unwrap_or(u32::MAX);
+    let n = if edit.per == Per::Flow { n.min(blueprint.n_flows) } else { n };
+    SourcePorts::Given { first: u16::try_from(low).unwrap_or(first), n }
 }
 
 /// What is sent, in a few words.

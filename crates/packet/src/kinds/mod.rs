@@ -2,11 +2,19 @@
 
 mod addresses;
 pub mod frames;
+pub mod pktgen_receive;
 pub mod probe;
 pub mod stack_receive;
 
 use fathom_engine::TestKind;
 
 /// All kinds of test of this crate.
-pub const KINDS: &[&dyn TestKind] =
-    &[&frames::Frames, &stack_receive::StackReceive, &probe::SERIES, &probe::MTU, &probe::ROUTE, &probe::PORTS];
+pub const KINDS: &[&dyn TestKind] = &[
+    &frames::Frames,
+    &stack_receive::StackReceive,
+    &pktgen_receive::PktgenReceive,
+    &probe::SERIES,
+    &probe::MTU,
+    &probe::ROUTE,
+    &probe::PORTS,
+];

@@ -2,7 +2,7 @@
 
 use fathom_model::units::Nanos;
 
-use crate::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, IS_FRAGMENT, Ipv4, PROTOCOL_UDP, Udp};
+use crate::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, IS_FRAGMENT, PROTOCOL_UDP, Udp};
 
 /// pktgen's own header (`struct pktgen_hdr` in `net/core/pktgen.c`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,23 +27,53 @@ pub struct Packet {
 /// What tells the packets of one trial from others, and what their times mean here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
-    /// The source port of the first flow; the others follow.
-    pub first_port: u16,
+    /// The source ports that they are from.
+    pub ports: Ports,
+    /// How many devices of pktgen send them.
+    pub n_devices: u32,
+    /// Where they have their header, from the first byte of the frame.
+    pub at: usize,
     /// By how much the wall clock is ahead of the monotonic one.
     pub ahead: Nanos,
 }
 
+/// Source ports that tell devices of pktgen apart: each has so many in a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ports {
+    /// The first one of the first device.
+    pub first: u16,
+    /// How many a device has, at least one.
+    pub each: u32,
+}
+
 /// The first bytes of the header.
 pub(crate) const MAGIC: u32 = 0xbe9b_e955;
-/// Where a packet without tags over IPv4 has its source port, from the first byte of the frame.
-pub(crate) const SOURCE_PORT: usize = Ethernet::LENGTH + Ipv4::LENGTH;
-/// Where it has its header.
-pub(crate) const START: usize = SOURCE_PORT + Udp::LENGTH;
 const ETHERTYPES_TAG: [u16; 2] = [0x8100, 0x88a8];
 const ETHERTYPES_MPLS: [u16; 2] = [0x8847, 0x8848];
 /// The bit of the last of several labels.
 const BOTTOM_OF_STACK: u8 = 1;
 const IPV6_LENGTH: usize = 40;
+
+impl Ports {
+    /// The device that sends from a port, counted from 0.
+    #[must_use]
+    pub fn device(self, port: u16) -> Option<u32> {
+        u32::from(port.checked_sub(self.first)?).checked_div(self.each)
+    }
+}
+
+impl Origin {
+    /// The device that a packet is from, if it is one of these.
+    #[must_use]
+    pub fn device(&self, packet: &Packet) -> Option<u32> {
+        self.ports.device(packet.source_port).filter(|device| *device < self.n_devices)
+    }
+
+    /// Where packets have their source port, from the first byte of the frame.
+    pub(crate) const fn source_port(&self) -> usize {
+        self.at - Udp::LENGTH
+    }
+}
 
 impl Header {
     /// Its length in bytes.

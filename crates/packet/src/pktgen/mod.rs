@@ -17,10 +17,10 @@ pub use arrivals::Arrivals;
 pub use block::{Addresses, BlockError, Current, Finished, Outcome, Params, Range4, Status, Tag};
 pub use error::Error;
 pub use generator::Generator;
+pub(crate) use header::MAGIC;
 #[cfg(test)]
 pub(crate) use header::tests;
-pub use header::{Header, Origin, Packet};
-pub(crate) use header::{MAGIC, SOURCE_PORT, START};
+pub use header::{Header, Origin, Packet, Ports};
 pub use root::{Root, Thread};
 pub use setting::{Change, Kept, PARAMETERS, Parameter, Setting, SettingError, Value};
 pub use word::{FLAGS, Switch, Weight, WordError, XmitMode};

@@ -93,12 +93,11 @@ impl Expected {
     fn pktgens(&self, frame: &[u8]) -> Option<Mark> {
         let origin = self.pktgen?;
         let packet = Packet::find(frame)?;
-        let flow = u32::from(packet.source_port.checked_sub(origin.first_port)?);
+        let flow = origin.device(&packet)?;
         let sent = packet.header.made.map_or(0, |made| made.0.wrapping_sub(origin.ahead.0) & u64::from(u32::MAX));
         // pktgen counts from 1.
         let sequence = packet.header.sequence.wrapping_sub(1).into();
-        let mark = Mark { tag: self.tag, flow, sequence, sent: u32::try_from(sent).ok()? };
-        (flow < self.n_flows).then_some(mark)
+        Some(Mark { tag: self.tag, flow, sequence, sent: u32::try_from(sent).ok()? })
     }
 }
 
@@ -328,13 +327,14 @@ pub(super) fn find_mark(a: &mut Assembler, expected: &Expected, found: &Found) {
         a.add(R7, i32::from(number(*at))).jump(found.ours).bind(other);
     }
     if let Some(origin) = expected.pktgen {
-        let end = i32::from(number(pktgen::START + pktgen::Header::LENGTH));
+        let end = i32::from(number(origin.at + pktgen::Header::LENGTH));
         let magic = u32::from_ne_bytes(pktgen::MAGIC.to_be_bytes());
         a.mov(R2, R7).add(R2, end).jump_if(R2.above(R8), found.neither).load_constant(R3, magic.into());
-        a.load(R2, R7.word(number(pktgen::START))).jump_if(R2.differs(R3), found.neither);
-        a.load(R2, R7.half(number(pktgen::SOURCE_PORT))).swap_network_order(R2, 16);
-        a.sub(R2, i32::from(origin.first_port)).load_constant(R3, expected.n_flows.into());
-        // A port before the first is a number above all flows.
+        a.load(R2, R7.word(number(origin.at))).jump_if(R2.differs(R3), found.neither);
+        a.load(R2, R7.half(number(origin.source_port()))).swap_network_order(R2, 16);
+        let n_ports = u64::from(origin.n_devices) * u64::from(origin.ports.each);
+        a.sub(R2, i32::from(origin.ports.first)).load_constant(R3, n_ports);
+        // A port before the first is a number above all that are theirs.
         a.jump_if(R2.at_least(R3), found.neither).jump(found.pktgens);
     } else {
         a.jump(found.neither);
@@ -356,9 +356,11 @@ fn read_mark(a: &mut Assembler, stepping: Stepping) {
 
 /// Puts what pktgen's header in the frame at `R7` says there: a wall clock in seconds and microseconds, and numbers from 1.
 fn read_header(a: &mut Assembler, origin: Origin) {
-    let [sequence, seconds, micros] = [4, 8, 12].map(|at| number(pktgen::START + at));
+    let [sequence, seconds, micros] = [4, 8, 12].map(|at| number(origin.at + at));
     let unstamped = a.label();
-    a.load(R1, R7.half(number(pktgen::SOURCE_PORT))).swap_network_order(R1, 16).sub(R1, i32::from(origin.first_port));
+    a.load(R1, R7.half(number(origin.source_port()))).swap_network_order(R1, 16).sub(R1, i32::from(origin.ports.first));
+    // No more than there are ports.
+    a.compute(Operation::Div, R1, i32::try_from(origin.ports.each).unwrap_or(i32::MAX));
     a.store(R10.word(FLOW_SLOT), R1).load(R8, R7.word(sequence)).swap_network_order(R8, 32).sub(R8, 1).keep_word(R8);
     a.load(R1, R7.word(seconds)).swap_network_order(R1, 32).jump_if(R1.equals(0), unstamped);
     a.compute(Operation::Mul, R1, 1_000_000_000).load(R2, R7.word(micros)).swap_network_order(R2, 32);
@@ -432,10 +434,11 @@ fn keep_order(a: &mut Assembler, stepping: Stepping) {
 
 #[cfg(test)]
 mod tests {
+    use fathom_model::units::Nanos;
     use fathom_sys::{clock, wire_time::Epoch};
 
     use super::{super::trial::*, *};
-    use crate::{sequence::Sequence, wire::MarkPlace};
+    use crate::{pktgen::Ports, sequence::Sequence, wire::MarkPlace};
 
     fn expected(n_flows: u32) -> Expected {
         Expected {
@@ -522,7 +525,8 @@ mod tests {
 
     #[test]
     fn packets_of_pktgen_count_where_they_are_expected_and_say_when_they_were_made() {
-        let origin = Origin { first_port: 50_000, ahead: Epoch::now().ahead() };
+        let ports = Ports { first: 50_000, each: 1 };
+        let origin = Origin { ports, n_devices: 2, at: MarkPlace::START, ahead: Epoch::now().ahead() };
         let with = Expected { pktgen: Some(origin), ..expected(2) };
         let packet = |sequence, port, made| {
             let header = pktgen::Header { sequence, made };
@@ -554,6 +558,32 @@ mod tests {
         let without = Sink::load(&expected(2)).unwrap();
         let run = without.program().test_run(&packet(1, 50_000, None), 1).unwrap();
         assert_eq!(run.value, XdpAction::Pass as u32);
+    }
+
+    #[test]
+    fn packets_of_pktgen_are_found_behind_tags_and_a_device_may_have_several_ports() {
+        let ports = Ports { first: 50_000, each: 4 };
+        let origin = Origin { ports, n_devices: 2, at: MarkPlace::START + 4, ahead: Nanos::ZERO };
+        let with = Expected { pktgen: Some(origin), ..expected(2) };
+        let Some(sink) = or_skip(Sink::load(&with)) else { return };
+        let tagged = |sequence, port| {
+            pktgen::tests::frame(pktgen::Header { sequence, made: None }, port, &[0x81, 0, 0, 5, 8, 0])
+        };
+        // Both devices go through their four ports, with a number for each packet.
+        for sequence in 1..=8_u32 {
+            for device in 0..2_u32 {
+                let port = u16::try_from(50_000 + 4 * device + sequence % 4).unwrap();
+                let frame = tagged(sequence, port);
+                assert_eq!(sink.program().test_run(&frame, 1).unwrap().value, XdpAction::Drop as u32);
+                assert_eq!(with.mark(&frame).map(|mark| mark.flow), Some(device));
+            }
+        }
+        for other in [tagged(9, 49_999), tagged(9, 50_008)] {
+            assert_eq!(sink.program().test_run(&other, 1).unwrap().value, XdpAction::Pass as u32);
+            assert_eq!(with.mark(&other), None);
+        }
+        assert_eq!(sink.arrivals().unwrap(), Arrivals { frames: Frames(16), ..Arrivals::default() });
+        assert_eq!([0, 1].map(|device| sink.place_in(device).unwrap().0), [8, 8]);
     }
 
     #[test]

@@ -194,6 +194,8 @@ mod endpoint {
     pub(super) const COUNTER: &str = "counter";
     /// The first source port by which the responder knows packets of the kernel's pktgen.
     pub(super) const PKTGEN: &str = "pktgen";
+    /// How many of them each thread of it has.
+    pub(super) const PKTGEN_EACH: &str = "pktgen_each";
     /// Which clock the responder goes by.
     pub(super) const CLOCK: &str = "clock";
 }

@@ -20,9 +20,11 @@ use super::{
     endpoint,
     learning::{Learned, Learning},
     machine::clock_name,
+    n_workers,
 };
 use crate::{
-    pktgen::{Origin, Root},
+    craft::{Outline, SourcePorts},
+    pktgen::{Origin, Ports, Root},
     wire::Mark,
     xdp::{Expected, StepSeen, Stepping, Times},
 };
@@ -75,7 +77,7 @@ impl Receiving {
             let text = "these frames carry no number, so those of others are counted with them, and neither order nor latency is known";
             notes.push(Note { id: "frames-unmarked".to_owned(), text: text.to_owned() });
         }
-        let pktgen = origin(&role.settings, trial);
+        let pktgen = origin(&role.settings, &outline, trial);
         let is_stepped = role.settings.span(STEP_AT).is_some();
         let stepping = if is_stepped { Stepping::Once } else { Stepping::None };
         let expected = Expected { tag: Mark::tag_of(trial), places, n_flows: outline.n_flows, pktgen, stepping };
@@ -91,15 +93,26 @@ impl Receiving {
 }
 
 /// How packets of the kernel's pktgen would be known, if the initiator may send some.
-fn origin(settings: &Settings, trial: u32) -> Option<Origin> {
+///
+/// Its threads have the source ports that the options give, shared out among them, or one each that is this trial's.
+fn origin(settings: &Settings, outline: &Outline, trial: u32) -> Option<Origin> {
     let is_asked = match settings.text("backend").as_deref() {
         Some("pktgen") => true,
         // Where this host has none, the other one rarely has: it is not worth a look at each frame.
         Some("auto") => Root::default().version().is_ok(),
         _ => false,
     };
-    let first_port = PKTGEN_PORT + u16::try_from(trial % PKTGEN_PORTS).expect("a port has 16 bits");
-    is_asked.then(|| Origin { first_port, ahead: Epoch::now().ahead() })
+    let n_devices = n_workers(settings);
+    let ports = match outline.source_ports {
+        SourcePorts::Own => {
+            let first = PKTGEN_PORT + u16::try_from(trial % PKTGEN_PORTS).expect("a port has 16 bits");
+            Ports { first, each: 1 }
+        }
+        SourcePorts::Given { first, n } if n.is_multiple_of(n_devices) => Ports { first, each: n / n_devices },
+        SourcePorts::Given { .. } => return None,
+    };
+    let at = outline.mark_at.filter(|_| is_asked)?;
+    Some(Origin { ports, n_devices, at, ahead: Epoch::now().ahead() })
 }
 
 impl Test for Receiving {
@@ -114,7 +127,10 @@ impl Test for Receiving {
             text(endpoint::CLOCK, clock_name().unwrap_or_default()),
         ]);
         told.extend(self.address_v6.map(|address| text(endpoint::ADDRESS_V6, address.to_string())));
-        told.extend(self.pktgen.map(|origin| text(endpoint::PKTGEN, origin.first_port.to_string())));
+        if let Some(Origin { ports, .. }) = self.pktgen {
+            let numbers = [(endpoint::PKTGEN, ports.first.into()), (endpoint::PKTGEN_EACH, ports.each)];
+            told.extend(numbers.map(|(key, number)| text(key, number.to_string())));
+        }
         told
     }
 

@@ -23,6 +23,7 @@ use super::{
 use crate::{
     backend::{self, Departures, Generator, Load, Pattern, Port, Stamping, Step},
     craft::{End, Ends, Setup},
+    pktgen::Ports,
     wire::{MacAddress, Mark},
 };
 
@@ -61,7 +62,8 @@ impl Sending {
         let is_same_clock = clock_name().is_some_and(|clock| role.peer.get(endpoint::CLOCK) == Some(&clock));
         let stamping = if is_same_clock { Stamping::Clock } else { Stamping::None };
         let of = usize::try_from(n_workers).unwrap_or(usize::MAX);
-        let pktgen = role.peer.get(endpoint::PKTGEN).and_then(|port| port.parse().ok());
+        let ports = told(role, endpoint::PKTGEN).ok().zip(told(role, endpoint::PKTGEN_EACH).ok());
+        let pktgen = ports.map(|(first, each)| Ports { first, each });
         let load = |idx| {
             let share = Share { idx, of };
             let departures = pattern.as_ref().and_then(|pattern| Departures::new(pattern, share));

@@ -1,17 +1,16 @@
-//! Frames made by the kernel's pktgen: UDP over IPv4 with a header of its own, from one thread of the kernel for each worker.
+//! Frames made by the kernel's pktgen: UDP with a header of its own, from one thread of the kernel for each worker.
 //!
 //! All its threads start and stop together, so the first worker holds them all, and the others only watch theirs.
+
+mod packets;
 
 use fathom_engine::{Error, Worker};
 use fathom_model::units::Nanos;
 use fathom_sys::{clock, packet_socket::Queueing};
 
 use super::{Backend, Generator, Load, Port, Stamping, counter, departures::TICK_BITS, unsupported};
-use crate::{
-    craft::{Blueprint, Per, Shape},
-    pktgen::{self, Current, Outcome, Root, SOURCE_PORT, Setting, Switch, Value, XmitMode},
-    wire::{Ethernet, Ipv4, MarkPlace, Udp},
-};
+use crate::pktgen::{self, Current, Outcome, Root, Setting, Switch, Value, XmitMode};
+use packets::Packets;
 
 /// `/proc/net/pktgen`.
 #[derive(Debug)]
@@ -25,6 +24,7 @@ struct Device {
     course: Course,
     /// All devices, in the hands of the first worker.
     all: Option<pktgen::Generator>,
+    remark: String,
 }
 
 /// What a device was asked to send, for the account of what it did not.
@@ -39,6 +39,11 @@ struct Course {
 const LOOK_UP: Nanos = Nanos::from_millis(2);
 /// How long a device may take to end after the trial; the first worker gives up at the same time.
 const ENDS_WITHIN: Nanos = Nanos::from_secs(6);
+
+const UNCOUNTED: &str =
+    "the receiver does not count its packets: it tells threads by their source ports, of which each needs as many";
+const REPEATS: &str = "in a burst it sends one packet again and again, which the receiver takes for duplicates";
+const EQUAL: &str = "it sends at equal distances only";
 
 impl Backend for Pktgen {
     fn word(&self) -> &'static str {
@@ -56,13 +61,9 @@ impl Backend for Pktgen {
     fn open(&self, port: &Port, load: Load) -> Result<Box<dyn super::Generator>, Error> {
         let refused = |error: pktgen::Error| refusal(port, error);
         let root = Root::default().pinned().map_err(refused)?;
-        let first_port =
-            load.pktgen.ok_or_else(|| unsupported("the receiver does not count its packets".to_owned()))?;
-        let frame = Frame::of(&load.blueprint)?;
-        if load.blueprint.n_flows as usize != load.share.of {
-            let what = "each of its threads numbers its packets through all flows: as many workers as flows are needed";
-            return Err(unsupported(what.to_owned()));
-        }
+        let packets = Packets::of(&load.blueprint)?;
+        let ports = load.pktgen.ok_or_else(|| unsupported(UNCOUNTED.to_owned()))?;
+        let mut settings = packets.settings(&load.blueprint, load.share, ports)?;
         let course = Course { delay: delay(&load)?, count: load.count };
         let name = |idx: usize| format!("{}@fathom{idx}", port.name);
         let mut all = None;
@@ -71,12 +72,11 @@ impl Backend for Pktgen {
             (0..load.share.of).try_for_each(|idx| generator.add(idx, &name(idx))).map_err(refused)?;
         }
         let name = name(load.share.idx);
-        let source = u64::from(first_port) + load.share.idx as u64;
-        let settings = settings(&frame, (port, &load), course, source);
+        settings.extend(conduct(port, &load, course));
         settings.iter().try_for_each(|setting| root.set(&name, setting)).map_err(refused)?;
         match root.changes(&name, &settings).map_err(refused)?.first() {
             Some(change) => Err(Error::Unsupported { what: change.to_string(), hint: Some(change.fix().to_owned()) }),
-            None => Ok(Box::new(Device { root, name, course, all })),
+            None => Ok(Box::new(Device { root, name, course, all, remark: packets.remark() })),
         }
     }
 }
@@ -91,43 +91,12 @@ fn refusal(port: &Port, error: pktgen::Error) -> Error {
     }
 }
 
-/// What pktgen is told of the frames.
-#[derive(Debug)]
-struct Frame {
-    length: usize,
-    ethernet: Ethernet,
-    ipv4: Ipv4,
-    udp: Udp,
-}
-
-impl Frame {
-    /// Datagrams over IPv4 of one size and without anything that changes but their source port.
-    fn of(blueprint: &Blueprint) -> Result<Self, Error> {
-        let other = || unsupported("it makes plain UDP over IPv4 only, of one size".to_owned());
-        let [shape] = blueprint.shapes.as_slice() else { return Err(other()) };
-        let is_source_port =
-            |edit: &crate::craft::Edit| edit.per == Per::Flow && (edit.at, edit.width) == (SOURCE_PORT, 2);
-        if shape.mark_at != Some(MarkPlace::START) || !shape.edits.iter().all(is_source_port) {
-            return Err(other());
-        }
-        Self::parse(shape).ok_or_else(other)
-    }
-
-    fn parse(shape: &Shape) -> Option<Self> {
-        let (ethernet, packet) = Ethernet::parse(&shape.bytes)?;
-        let (ipv4, datagram) = Ipv4::parse(packet)?;
-        let (udp, _) = Udp::parse(datagram)?;
-        let length = usize::from(ipv4.total_length) + Ethernet::LENGTH;
-        (length == shape.bytes.len()).then_some(Self { length, ethernet, ipv4, udp })
-    }
-}
-
 /// The distance between packets, which pktgen keeps in whole nanoseconds, and without chance.
 fn delay(load: &Load) -> Result<Option<Nanos>, Error> {
     let Some(departures) = &load.departures else { return Ok(None) };
     let rhythm = &departures.rhythm;
     if rhythm.burst > 1 || rhythm.random.is_some() {
-        return Err(unsupported("it sends at equal distances only".to_owned()));
+        return Err(unsupported(if rhythm.burst > 1 { REPEATS } else { EQUAL }.to_owned()));
     }
     if rhythm.turn.is_some() {
         return Err(unsupported("it keeps one rate".to_owned()));
@@ -141,22 +110,11 @@ fn delay(load: &Load) -> Result<Option<Nanos>, Error> {
     Ok(Some(delay))
 }
 
-fn settings(frame: &Frame, (port, load): (&Port, &Load), course: Course, source: u64) -> Vec<Setting> {
-    let (from, to) = (Value::Address(frame.ipv4.source.into()), Value::Address(frame.ipv4.destination.into()));
+/// What the thread of one worker is told beside what its packets are.
+fn conduct(port: &Port, load: &Load, course: Course) -> Vec<Setting> {
     let mut settings = vec![
-        Setting::new("pkt_size", frame.length as u64),
         Setting::new("count", course.count.unwrap_or(0)),
         Setting::new("delay", course.delay.unwrap_or(Nanos::ZERO)),
-        Setting::new("src_min", from.clone()),
-        Setting::new("src_max", from),
-        Setting::new("dst_min", to.clone()),
-        Setting::new("dst_max", to),
-        Setting::new("src_mac", frame.ethernet.source),
-        Setting::new("dst_mac", frame.ethernet.destination),
-        Setting::new("udp_src_min", source),
-        Setting::new("udp_src_max", source),
-        Setting::new("udp_dst_min", u64::from(frame.udp.destination)),
-        Setting::new("udp_dst_max", u64::from(frame.udp.destination)),
     ];
     if load.share.of > 1 {
         settings.push(Setting::new("flag", Value::Flag("QUEUE_MAP_CPU", Switch::On)));
@@ -202,6 +160,10 @@ impl Course {
 }
 
 impl Generator for Device {
+    fn remark(&self) -> Option<String> {
+        Some(self.remark.clone())
+    }
+
     fn send(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
         let outcome = match &self.all {
             Some(all) => all.run(|| {

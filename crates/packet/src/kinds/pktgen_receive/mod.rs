@@ -1,0 +1,241 @@
+//! A receiver alone for packets of a kernel's pktgen, whoever started it: loss, order and latency by pktgen's own header.
+//!
+//! It sends nothing, answers nothing and takes nothing away: it looks at copies. What was sent it knows from the numbers in the
+//! packets only.
+
+use fathom_engine::{Crew, Error, Session, Test, TestKind, Until, Worker};
+use fathom_model::{
+    Better, Derivation, Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, Unit, ValueKind,
+    metric::{Measure, Named},
+    names::count::{DUPLICATES, RECEIVED, REORDERED, SOCKET_DROPPED},
+    units::{Bytes, Nanos},
+};
+use fathom_sys::{
+    netlink::Netlink,
+    packet_socket::{Inbox, Receiver},
+};
+
+use crate::pktgen::{Arrivals, Ports};
+
+/// Counts packets of pktgen's at a device.
+#[derive(Debug, Clone, Copy)]
+pub struct PktgenReceive;
+
+/// The name in plans and errors.
+pub const NAME: &str = "pktgen_receive";
+
+/// All ports there are: then all packets are of one device of pktgen.
+const ALL_PORTS: u64 = 1 << 16;
+
+const OPTIONS: &[OptionDoc] = &[
+    OptionDoc {
+        name: "receive",
+        value: ValueKind::Text,
+        default: None,
+        help: "send nothing: count packets of a pktgen, whoever's, at this device, by its own header",
+    },
+    OptionDoc {
+        name: "ports-each",
+        value: ValueKind::Count(1, ALL_PORTS),
+        default: Some("65536"),
+        help: "source ports that each device of pktgen sends from, by which several are told apart: 1 if each has one of its own",
+    },
+    OptionDoc {
+        name: "shared-clock",
+        value: ValueKind::Flag,
+        default: None,
+        help: "the sender's wall clock is this one, or follows the same: tell latencies too",
+    },
+];
+
+/// Numbers from the lowest to the highest of each device, arrived or not.
+const NUMBERED: &str = "numbered";
+const UNTIMELY: &str = "untimely";
+const LATENCY: &str = "latency_ns";
+const VARIATION: &str = "ipdv_ns";
+const COUNTERS: &[&str] = &[RECEIVED, DUPLICATES, REORDERED, NUMBERED];
+
+const SOURCE: &str = "docs/methods/pktgen_receive.md";
+const PPS: Measure = Measure(Unit::FramesPerSec, Better::Higher);
+const RATIO: Measure = Measure(Unit::Ratio, Better::Lower);
+const TIME: Measure = Measure(Unit::Nanos, Better::Lower);
+
+const fn share(part: &'static str, whole: &'static str) -> Derivation {
+    Derivation::share((Side::Initiator, part), (Side::Initiator, whole))
+}
+
+const fn quantile(distribution: &'static str, q: f64) -> Derivation {
+    Derivation::quantile(Side::Initiator, distribution, q)
+}
+
+const METRICS: &[Metric] = &[
+    Metric::of(
+        Named("received_per_sec", "received"),
+        PPS,
+        "RFC 2285 section 3.6.1",
+        Derivation::rate(Side::Initiator, RECEIVED),
+    ),
+    Metric::of(
+        Named("loss_ratio", "lost"),
+        RATIO,
+        SOURCE,
+        Derivation::missing((Side::Initiator, NUMBERED), (Side::Initiator, RECEIVED)),
+    ),
+    Metric::of(Named("unseen_ratio", "missed by the socket"), RATIO, SOURCE, share(SOCKET_DROPPED, NUMBERED)),
+    Metric::of(Named("reordered_ratio", "reordered"), RATIO, "RFC 4737 section 3", share(REORDERED, RECEIVED)),
+    Metric::of(Named("duplicate_ratio", "duplicated"), RATIO, SOURCE, share(DUPLICATES, RECEIVED)),
+    Metric::of(Named("ipdv_ns_p50", "IPDV p50"), TIME, "RFC 5481 section 4.1", quantile(VARIATION, 0.5)),
+    Metric::of(Named("ipdv_ns_p99", "IPDV p99"), TIME, "RFC 5481 section 4.1", quantile(VARIATION, 0.99)),
+    Metric::of(Named("latency_ns_p50", "latency p50"), TIME, SOURCE, quantile(LATENCY, 0.5)),
+    Metric::of(Named("latency_ns_p99", "p99"), TIME, SOURCE, quantile(LATENCY, 0.99)),
+];
+
+impl TestKind for PktgenReceive {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "what arrives of a kernel's pktgen: loss, order and latency by its own header"
+    }
+
+    fn layer(&self) -> Layer {
+        Layer::Frames
+    }
+
+    fn is_two_sided(&self, _: &Settings) -> bool {
+        false
+    }
+
+    fn title(&self, settings: &Settings) -> String {
+        settings.text("receive").map_or_else(|| "pktgen's".to_owned(), |device| format!("pktgen's at {device}"))
+    }
+
+    fn options(&self) -> &'static [OptionDoc] {
+        OPTIONS
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        METRICS
+    }
+
+    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+        Ok(Box::new(Receiving::prepare(role)?))
+    }
+}
+
+/// A device that is looked at.
+#[derive(Debug)]
+struct Receiving {
+    device: String,
+    account: Account,
+    shares_clock: bool,
+    cores: Vec<usize>,
+}
+
+/// A socket with what it has seen.
+#[derive(Debug)]
+struct Account {
+    receiver: Receiver,
+    inbox: Inbox,
+    arrivals: Arrivals,
+    dropped: u64,
+}
+
+/// Room for 40 000 small frames: 100 ms at the rate that the socket keeps up with.
+const BUFFER: Bytes = Bytes(32 << 20);
+/// How long to wait for a packet before looking whether the time is over.
+const LOOK_UP: Nanos = Nanos::from_millis(20);
+
+impl Receiving {
+    fn prepare(role: &Role) -> Result<Self, Error> {
+        let device = role.settings.text("receive").or_else(|| role.interface.clone()).ok_or_else(|| {
+            let hint = Some("fathom packet --receive eth1".to_owned());
+            Error::Unsupported { what: format!("{NAME} needs a device"), hint }
+        })?;
+        let link = Netlink::open().and_then(|mut netlink| netlink.link(&device));
+        let link = link.map_err(|cause| Error::System { what: format!("find the device {device}"), cause })?;
+        if !link.is_up {
+            let hint = Some(format!("ip link set {device} up"));
+            return Err(Error::Unsupported { what: format!("{device} is down"), hint });
+        }
+        let receiver = Receiver::open_stamped(link.index, BUFFER)
+            .map_err(|cause| Error::system(format!("open a packet socket on {device}"), "CAP_NET_RAW", cause))?;
+        let each = role.settings.count("ports-each").unwrap_or(ALL_PORTS);
+        let arrivals = Arrivals::of(
+            Ports { first: 0, each: u32::try_from(each).unwrap_or(u32::MAX) },
+            u32::try_from(ALL_PORTS.div_ceil(each)).unwrap_or(1),
+        );
+        let account = Account { receiver, inbox: Inbox::default(), arrivals, dropped: 0 };
+        let shares_clock = role.settings.flag("shared-clock");
+        Ok(Self { device, account, shares_clock, cores: role.cores.clone() })
+    }
+}
+
+impl Account {
+    /// Takes what has come, and tells what all that amounts to.
+    fn take(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
+        while self.receiver.receive(&mut self.inbox)? > 0 {
+            for ((frame, length), at) in self.inbox.frames().zip(self.inbox.stamps()) {
+                self.arrivals.arrive(frame, length, at);
+            }
+            if worker.is_over() {
+                break;
+            }
+        }
+        self.dropped += self.receiver.take_seen()?.dropped.0;
+        let arrivals = &self.arrivals;
+        let counts = [arrivals.distinct(), arrivals.duplicates(), arrivals.reordered(), arrivals.numbered()];
+        for (place, count) in counts.into_iter().enumerate() {
+            worker.raise(place, count.0);
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
+        while !worker.is_over() {
+            self.receiver.wait(LOOK_UP)?;
+            self.take(worker)?;
+        }
+        Ok(())
+    }
+}
+
+impl Test for Receiving {
+    fn endpoints(&self) -> Endpoints {
+        Endpoints::new()
+    }
+
+    fn run(mut self: Box<Self>, session: &Session) -> Result<Record, Error> {
+        let what = || format!("count packets at {}", self.device);
+        let states = vec![&mut self.account];
+        let crew = Crew { states, counters: COUNTERS, cores: &self.cores, until: Until::PhasesOver };
+        let conducted = crew.conduct(session, &mut (), |worker, account| {
+            account.count(&worker).map_err(|cause| Error::System { what: what(), cause })
+        })?;
+        let mut record = conducted.record(Side::Initiator);
+        let Account { arrivals, dropped, .. } = self.account;
+        let totals = [(SOCKET_DROPPED, dropped), (UNTIMELY, arrivals.untimely.0)];
+        record.totals.extend(totals.map(|(name, count)| (name.to_owned(), count)));
+        record.notes.extend(notes(&arrivals, dropped, &self.device));
+        let latency = self.shares_clock.then_some((LATENCY, arrivals.latency_ns));
+        let times = latency.into_iter().chain([(VARIATION, arrivals.variation_ns)]);
+        let some = times.filter(|(_, times)| times.count() > 0);
+        record.distributions.extend(some.map(|(name, times)| (name.to_owned(), times)));
+        Ok(record)
+    }
+}
+
+/// What is to be known beside the numbers.
+fn notes(arrivals: &Arrivals, dropped: u64, device: &str) -> Vec<Note> {
+    let note = |id: &str, text: String| Note { id: id.to_owned(), text };
+    let mut notes = Vec::new();
+    if arrivals.frames.0 == 0 {
+        notes.push(note("pktgen-none", format!("no packet of a pktgen has arrived at {device}")));
+    }
+    if dropped > 0 {
+        let text = format!("the socket had no room for {dropped} frames: what of them was pktgen's is among the lost");
+        notes.push(note("socket-dropped", text));
+    }
+    notes
+}

@@ -72,6 +72,12 @@ fn paced(carrier: Carrier, way: Way) -> Parameters {
     Parameters { carrier, way, block, parallel: 2, time_secs: 1, bitrate: 16_000_000, ..Parameters::default() }
 }
 
+/// So few datagrams that a socket's buffer holds all of them: none is lost, however late the receiver comes to read them.
+fn few(carrier: Carrier, way: Way) -> Parameters {
+    let bitrate = if carrier == Carrier::Udp { 400_000 } else { 16_000_000 };
+    Parameters { bitrate, ..paced(carrier, way) }
+}
+
 fn test(asked: Asked, watch: &mut dyn Watch) -> Result<Outcome, Error> {
     let mut client = Client::connect(asked, Cookie::fresh(), &StopFlag::default())?;
     client.open_streams()?;
@@ -84,7 +90,7 @@ fn both_sides_count_the_same_in_every_direction() {
         for way in [Way::Forward, Way::Reverse, Way::Both] {
             let mut told = None;
             let (served, seen) = against(ServerOptions::default(), |address, _| {
-                told = Some(test(asked(address, paced(carrier, way)), &mut ()).unwrap());
+                told = Some(test(asked(address, few(carrier, way)), &mut ()).unwrap());
             });
             assert_eq!((served.finished, served.failed), (1, 0), "{carrier:?} {way:?}");
             let (ours, theirs) = (told.unwrap(), &seen.outcomes[0]);
@@ -95,12 +101,14 @@ fn both_sides_count_the_same_in_every_direction() {
                 assert_ne!(own.stream.part, other.stream.part);
                 assert_eq!(results.stream(own.stream.id).unwrap().bytes, other.total.bytes);
                 let (sent, received) = if own.stream.part == Part::Sender { (own, other) } else { (other, own) };
-                let missing = sent.total.bytes.abs_diff(received.total.bytes);
-                assert!(
-                    missing <= 200_000 && received.total.bytes > 1_000_000,
-                    "{carrier:?} {way:?} {sent:?} {received:?}"
-                );
-                assert_eq!(received.total.lost, 0);
+                let what = format!("{carrier:?} {way:?} {sent:?} {received:?}");
+                // What is under way when the clock ends a test counts for its sender only.
+                assert!((1..=sent.total.bytes).contains(&received.total.bytes), "{what}");
+                if carrier == Carrier::Udp {
+                    assert_eq!(received.total.lost, 0, "{what}");
+                    let (n_sent, n_received) = (sent.total.packets * 1000, received.total.packets * 1000);
+                    assert_eq!((n_sent, n_received), (sent.total.bytes, received.total.bytes), "{what}");
+                }
             }
         }
     }

@@ -173,6 +173,35 @@ fn a_server_keeps_its_limits_and_says_which() {
 }
 
 #[test]
+fn a_file_ends_a_test_when_it_is_sent_and_the_server_writes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let [from, to] = ["from", "to"].map(|name| folder.path().join(name));
+    std::fs::write(&from, (0..30_000_u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>()).unwrap();
+    let parameters = || Parameters { time_secs: 60, parallel: 1, ..paced(Carrier::Tcp, Way::Forward) };
+    let options = || ServerOptions { file: Some(to.clone()), ..ServerOptions::default() };
+    against(options(), |address, _| {
+        let with_file = Asked { file: Some(from.clone()), ..asked(address, parameters()) };
+        let outcome = test(with_file, &mut ()).unwrap();
+        assert_eq!(outcome.streams[0].total.bytes, 120_000);
+        assert!(outcome.span < Nanos::from_secs(50), "the end of the file is that of the test");
+    });
+    let (sent, written) = (std::fs::read(&from).unwrap(), std::fs::read(&to).unwrap());
+    // A server that is not let run for a while may be told of the end before it has read all of it.
+    assert!(sent.starts_with(&written), "what was written is what was sent");
+    against(ServerOptions::default(), |address, _| {
+        let missing = Asked { file: Some(folder.path().join("missing")), ..asked(address, parameters()) };
+        let refused = test(missing, &mut ()).unwrap_err();
+        assert_eq!(refused.to_string(), "unable to open -F file: No such file or directory");
+        let directory = Asked { file: Some(folder.path().into()), ..asked(address, parameters()) };
+        let refused = test(directory, &mut ()).unwrap_err();
+        assert_eq!(refused.to_string(), "unable to read or write the -F file: Is a directory");
+    });
+    for asked_for in [paced(Carrier::Udp, Way::Forward), paced(Carrier::Tcp, Way::Both)] {
+        assert_eq!(refusal(options(), asked_for), "an option you are trying to set is not implemented yet");
+    }
+}
+
+#[test]
 fn a_side_that_ends_in_the_middle_tells_the_other_and_keeps_what_it_counted() {
     struct EndAtFirstRow(StopFlag, Option<Outcome>);
     impl Watch for EndAtFirstRow {

@@ -50,6 +50,8 @@ class Row:
     is_paced: bool = False
     # The rate is read from the receiver's interface, for tools that do not tell it alike.
     is_counted_at_interface: bool = False
+    # The cost is that of the threads on the target, which the tool tells.
+    is_cost_of_target: bool = False
 
 
 NGINX = tools.Page(tools.NGINX_PORT)
@@ -145,6 +147,18 @@ def stream(name: str, ours: Tool, theirs: Tool, aim_rate: float) -> Row:
     return replace(row, aim=None if theirs.name.startswith("fathom") else 0.9, aim_rate=aim_rate)
 
 
+# Sent without a copy by both, so that the core of the sender is in nobody's way.
+RECEIVER_ROW = replace(
+    stream(
+        "1 flow, sendfile, received without a copy, against with one (the receiver's CPU)",
+        tools.fathom_stream("--send", "sendfile", "--receive", "truncate"),
+        tools.fathom_stream("--send", "sendfile", name="fathom, copying"),
+        1.0,
+    ),
+    remark="both are fathom and send alike; CPU is that of the receiving threads",
+    aim=1 / 1.3,
+    is_cost_of_target=True,
+)
 STREAM_ROWS = [
     stream("1 flow, each with its defaults", tools.fathom_stream(), tools.iperf3(), 1.4),
     stream("1 flow, blocks of 128 KiB", tools.fathom_stream("--write", "128KiB"), tools.iperf3("-l", "128K"), 1.05),
@@ -156,6 +170,7 @@ STREAM_ROWS = [
         tools.fathom_stream(name="fathom, copying"),
         1.3,
     ),
+    RECEIVER_ROW,
 ]
 
 
@@ -255,10 +270,12 @@ class Sample:
     per_s: float
     # Busy share of the cores while it ran, by anyone.
     busy: dict[str, float]
+    # What is compared: the same, or that of the threads on the target.
+    compared_s: float
 
     @property
     def cost_s(self) -> float:
-        return self.cpu_s / self.work.units
+        return self.compared_s / self.work.units
 
 
 @dataclass
@@ -310,7 +327,7 @@ def once(lab: Lab, outcome: Outcome, tool: Tool, seconds: float) -> Sample:
     work = tool.work(finished)
     busy = {host: share_busy(before, after, core) for host, core in CORES.items()}
     per_s = watch.per_s if row.is_counted_at_interface else work.per_s
-    return Sample(work, finished.cpu_s, per_s, busy)
+    return Sample(work, finished.cpu_s, per_s, busy, work.target_s if row.is_cost_of_target else finished.cpu_s)
 
 
 def without_start(lab: Lab, outcome: Outcome, tool: Tool, seconds: float) -> Sample:
@@ -322,7 +339,8 @@ def without_start(lab: Lab, outcome: Outcome, tool: Tool, seconds: float) -> Sam
     units = tool.work(long).units - tool.work(short).units
     if units <= 0:
         raise Failed(f"{tool.name} did no more in {tool.start_s + longer_s:g} s than in {tool.start_s:g} s")
-    return Sample(Work(units, units / longer_s), long.cpu_s - short.cpu_s, units / longer_s, busy)
+    cpu_s = long.cpu_s - short.cpu_s
+    return Sample(Work(units, units / longer_s), cpu_s, units / longer_s, busy, cpu_s)
 
 
 def whole_run(lab: Lab, outcome: Outcome, tool: Tool, seconds: float) -> tuple[Finished, dict[str, float]]:
@@ -454,7 +472,7 @@ def calls(outcome: Outcome, name: str) -> str:
 
 def limited(samples: list[Sample]) -> str:
     """How busy the tool kept its core, and how busy all that ran kept both."""
-    own = median(samples, lambda sample: sample.cost_s * sample.per_s)
+    own = median(samples, lambda sample: sample.cpu_s / sample.work.units * sample.per_s)
     cores = [median(samples, lambda sample: sample.busy[host]) for host in (GENERATOR, TARGET)]
     return f"{own:.0%} of its core; cores {cores[0]:.0%}, {cores[1]:.0%}"
 

@@ -44,6 +44,8 @@ class Work:
     engine_s: Optional[float] = None
     # What the tool itself names as the bottleneck.
     limit: Optional[str] = None
+    # Processor time of the threads at the other end, where the tool tells it.
+    target_s: Optional[float] = None
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,15 @@ def fathom_work(run: dict, unit: str, rate: str) -> Work:
         raise Failed(f"fathom measured nothing: {test.get('unavailable') or run['completeness']}")
     records = test["trials"][0]["records"].values()
     own = next(record for record in records if record["side"] == "initiator")
+    other = next((record for record in records if record["side"] == "responder"), None)
     if own["errors"]:
         raise Failed(f"fathom counted errors: {own['errors']}")
     findings = [f["title"] for f in run["findings"] if f["severity"] == "holds-back"]
     summary = next(summary for summary in test["summaries"] if summary["metric"]["name"] == rate)
     # Bits are told in bytes, as the counter of the work is.
     per_s = summary["value"] / (8 if summary["metric"]["unit"] == "bits_per_sec" else 1)
-    return Work(own["totals"][unit], per_s, own["cpu_ns"] / 1e9, "; ".join(findings) or None)
+    target_s = other["cpu_ns"] / 1e9 if other else None
+    return Work(own["totals"][unit], per_s, own["cpu_ns"] / 1e9, "; ".join(findings) or None, target_s)
 
 
 def served(command: str, *words: str) -> Callable[[Lab], list[str]]:

@@ -13,6 +13,7 @@ pub mod datagram;
 pub mod epoll;
 mod error;
 pub mod ethtool;
+pub mod handover;
 pub mod interrupt;
 pub mod limits;
 pub mod lua;

@@ -1,6 +1,10 @@
 //! How much the kernel lets this process have (getrlimit(2)).
 
-use std::{fs, io, ops::RangeInclusive};
+use std::{
+    fs, io,
+    ops::RangeInclusive,
+    os::fd::{AsRawFd as _, BorrowedFd},
+};
 
 use rustix::{
     io::Errno,
@@ -39,19 +43,28 @@ pub fn descriptors_max() -> Result<u64> {
     Ok(limit.maximum.unwrap_or(u64::MAX))
 }
 
-/// Gives the calling thread a table of descriptors of its own, with nothing in it but the standard streams.
+/// Gives the calling thread a table of descriptors of its own, with nothing in it but the standard streams and what is `kept`.
 ///
 /// The limit of open descriptors is one of each table, so threads with tables of their own have more of them together. From
 /// here on a descriptor of this thread means nothing on another one, and the other way round: what is to be used on it must
-/// be opened on it, and closed there as well.
+/// be opened on it, and closed there as well. What is kept has the same number in both tables, and stays open in this one as
+/// long as the thread lives.
 ///
 /// # Errors
 /// `close_range(CLOSE_RANGE_UNSHARE)`: Linux before 5.9, or memory has run out.
-pub fn own_descriptors() -> Result<()> {
+pub fn own_descriptors(kept: Option<BorrowedFd<'_>>) -> Result<()> {
     const FIRST: libc::c_uint = 3;
+    let kept = kept.and_then(|kept| libc::c_uint::try_from(kept.as_raw_fd()).ok()).filter(|kept| *kept >= FIRST);
+    let Some(kept) = kept else { return close_range((FIRST, libc::c_uint::MAX), libc::CLOSE_RANGE_UNSHARE) };
+    close_range((kept + 1, libc::c_uint::MAX), libc::CLOSE_RANGE_UNSHARE)?;
+    if kept == FIRST { Ok(()) } else { close_range((FIRST, kept - 1), 0) }
+}
+
+/// Closes what is open from the first to the last number, once the table is the calling thread's own.
+fn close_range((first, last): (libc::c_uint, libc::c_uint), flags: libc::c_uint) -> Result<()> {
     // SAFETY: it takes three numbers. Descriptors that other threads own stay open in the table that those go on to share,
     // and the copies that this thread loses were never known to it.
-    let outcome = unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) };
+    let outcome = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
     if outcome == 0 { Ok(()) } else { Err(Error::last("close_range(CLOSE_RANGE_UNSHARE)")) }
 }
 
@@ -71,7 +84,7 @@ pub fn local_ports() -> Result<RangeInclusive<u16>> {
 
 #[cfg(test)]
 mod tests {
-    use std::{net::UdpSocket, os::fd::AsRawFd, thread};
+    use std::{net::UdpSocket, thread};
 
     use super::*;
 
@@ -79,7 +92,7 @@ mod tests {
     fn a_thread_with_a_table_of_its_own_does_not_take_descriptors_from_the_others() {
         let outside = UdpSocket::bind("127.0.0.1:0").unwrap();
         let inside = thread::spawn(|| {
-            own_descriptors().unwrap();
+            own_descriptors(None).unwrap();
             let inside = UdpSocket::bind("127.0.0.1:0").unwrap();
             (inside.as_raw_fd(), inside.local_addr().is_ok())
         });

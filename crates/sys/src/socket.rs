@@ -203,6 +203,20 @@ pub fn send(socket: impl AsFd, bytes: &[u8], wait: Wait) -> Result<Option<usize>
     not_now(rustix::net::send(socket, bytes, flags), "send")
 }
 
+/// Sends the last bytes before a close, which leaves with them in one segment (`MSG_MORE`) instead of one of its own.
+///
+/// What does not fill a segment waits for the close, at most 200 ms.
+///
+/// # Errors
+/// As [`send`].
+pub fn send_last(socket: impl AsFd, bytes: &[u8], wait: Wait) -> Result<Option<usize>> {
+    let flags = match wait {
+        Wait::Block => SendFlags::NOSIGNAL | SendFlags::MORE,
+        Wait::Never => SendFlags::NOSIGNAL | SendFlags::MORE | SendFlags::DONTWAIT,
+    };
+    not_now(rustix::net::send(socket, bytes, flags), "send")
+}
+
 /// Receives into a buffer; nothing means not now, zero bytes mean that the peer has ended.
 ///
 /// # Errors

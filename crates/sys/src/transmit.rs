@@ -4,14 +4,16 @@
 //! `RLIMIT_MEMLOCK` and its completions against `net.core.optmem_max` while they wait to be fetched.
 
 use std::{
+    fs::File,
     io::Write,
     os::fd::{AsFd, OwnedFd},
+    path::Path,
 };
 
 use fathom_model::units::Nanos;
 use rustix::{
     event::{PollFd, PollFlags},
-    fs::MemfdFlags,
+    fs::{MemfdFlags, Mode, OFlags},
     io::Errno,
     net::SendFlags,
 };
@@ -45,7 +47,7 @@ impl MemoryFile {
     /// `memfd_create` and `write`: no memory, or too many descriptors.
     pub fn of(bytes: &[u8]) -> Result<Self> {
         let file = rustix::fs::memfd_create("payload", MemfdFlags::CLOEXEC).map_err(named("memfd_create"))?;
-        let mut file = std::fs::File::from(file);
+        let mut file = File::from(file);
         file.write_all(bytes).map_err(named("write(memfd)"))?;
         Ok(Self { file: file.into(), length: bytes.len() })
     }
@@ -64,6 +66,35 @@ impl MemoryFile {
         let mut offset = u64::try_from(part.offset).unwrap_or(u64::MAX);
         not_now(rustix::fs::sendfile(socket, &self.file, Some(&mut offset), part.length), "sendfile")
     }
+}
+
+/// Opens a file whose bytes are to be sent, such that whoever reads it never waits, be it a pipe.
+///
+/// # Errors
+/// `open`: it is not there, or not for this user.
+pub fn open_source(path: &Path) -> Result<File> {
+    open(path, OFlags::RDONLY)
+}
+
+/// Makes a file for what arrives, empty and for this user alone; writing to it never waits, be it a pipe.
+///
+/// # Errors
+/// `open`: the folder is not there or not for this user, or it is a pipe that nobody reads.
+pub fn open_sink(path: &Path) -> Result<File> {
+    open(path, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)
+}
+
+fn open(path: &Path, flags: OFlags) -> Result<File> {
+    let opened = rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::RUSR | Mode::WUSR);
+    opened.map(File::from).map_err(named("open"))
+}
+
+/// Sends what comes next in an open file without a copy; zero bytes mean its end, nothing means not now.
+///
+/// # Errors
+/// `sendfile`: as [`MemoryFile::send`], or the file cannot be read.
+pub fn send_next(socket: impl AsFd, file: impl AsFd, at_most: usize) -> Result<Option<usize>> {
+    not_now(rustix::fs::sendfile(socket, file, None, at_most), "sendfile")
 }
 
 /// Allows sends without a copy on a socket (`SO_ZEROCOPY`).

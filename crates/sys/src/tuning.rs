@@ -26,6 +26,15 @@ pub fn multipath_stream(address: SocketAddr) -> Result<Socket> {
         .map_err(named("socket(IPPROTO_MPTCP)"))
 }
 
+/// The same with `O_NONBLOCK` from the beginning.
+///
+/// # Errors
+/// As [`multipath_stream`].
+pub fn multipath_stream_nonblocking(address: SocketAddr) -> Result<Socket> {
+    Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::MPTCP))
+        .map_err(named("socket(IPPROTO_MPTCP)"))
+}
+
 /// Whether a connection still is one of Multipath TCP and has not fallen back to TCP (Linux 5.16, `MPTCP_INFO`).
 ///
 /// # Errors

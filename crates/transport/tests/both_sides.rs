@@ -339,6 +339,33 @@ fn every_transaction_is_counted_by_both_sides_and_timed() {
 }
 
 #[test]
+fn transactions_go_over_multipath_tcp_in_every_way_of_serving_them() {
+    let cases: &[&[(&str, &str)]] = &[
+        &[("flows", "1")],
+        &[("flows", "20"), ("workers", "2"), ("port", "0"), ("reactor", "io_uring")],
+        &[("flows", "20"), ("workers", "2"), ("reactor", "epoll")],
+    ];
+    for options in cases {
+        let asked = [&[("mptcp", "true")], *options].concat();
+        let sides = match prepare("tcp_rr", &asked) {
+            Ok(sides) => sides,
+            Err(error) => {
+                eprintln!("SKIPPED: {options:?}: {error}");
+                continue;
+            }
+        };
+        let trial = run_both("tcp_rr", sides, || ());
+        assert_clean(&trial);
+        let n_asked = total(&trial.initiator, count::TRANSACTIONS);
+        assert!(n_asked > 0 && n_asked == total(&trial.responder, count::TRANSACTIONS), "{n_asked}, {options:?}");
+        let fell_back = |record: &Record| record.notes.iter().any(|note| note.id == "mptcp-fell-back");
+        assert!(!fell_back(&trial.initiator), "{options:?}: {:?}", trial.initiator.notes);
+        let is_sampled = trial.initiator.flows.iter().all(|flow| !flow.samples.is_empty());
+        assert!(is_sampled && !trial.initiator.flows.is_empty(), "TCP_INFO is that of the first subflow");
+    }
+}
+
+#[test]
 fn a_flow_that_spins_counts_as_one_that_sleeps_and_says_so() {
     let trial = run("tcp_rr", &[("flows", "1"), ("spin", "true")]);
     assert_clean(&trial);

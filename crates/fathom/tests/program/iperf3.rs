@@ -326,6 +326,37 @@ fn our_server_serves_many_clients_at_once_and_says_so_when_it_may_not() {
 }
 
 #[test]
+fn a_file_is_sent_and_written_as_by_iperf3() {
+    let stage = Stage::new();
+    let payload: Vec<u8> = (0..250_000_u32).flat_map(u32::to_le_bytes).collect();
+    fs::write(stage.path("from"), &payload).unwrap();
+    let (_server, port) = serving(&stage, &[], &["-F", "from"]);
+    for way in [&["-Z"][..], &[]] {
+        // The server sends until it is told to stop, and what it sends is written to the end of the time.
+        let got = ours(&stage, &port, &[&["-R", "-t", "1", "-F", "to"], way].concat()).succeeded();
+        assert!(got.stdout.contains(") of to\n"), "{}", got.stdout);
+        assert!(fs::read(stage.path("to")).unwrap() == payload, "{way:?}");
+    }
+    let refused = ours(&stage, &port, &["-u", "-t", "1"]).code(1);
+    assert!(refused.stderr.contains("an option you are trying to set is not implemented yet"), "{}", refused.stderr);
+    // iperf3 pads numbers to four places here as well.
+    let line = "        Sent  977 KByte /  977 KByte (100%) of from\n";
+    let (_server, port) = serving(&stage, &[], &[]);
+    let sent = ours(&stage, &port, &["-F", "from"]).succeeded();
+    assert!(sent.stdout.contains(line) && sent.stdout.contains("iperf Done."), "{}", sent.stdout);
+    let document = ours(&stage, &port, &["-F", "from", "-J"]).succeeded();
+    let document: Value = serde_json::from_str(&document.stdout).unwrap();
+    let file = &document["end"]["streams"][0]["diskfile"];
+    assert_eq!((&file["sent"], &file["percent_sent"]), (&Value::from(1_000_000), &Value::from(100)), "{file}");
+    let missing = ours(&stage, &port, &["-F", "missing"]).code(1);
+    assert!(missing.stderr.contains("error - unable to open -F file: No such file or directory"), "{}", missing.stderr);
+    if is_there() {
+        let sent = theirs(&stage, &port, &["-F", "from"]).succeeded();
+        assert!(sent.stdout.contains(line), "the same line as ours: {}", sent.stdout);
+    }
+}
+
+#[test]
 fn what_goes_wrong_is_said_in_iperf3s_words_and_ends() {
     let stage = Stage::new();
     let nobody = free_port().to_string();
@@ -346,7 +377,9 @@ fn what_goes_wrong_is_said_in_iperf3s_words_and_ends() {
         (&["-P", "200"][..], "parameter error - number of parallel streams too large (maximum = 128)"),
         (&["-n", "1", "-k", "1"], "parameter error - only one test end condition (-t, -n, -k) may be specified"),
         (&["-R", "--bidir"], "parameter error - cannot be both reverse and bidirectional"),
-        (&["-F", "x"], "parameter error - an option you are trying to set is not implemented yet"),
+        (&["-F", "x", "-u"], "parameter error - an option you are trying to set is not implemented yet"),
+        (&["-F", "x", "--bidir"], "parameter error - an option you are trying to set is not implemented yet"),
+        (&["--sctp"], "parameter error - no SCTP support available"),
         (&["-D"], "parameter error - some option you are trying to set is server only"),
         (&["-1"], "parameter error - some option you are trying to set is server only"),
         (&["--nonsense"], "unrecognized option '--nonsense'"),

@@ -81,3 +81,18 @@ fn the_address_that_is_asked_for_is_the_one_that_is_measured() {
         assert!(plan.contains(r#"at = "::1""#), "{plan}");
     }
 }
+
+#[test]
+fn flows_that_one_table_of_descriptors_does_not_hold_are_sampled_all_the_same() {
+    let stage = Stage::new();
+    let mut command = stage.command("sh");
+    // Of 300 descriptors 128 are for other things than flows, so that 200 flows take a table for each of two workers.
+    command.args(["-c", "ulimit -n 300; exec \"$@\"", "sh"]).arg(stage.program());
+    command.args(["tcp", "127.0.0.1", "--json", "--test", "rr", "--flows", "200"]).args(SPANS);
+    let run = stage.spawn(command).ends().succeeded().run();
+    for record in run.tests[0].trials.iter().flat_map(|trial| trial.records.values()) {
+        assert_eq!(record.errors, std::collections::BTreeMap::default());
+        assert_eq!(record.flows.len(), 64, "{:?} {:?}", record.side, record.notes);
+        assert!(record.flows.iter().all(|flow| !flow.samples.is_empty() && flow.id.contains("127.0.0.1:")));
+    }
+}

@@ -108,7 +108,7 @@ impl Alone<'_> {
             self.worker.add(TRANSACTIONS, 1);
             return;
         }
-        let mut talk = Talk::answering(Arc::new(socket));
+        let mut talk = Talk::answering_once(Arc::new(socket));
         loop {
             match talk.step(&mut self.messages, Wait::Block) {
                 Ok(Step::NotNow) if self.worker.is_over() => return,
@@ -179,7 +179,7 @@ impl Answers<'_> {
             let token = u64::try_from(place).expect("a place is a token");
             let may_fill_buffer = self.churn.sizes.longest_response() > SMALL_ANSWER;
             self.epoll.add(&*socket, token, Interest { read: true, write: may_fill_buffer, edge: true })?;
-            self.open[place] = Some(Talk::answering(socket));
+            self.open[place] = Some(Talk::answering_once(socket));
         }
     }
 

@@ -94,7 +94,7 @@ impl<R: Reactor + 'static> Shift for Answering<R> {
 
     fn equip(&self, worker: usize) -> Result<Hall<R>, Error> {
         let n_flows = self.terms.spread.flows_of(worker).len();
-        let mut reactor = reactor::<R>(&self.terms, n_flows + 1)?;
+        let mut reactor = reactor::<R>(&self.lobby, n_flows + 1)?;
         let runs = Runs::new(&mut reactor, &self.terms);
         let mut n_listeners = 0;
         for at in self.doors.of_worker(worker) {
@@ -140,7 +140,7 @@ impl<R: Reactor> Hall<R> {
             let Some(Completion { token, event, .. }) = self.reactor.next() else { break };
             match event {
                 Event::Received(piece) => self.received(token, piece, &terms.sizes),
-                Event::Accepted(socket) => self.accepted(socket, (terms, lobby)),
+                Event::Accepted(socket) => self.accepted(socket, lobby),
                 Event::Ended => self.shut(token),
                 Event::Failed(error) if (token.0 as usize) < self.n_listeners => {
                     return Err(link::exhausted("accept connections", error));
@@ -158,14 +158,14 @@ impl<R: Reactor> Hall<R> {
         Ok(())
     }
 
-    fn accepted(&mut self, socket: Socket, (terms, lobby): (&Terms, &Lobby)) {
+    fn accepted(&mut self, socket: Socket, lobby: &Lobby) {
         let place = self.free.pop().unwrap_or_else(|| {
             self.flows.push(Incoming::default());
             token(self.flows.len() - 1).0
         });
         self.flows[place as usize] = Incoming::default();
         self.tally.n_connections += 1;
-        lobby.watch(terms, Some(&socket));
+        lobby.watch(Some(&socket));
         self.reactor.adopt(token(self.n_listeners + place as usize), socket);
     }
 

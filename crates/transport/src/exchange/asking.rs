@@ -83,7 +83,7 @@ impl<R: Reactor + 'static> Shift for Asking<R> {
     fn equip(&self, worker: usize) -> Result<Opened<R>, Error> {
         let spread = self.terms.spread;
         let n = spread.flows_of(worker).len();
-        let mut reactor = reactor::<R>(&self.terms, n)?;
+        let mut reactor = reactor::<R>(&self.lobby, n)?;
         let runs = Runs::new(&mut reactor, &self.terms);
         let share = Share { idx: worker, of: spread.n_workers };
         let arrivals = self.terms.schedule.clone();
@@ -138,7 +138,11 @@ impl<R: Reactor> Opened<R> {
                         n_open += 1;
                         self.connect.record((completion.at - self.asked[idx * asking.terms.burst].sent_at).0);
                         self.flows[idx].is_open = true;
-                        asking.lobby.watch(&asking.terms, self.reactor.socket(completion.token));
+                        let socket = self.reactor.socket(completion.token);
+                        if let Some(note) = socket.and_then(|socket| asking.terms.options.fallen_back(socket)) {
+                            asking.lobby.add_notes(vec![note]);
+                        }
+                        asking.lobby.watch(socket);
                     }
                     Event::Failed(error) => {
                         let number = worker + idx * asking.terms.spread.n_workers;
@@ -158,7 +162,7 @@ impl<R: Reactor> Opened<R> {
     fn begin(&mut self, asking: &Asking<R>, (idx, number): (usize, usize)) -> Result<(), Error> {
         let (to, from) = asking.targets.pair(number);
         let options = &asking.terms.options;
-        let opened = socket::stream_nonblocking(to).and_then(|socket| {
+        let opened = options.open_nonblocking(to).and_then(|socket| {
             let (to, notes) = options.dress(&socket, (from, to))?;
             socket.set_tcp_nodelay(options.nodelay()).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;
             Ok((socket, to, notes))

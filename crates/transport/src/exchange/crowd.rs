@@ -3,13 +3,18 @@
 use std::{
     mem,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use fathom_engine::{Counts, Enlisted, Error, Model, Session, Shift, Stop, Test, Which};
 use fathom_model::{Endpoints, Note, Record, Side, units::Nanos};
 use fathom_sys::{
-    clock, limits,
+    clock,
+    handover::Handover,
+    limits,
     reactor::{Epoll, Event, Fixed, Patience, Reactor, Token, Uring},
     socket::Socket,
 };
@@ -36,10 +41,16 @@ const RUN_BYTES: usize = 4096;
 const RUN_MAX: usize = 64;
 
 /// What the workers of a side share while they get ready, and the conductor reads afterwards.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Lobby {
     /// Flows for the conductor to watch.
     watched: Mutex<Vec<Arc<Socket>>>,
+    /// How many were to be watched so far.
+    n_watched: AtomicUsize,
+    /// How many of them could not be given to the conductor.
+    n_missing: AtomicUsize,
+    /// The way of those flows to the conductor, where their workers have tables of descriptors of their own.
+    handover: Option<Handover>,
     /// Where each worker listens, by its number.
     doors: Mutex<Vec<(usize, SocketAddr)>>,
     /// What is to be said beside the result.
@@ -52,23 +63,68 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Lobby {
+    fn new(tables: Tables) -> Result<Self, Error> {
+        let handover = || {
+            let cannot = |cause| Error::System { what: "let workers hand over descriptors".to_owned(), cause };
+            Handover::new().map_err(cannot)
+        };
+        Ok(Self {
+            watched: Mutex::default(),
+            n_watched: AtomicUsize::new(0),
+            n_missing: AtomicUsize::new(0),
+            handover: (tables == Tables::Own).then(handover).transpose()?,
+            doors: Mutex::default(),
+            notes: Mutex::default(),
+        })
+    }
+
     pub(super) fn add_door(&self, worker: usize, address: SocketAddr) {
         locked(&self.doors).push((worker, address));
     }
 
-    pub(super) fn add_notes(&self, mut notes: Vec<Note>) {
-        locked(&self.notes).append(&mut notes);
+    /// Takes what is to be said, once of however many flows.
+    pub(super) fn add_notes(&self, notes: Vec<Note>) {
+        let mut known = locked(&self.notes);
+        for note in notes {
+            if known.iter().all(|one| one.id != note.id) {
+                known.push(note);
+            }
+        }
     }
 
-    /// Lets the conductor watch a flow, if it is among the first and their descriptors mean the same to both threads.
-    pub(super) fn watch(&self, terms: &Terms, socket: Option<&Socket>) {
-        if terms.spread.tables == Tables::Own {
+    /// Lets the conductor watch a flow of the calling worker, if it is among the first.
+    pub(super) fn watch(&self, socket: Option<&Socket>) {
+        let Some(socket) = socket else { return };
+        if self.n_watched.fetch_add(1, Ordering::Relaxed) >= WATCHED_MAX {
             return;
         }
-        let mut watched = locked(&self.watched);
-        if watched.len() < WATCHED_MAX {
-            watched.extend(socket.and_then(|socket| socket.try_clone().ok()).map(Arc::new));
+        let is_given = match &self.handover {
+            None => socket.try_clone().map(|copy| locked(&self.watched).push(Arc::new(copy))).is_ok(),
+            Some(handover) => handover.give(socket).is_ok(),
+        };
+        self.n_missing.fetch_add(usize::from(!is_given), Ordering::Relaxed);
+    }
+
+    /// All flows that the conductor is to watch; what did not reach it is told beside the result.
+    fn take_watched(&self) -> Vec<Arc<Socket>> {
+        let mut watched = mem::take(&mut *locked(&self.watched));
+        if let Some(handover) = &self.handover {
+            for _ in 0..WATCHED_MAX {
+                match handover.take() {
+                    Ok(Some(descriptor)) => watched.push(Arc::new(descriptor.into())),
+                    Ok(None) => break,
+                    Err(_) => drop(self.n_missing.fetch_add(1, Ordering::Relaxed)),
+                }
+            }
         }
+        let n_missing = self.n_missing.load(Ordering::Relaxed);
+        if n_missing > 0 {
+            let text = format!(
+                "TCP_INFO of {n_missing} of the flows that were to be sampled is missing: no descriptor was left for them"
+            );
+            self.add_notes(vec![Note { id: "flows-not-sampled".to_owned(), text }]);
+        }
+        watched
     }
 
     /// Where all workers listen, in their order.
@@ -84,8 +140,9 @@ impl Lobby {
 /// A side that is ready: its connections are open, or its listeners are.
 struct Crowd<S: Shift> {
     terms: Arc<Terms>,
-    lobby: Arc<Lobby>,
+    /// Before the lobby, which must be left to the thread whose table its descriptors are in.
     enlisted: Enlisted<S>,
+    lobby: Arc<Lobby>,
     addresses: Vec<SocketAddr>,
 }
 
@@ -97,7 +154,8 @@ pub(super) fn prepare(kind: &'static str, terms: Terms) -> Result<Box<dyn Test>,
 }
 
 fn over<R: Reactor + 'static>(kind: &'static str, terms: Terms) -> Result<Box<dyn Test>, Error> {
-    let (terms, lobby) = (Arc::new(terms), Arc::new(Lobby::default()));
+    let lobby = Arc::new(Lobby::new(terms.spread.tables)?);
+    let terms = Arc::new(terms);
     let (shared_terms, shared_lobby) = (Arc::clone(&terms), Arc::clone(&lobby));
     Ok(match terms.role.side {
         Side::Initiator => {
@@ -121,7 +179,7 @@ where
     let workers = (0..terms.spread.n_workers).collect();
     let enlisted = Enlisted::enlist(shift, workers, &terms.role.cores)?;
     let addresses = lobby.addresses();
-    Ok(Box::new(Crowd { terms, lobby, enlisted, addresses }))
+    Ok(Box::new(Crowd { terms, enlisted, lobby, addresses }))
 }
 
 impl<S: Shift<Outcome = Tally>> Test for Crowd<S> {
@@ -136,8 +194,7 @@ impl<S: Shift<Outcome = Tally>> Test for Crowd<S> {
             (Side::Initiator, Some(_)) => (names::OPEN, Model::Open),
             _ => (names::CLOSED, Model::Closed),
         };
-        let watched = mem::take(&mut *locked(&lobby.watched));
-        let mut watch = FlowWatch::new(&watched);
+        let mut watch = FlowWatch::new(&lobby.take_watched());
         let conducted = enlisted.conduct(session, &mut watch, (counters, side.into()))?;
         let n_connections: u64 = conducted.workers.iter().map(|tally| tally.n_connections).sum();
         if side == Side::Responder && n_connections == 0 && session.stop.told() != Stop::Abort {
@@ -145,13 +202,7 @@ impl<S: Shift<Outcome = Tally>> Test for Crowd<S> {
         }
         let mut record = tally::record(conducted, (side, model));
         let mut notes = mem::take(&mut *locked(&lobby.notes));
-        notes.dedup_by(|a, b| a.id == b.id);
-        if terms.spread.tables == Tables::Shared {
-            watch.finish(&mut record, Counts::default());
-        } else {
-            let text = "each worker has a table of descriptors of its own: TCP_INFO of its flows was not sampled";
-            notes.push(Note { id: "own-descriptors".to_owned(), text: text.to_owned() });
-        }
+        watch.finish(&mut record, Counts::default());
         record.notes.push(terms.way.note.clone());
         record.notes.append(&mut notes);
         Ok(record)
@@ -159,11 +210,11 @@ impl<S: Shift<Outcome = Tally>> Test for Crowd<S> {
 }
 
 /// Makes the calling thread ready for a worker's flows.
-pub(super) fn reactor<R: Reactor>(terms: &Terms, n_sockets: usize) -> Result<R, Error> {
-    if terms.spread.tables == Tables::Own {
+pub(super) fn reactor<R: Reactor>(lobby: &Lobby, n_sockets: usize) -> Result<R, Error> {
+    if let Some(handover) = &lobby.handover {
         let cannot =
             |cause| Error::System { what: "give a worker a table of descriptors of its own".to_owned(), cause };
-        limits::own_descriptors().map_err(cannot)?;
+        limits::own_descriptors(Some(handover.giving())).map_err(cannot)?;
     }
     let cannot = |cause| Error::System { what: format!("prepare connections over {}", R::NAME), cause };
     R::new(token(n_sockets).0).map_err(cannot)

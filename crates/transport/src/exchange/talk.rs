@@ -43,6 +43,8 @@ pub(crate) struct Talk {
     turn: Turn,
     class: Class,
     n_done: usize,
+    /// Whether the conversation is one turn, behind which this end closes.
+    closes: bool,
 }
 
 /// What a side has to say, and room for what it hears, shared by the conversations of a thread.
@@ -80,12 +82,17 @@ impl Messages {
 impl Talk {
     /// The end that begins with a request.
     pub(crate) fn asking(socket: Arc<Socket>, first: Class) -> Self {
-        Self { socket, turn: Turn::Send, class: first, n_done: 0 }
+        Self { socket, turn: Turn::Send, class: first, n_done: 0, closes: false }
     }
 
     /// The end that answers.
     pub(crate) fn answering(socket: Arc<Socket>) -> Self {
-        Self { socket, turn: Turn::Receive, class: Class(0), n_done: 0 }
+        Self { socket, turn: Turn::Receive, class: Class(0), n_done: 0, closes: false }
+    }
+
+    /// The end that answers once and closes then, which the caller does as soon as the answer is [`Step::Sent`].
+    pub(crate) fn answering_once(socket: Arc<Socket>) -> Self {
+        Self { closes: true, ..Self::answering(socket) }
     }
 
     /// Says which request comes next; only between turns.
@@ -100,7 +107,8 @@ impl Talk {
         let (done, whole, next) = match self.turn {
             Turn::Send => {
                 let out = &messages.out[self.class.idx()];
-                (socket::send(&self.socket, &out[self.n_done..], wait)?, out.len(), Turn::Receive)
+                let send = if self.closes { socket::send_last } else { socket::send };
+                (send(&self.socket, &out[self.n_done..], wait)?, out.len(), Turn::Receive)
             }
             Turn::Receive => {
                 let done = match socket::recv(&self.socket, &mut messages.room, wait)? {

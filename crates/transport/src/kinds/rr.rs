@@ -23,8 +23,8 @@ use crate::{
     },
     link::PORTS,
     options::{
-        BUFFER, BUSY_POLL, CONGESTION, DEVICE, DSCP, FLOW_LABEL, FLOWS as DATAGRAM_FLOWS, KEEPALIVE, NODELAY, PORT,
-        SOURCE, WORKERS,
+        BUFFER, BUSY_POLL, CONGESTION, DEVICE, DSCP, FLOW_LABEL, FLOWS as DATAGRAM_FLOWS, KEEPALIVE, MPTCP, NODELAY,
+        PORT, SOURCE, WORKERS,
     },
 };
 
@@ -57,6 +57,7 @@ pub(crate) static TCP: RequestResponse = RequestResponse {
         BUFFER,
         DSCP,
         NODELAY,
+        MPTCP,
         KEEPALIVE,
         BUSY_POLL,
         PORT,
@@ -85,6 +86,7 @@ pub(crate) static TCP_OPEN: RequestResponse = RequestResponse {
         BUFFER,
         DSCP,
         NODELAY,
+        MPTCP,
         KEEPALIVE,
         BUSY_POLL,
         PORT,

@@ -178,11 +178,22 @@ impl SocketOptions {
         let mut notes = self.apply_tcp(&socket)?;
         let towards = self.towards(&socket, to)?;
         socket::connect(&socket, towards, CONNECT_MAX).map_err(|cause| Error::unreachable(to, cause))?;
-        if self.is_multipath && !tuning::is_multipath(&socket).unwrap_or(false) {
-            let text = "connections fell back from Multipath TCP to TCP: the other side or something on the path does not speak it";
-            notes.push(Note { id: "mptcp-fell-back".to_owned(), text: text.to_owned() });
-        }
+        notes.extend(self.fallen_back(&socket));
         Ok((socket, notes))
+    }
+
+    /// A TCP socket that does not wait, for those who open many.
+    pub(crate) fn open_nonblocking(&self, to: SocketAddr) -> fathom_sys::Result<Socket> {
+        if self.is_multipath { tuning::multipath_stream_nonblocking(to) } else { socket::stream_nonblocking(to) }
+    }
+
+    /// Says that a connection is one of TCP where Multipath TCP was asked for.
+    pub(crate) fn fallen_back(&self, connected: &Socket) -> Option<Note> {
+        if !self.is_multipath || tuning::is_multipath(connected).unwrap_or(false) {
+            return None;
+        }
+        let text = "connections fell back from Multipath TCP to TCP: the other side or something on the path does not speak it";
+        Some(Note { id: "mptcp-fell-back".to_owned(), text: text.to_owned() })
     }
 
     /// Binds a socket of the initiator to what it sends from: a device, and an address, in turn by the number of the socket.
@@ -338,6 +349,7 @@ pub(crate) fn not_polled(settings: &Settings, socket: &Socket) -> Option<Note> {
 fn listen_multipath(at: SocketAddr, backlog: u16) -> fathom_sys::Result<Socket> {
     let listener = tuning::multipath_stream(at)?;
     listener.set_reuse_address(true).map_err(named("setsockopt(SO_REUSEADDR)"))?;
+    listener.set_reuse_port(true).map_err(named("setsockopt(SO_REUSEPORT)"))?;
     listener.bind(&at.into()).map_err(named("bind"))?;
     listener.listen(backlog.into()).map_err(named("listen"))?;
     listener.set_nonblocking(true).map_err(named("fcntl(O_NONBLOCK)"))?;

@@ -10,8 +10,17 @@ mod wake;
 
 pub(crate) use pace::Pace;
 pub(crate) use receiving::{Ended, Inlet, Receiving};
-pub(crate) use sending::{Sending, Source, UncopiedSends};
+pub(crate) use sending::{DiskRead, Sending, Source, UncopiedSends};
 pub(crate) use wake::{Batch, Wake};
+
+/// The calls by which files are read and written, which tell their errors from those of connections.
+const READ: &str = "read(file)";
+const WRITE: &str = "write(file)";
+
+/// Whether it is the file of a stream that failed, and not its connection.
+pub(crate) fn is_of_file(error: &fathom_sys::Error) -> bool {
+    [READ, WRITE].contains(&error.call.as_ref())
+}
 
 /// Where a stream's bytes are counted, and who says when it is over.
 ///

@@ -1,8 +1,10 @@
 //! Receives a stream to its end.
 
+use std::{fs::File, io::Write as _, sync::Arc};
+
 use fathom_model::units::Bytes;
 use fathom_sys::{
-    Result, clock,
+    Error, Result, clock,
     socket::{self, Socket, Wait},
 };
 
@@ -16,6 +18,8 @@ pub(crate) enum Inlet {
     Copy(Payload),
     /// The kernel throws them away, at most so many in a call (`MSG_TRUNC`): the copy is saved.
     Truncate(Bytes),
+    /// They are copied to this room and written to a file.
+    Disk(Payload, Arc<File>),
 }
 
 /// Why a stream is received no longer.
@@ -54,6 +58,7 @@ impl<'a> Receiving<'a> {
             let received = match &mut self.inlet {
                 Inlet::Copy(room) => socket::recv(self.socket, room.bytes_mut(), Wait::Block),
                 Inlet::Truncate(at_most) => socket::discard(self.socket, *at_most, Wait::Block),
+                Inlet::Disk(room, file) => receive_to(self.socket, room.bytes_mut(), file),
             };
             let received = received?;
             match received {
@@ -69,4 +74,10 @@ impl<'a> Receiving<'a> {
             }
         }
     }
+}
+
+fn receive_to(socket: &Socket, room: &mut [u8], mut file: &File) -> Result<Option<usize>> {
+    let received = socket::recv(socket, room, Wait::Block)?;
+    file.write_all(&room[..received.unwrap_or(0)]).map_err(|error| Error::new(super::WRITE, error))?;
+    Ok(received)
 }

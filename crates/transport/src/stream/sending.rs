@@ -1,8 +1,10 @@
-//! Sends a stream: the same payload again and again.
+//! Sends a stream: the same payload again and again, or a file once.
+
+use std::{fs::File, io::Read as _, sync::Arc};
 
 use fathom_model::units::Nanos;
 use fathom_sys::{
-    Result, clock,
+    Error, Result, clock,
     socket::{self, Socket, Wait},
     transmit::{self, Completion, MemoryFile, Part, Uncopied},
 };
@@ -22,6 +24,17 @@ pub(crate) enum Source {
     File(MemoryFile),
     /// Never copied where the path allows it: the program's own pages (`MSG_ZEROCOPY`).
     Pages(Payload),
+    /// A file on a disk from where it stands to its end, for one flow: read into this room, or by `sendfile`.
+    Disk(Arc<File>, DiskRead),
+}
+
+/// How what is on a disk gets to the socket.
+#[derive(Debug)]
+pub(crate) enum DiskRead {
+    /// Through a buffer, in blocks of this length.
+    Copied(usize),
+    /// By `sendfile`, in blocks of this length.
+    Uncopied(usize),
 }
 
 /// How one flow takes from the source.
@@ -30,6 +43,17 @@ pub(crate) enum Outlet<'a> {
     Copy(&'a [u8]),
     File { file: &'a MemoryFile, offset: usize },
     Uncopied(Uncopying<'a>),
+    Disk(Reading<'a>),
+    DiskUncopied { file: &'a File, has_ended: bool },
+}
+
+/// A file that is read block by block, and what of the last one is still to be sent.
+#[derive(Debug)]
+pub(crate) struct Reading<'a> {
+    file: &'a File,
+    block: Vec<u8>,
+    rest: std::ops::Range<usize>,
+    has_ended: bool,
 }
 
 /// Sends without a copy, and what is known of them.
@@ -47,6 +71,7 @@ impl Source {
         match self {
             Self::Buffer(payload) | Self::Pages(payload) => payload.bytes().len(),
             Self::File(file) => file.length(),
+            Self::Disk(_, DiskRead::Copied(length) | DiskRead::Uncopied(length)) => *length,
         }
     }
 
@@ -61,6 +86,10 @@ impl Source {
             Self::Pages(payload) => {
                 transmit::allow_zerocopy(socket)?;
                 Outlet::Uncopied(Uncopying { bytes: payload.bytes(), n_pending: 0, n_completed: 0, n_copied: 0 })
+            }
+            Self::Disk(file, DiskRead::Uncopied(_)) => Outlet::DiskUncopied { file, has_ended: false },
+            Self::Disk(file, DiskRead::Copied(length)) => {
+                Outlet::Disk(Reading { file, block: vec![0; *length], rest: 0..0, has_ended: false })
             }
         })
     }
@@ -78,7 +107,38 @@ impl Outlet<'_> {
                 Ok(sent)
             }
             Self::Uncopied(uncopying) => uncopying.send(socket, at_most),
+            Self::Disk(reading) => reading.send(socket, at_most),
+            Self::DiskUncopied { file, has_ended } => {
+                let sent = transmit::send_next(socket, file, at_most)?;
+                *has_ended = sent == Some(0);
+                Ok(sent)
+            }
         }
+    }
+
+    /// Whether there is no more to be sent; only a file comes to an end.
+    fn has_ended(&self) -> bool {
+        match self {
+            Self::Copy(_) | Self::File { .. } | Self::Uncopied(_) => false,
+            Self::Disk(Reading { has_ended, .. }) | Self::DiskUncopied { has_ended, .. } => *has_ended,
+        }
+    }
+}
+
+impl Reading<'_> {
+    fn send(&mut self, socket: &Socket, at_most: usize) -> Result<Option<usize>> {
+        if self.rest.is_empty() {
+            let count = self.file.read(&mut self.block).map_err(|error| Error::new(super::READ, error))?;
+            self.rest = 0..count;
+            self.has_ended = count == 0;
+            if self.has_ended {
+                return Ok(Some(0));
+            }
+        }
+        let end = self.rest.end.min(self.rest.start.saturating_add(at_most));
+        let sent = socket::send(socket, &self.block[self.rest.start..end], Wait::Block)?;
+        self.rest.start += sent.unwrap_or(0);
+        Ok(sent)
     }
 }
 
@@ -160,12 +220,12 @@ impl<'a> Sending<'a> {
         Ok(Self { socket, outlet: source.outlet(socket)?, length: source.length(), pace: None, budget: None })
     }
 
-    /// Sends until the account is closed or the budget is spent.
+    /// Sends until the account is closed, the budget is spent or the file is at its end.
     ///
     /// # Errors
     /// The call that failed: the peer reset the connection or has gone.
     pub(crate) fn run(&mut self, account: &impl Account) -> Result<()> {
-        while !account.is_over() {
+        while !account.is_over() && !self.outlet.has_ended() {
             let length = self.next_length();
             if length == 0 {
                 break;
@@ -187,6 +247,11 @@ impl<'a> Sending<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Whether all of a file has been sent.
+    pub(crate) fn has_sent_all(&self) -> bool {
+        self.outlet.has_ended()
     }
 
     fn next_length(&self) -> usize {
@@ -274,6 +339,49 @@ mod tests {
                 assert!(got.chunks(LENGTH).all(|chunk| chunk == &payload.bytes()[..chunk.len()]));
             }
         }
+    }
+
+    #[test]
+    fn a_file_on_a_disk_is_sent_once_and_written_as_it_was() {
+        let payload = Payload::random(100_001, 7);
+        let from = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(from.path(), payload.bytes()).unwrap();
+        for read in [DiskRead::Copied(LENGTH), DiskRead::Uncopied(LENGTH)] {
+            let (near, far) = pair();
+            let to = tempfile::NamedTempFile::new().unwrap();
+            let into = Arc::new(transmit::open_sink(to.path()).unwrap());
+            thread::scope(|scope| {
+                let receiver = scope.spawn(move || {
+                    let inlet = Inlet::Disk(Payload::random(7_777, 1), into);
+                    Receiving::new(&far, inlet).run(&Enough::at(u64::MAX)).unwrap()
+                });
+                let source = Source::Disk(Arc::new(transmit::open_source(from.path()).unwrap()), read);
+                let mut sending = Sending::new(&near, &source).unwrap();
+                let account = Enough::at(u64::MAX);
+                // Blocks are cut by the budget and go on where they were cut.
+                sending.budget = Some(50_000);
+                sending.run(&account).unwrap();
+                assert!(!sending.has_sent_all() && account.counted.get() == 50_000);
+                sending.budget = None;
+                sending.run(&account).unwrap();
+                assert!(sending.has_sent_all() && account.counted.get() == 100_001);
+                near.shutdown(Shutdown::Write).unwrap();
+                receiver.join().unwrap();
+            });
+            assert!(std::fs::read(to.path()).unwrap() == payload.bytes());
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_told_from_a_connection_that_broke() {
+        let (near, far) = pair();
+        let source = Source::Disk(Arc::new(transmit::open_source("/".as_ref()).unwrap()), DiskRead::Copied(LENGTH));
+        let error = Sending::new(&near, &source).unwrap().run(&Enough::at(u64::MAX)).unwrap_err();
+        assert!(crate::stream::is_of_file(&error), "{error}");
+        drop(far);
+        let source = Source::Buffer(Payload::random(LENGTH, 1));
+        let error = Sending::new(&near, &source).unwrap().run(&Enough::at(u64::MAX)).unwrap_err();
+        assert!(!crate::stream::is_of_file(&error), "{error}");
     }
 
     #[test]

@@ -47,6 +47,7 @@ pub(super) fn run(options: &Options, host: &str) -> anyhow::Result<Exit> {
         receive_timeout: options.receive_timeout,
         send_timeout: options.send_timeout,
         interval: options.report_interval(),
+        file: options.file.clone(),
         login,
     };
     prepare(options)?;

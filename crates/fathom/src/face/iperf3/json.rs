@@ -1,12 +1,17 @@
 //! iperf3's JSON (`-J`): the same keys in the same places.
 
+use std::path::PathBuf;
+
 use fathom_model::units::{Nanos, approximate, rounded};
 use fathom_transport::iperf3::{
     Beginning, Carrier, CpuUse, Interval, Outcome, Parameters, Part, Reading, ServerOutput, Stream, StreamOutcome, Way,
 };
 use serde_json::{Map, Value, json};
 
-use super::text::{End, Sides, lost_percent, number};
+use super::{
+    diskfile,
+    text::{End, Sides, lost_percent, number},
+};
 
 /// The document of one test, as it grows.
 #[derive(Debug, Clone)]
@@ -18,6 +23,7 @@ pub(super) struct Document {
     rest: Map<String, Value>,
     parameters: Parameters,
     streams: Vec<Stream>,
+    file: Option<PathBuf>,
 }
 
 /// A number as cJSON writes it: without a fraction when it has none.
@@ -76,7 +82,13 @@ impl Document {
             rest: Map::new(),
             parameters: Parameters::default(),
             streams: Vec::new(),
+            file: None,
         }
+    }
+
+    /// The same for a test whose data is that of a file.
+    pub(super) fn of_file(self, file: Option<PathBuf>) -> Self {
+        Self { file, ..self }
     }
 
     /// Where a client connects to.
@@ -272,7 +284,13 @@ impl Document {
         }
         let mut received = head((Nanos::ZERO, sides.received.1), sides.received.0.bytes);
         put(&mut received, [("socket", json!(number(place))), sender]);
-        json!({"sender": sent, "receiver": received})
+        let file = self.file.as_deref();
+        let diskfile = file.and_then(|path| diskfile::object(path, (sides.sent.0.bytes, sides.received.0.bytes)));
+        let mut ending = json!({"sender": sent, "receiver": received});
+        if let Some(object) = diskfile {
+            ending["diskfile"] = object;
+        }
+        ending
     }
 
     fn sums(&self, ending: &mut Map<String, Value>, (part, suffix): (Part, &str), sides: &Sides) {

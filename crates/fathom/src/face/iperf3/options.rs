@@ -36,6 +36,7 @@ pub(super) struct Options {
     pub(super) rate_limit: Option<(u64, Nanos)>,
     pub(super) longest_secs: Option<u32>,
     pub(super) idle_secs: Option<u64>,
+    pub(super) file: Option<PathBuf>,
     pub(super) parameters: Parameters,
     used: Vec<&'static OptionRow>,
 }
@@ -284,7 +285,7 @@ static OPTIONS: &[OptionRow] = &[
     }),
     row('i', "interval", (WITH, Both), interval),
     row('I', "pidfile", (WITH, Both), set!(pidfile, |text| Some(text.into()))),
-    row('F', "file", (WITH, Both), |_, _| Err(NOT_OFFERED)),
+    row('F', "file", (WITH, Both), set!(file, |text| Some(text.into()))),
     row('A', "affinity", (WITH, Both), affinity),
     row('B', "bind", (WITH, Both), |options, text| {
         let (host, device) = host_and_device(text);
@@ -451,7 +452,7 @@ const ABOUT: &[(&str, &str, &str)] = &[
     ("format", "kmgtKMGT", "rates in bits (small letter) or bytes with this prefix"),
     ("interval", "SECS", "seconds between rows, 0 for none (1)"),
     ("pidfile", "FILE", "write the process id here"),
-    ("file", "NAME", "not offered: data comes from memory"),
+    ("file", "NAME", "send this file, or write what arrives to it; TCP, one way"),
     ("affinity", "N[,M]", "run on this core; behind the comma the server's, of a client"),
     ("bind", "HOST[%DEV]", "use this address"),
     ("bind-dev", "DEV", "use this interface (SO_BINDTODEVICE)"),
@@ -616,6 +617,10 @@ impl Options {
         }
         if self.receive_timeout.is_some() && self.role != Some(Role::Server) && parameters.way == Way::Forward {
             return Err("client receive timeout is valid only in receiving mode");
+        }
+        // A file for both ways would be written anew while it is sent.
+        if self.file.is_some() && (parameters.carrier == Carrier::Udp || parameters.way == Way::Both) {
+            return Err(NOT_OFFERED);
         }
         if parameters.server_core.is_some() && self.role == Some(Role::Server) {
             return Err("some option you are trying to set is client only");

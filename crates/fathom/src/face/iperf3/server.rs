@@ -104,6 +104,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Exit> {
         interval: options.report_interval(),
         receive_timeout: options.receive_timeout.unwrap_or(ServerOptions::default().receive_timeout),
         core: options.core,
+        file: options.file.clone(),
         ..ServerOptions::default()
     };
     let server = match bind(options, &settings) {

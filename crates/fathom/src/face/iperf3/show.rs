@@ -42,13 +42,14 @@ pub(super) fn printed(document: &Value) -> String {
 
 impl Show {
     pub(super) fn new(options: &Options, end: End, lines: Lines) -> Self {
-        let style = Style { end, format: options.format, is_verbose: options.marks.has(Mark::Verbose) };
+        let file = options.file.clone();
+        let style = Style { end, format: options.format, is_verbose: options.marks.has(Mark::Verbose), file };
         Self {
             style,
             is_json: options.marks.has(Mark::Json),
             lines,
             text: None,
-            document: Document::new(end, &super::version(), &super::system()),
+            document: Document::new(end, &super::version(), &super::system()).of_file(options.file.clone()),
             has_ended: false,
         }
     }

@@ -1,11 +1,16 @@
 //! iperf3's text: what it prints of a test while it runs and at its end.
 
+use std::path::PathBuf;
+
 use fathom_model::units::Nanos;
 use fathom_transport::iperf3::{
     Beginning, Carrier, Interval, Outcome, Parameters, Part, Reading, ServerOutput, Stream, StreamResult, Way,
 };
 
-use super::units::{Format, rate, two_digits, volume};
+use super::{
+    diskfile,
+    units::{Format, rate, two_digits, volume},
+};
 
 /// Which end prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +25,8 @@ pub(super) struct Style {
     pub(super) end: End,
     pub(super) format: Format,
     pub(super) is_verbose: bool,
+    /// What is sent or written.
+    pub(super) file: Option<PathBuf>,
 }
 
 /// The text of one test, line by line.
@@ -275,8 +282,12 @@ impl Text {
         let mut lines = Vec::new();
         let is_sum = id == "[SUM]";
         let is_own = |side: Part| side == part;
-        for (side, name, row) in [(Part::Sender, "sender", &sides.sent), (Part::Receiver, "receiver", &sides.received)]
-        {
+        let (sender, receiver) = ((Part::Sender, "sender", &sides.sent), (Part::Receiver, "receiver", &sides.received));
+        for (side, name, row) in [sender, receiver] {
+            if side == Part::Receiver && !is_sum {
+                let bytes = if is_own(Part::Sender) { sides.sent.0.bytes } else { sides.received.0.bytes };
+                lines.extend(self.style.file.as_deref().and_then(|path| diskfile::line(path, bytes)));
+            }
             if self.style.end == End::Server && !is_own(side) {
                 if self.style.is_verbose && !is_sum {
                     lines.push(format!("{id}{} ({name} statistics not available)", self.role(part)));

@@ -2,7 +2,7 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::Arc,
+    path::PathBuf,
 };
 
 use fathom_engine::StopFlag;
@@ -47,6 +47,8 @@ pub struct Asked {
     pub send_timeout: Option<Nanos>,
     /// The distance of reports.
     pub interval: Option<Nanos>,
+    /// What each stream of TCP sends, or where it writes what arrives.
+    pub file: Option<PathBuf>,
     /// Who asks, for a server that wants to know.
     pub login: Option<Login>,
 }
@@ -125,7 +127,7 @@ impl Client {
             tune::ready(&socket)?;
             let (local, remote) = ends(&socket)?;
             let stream = Stream { id: id_at(place), part: self.part(place), local, remote };
-            self.streams.push(Open { stream, socket: Arc::new(socket) });
+            self.streams.push(Open::new(stream, socket, self.asked.file.as_deref())?);
         }
         self.control.expect(State::TestStart, "the start of the test")?;
         self.control.expect(State::TestRunning, "the start of the test")

@@ -3,8 +3,10 @@
 //! The same for both sides; only a client ends by the clock or by volume. It knows nothing of how the streams came about.
 
 use std::{
+    fs::File,
+    path::Path,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
@@ -18,22 +20,42 @@ use fathom_model::{
 use fathom_sys::{
     clock::{self, CpuTimes},
     socket::{self, Socket},
+    transmit,
 };
 
 use super::{
     Carrier, CpuUse, Error, Omitted, Parameters,
     account::{Interval, Outcome, Part, Reading, Stream, StreamOutcome, TcpExtremes, TcpState, Watch},
     control::Control,
-    data::{self, Counter, Counting},
+    data::{self, Counter, Counting, Finish},
     error::code,
     wire::State,
 };
+use crate::stream::is_of_file;
 
 /// A stream with its socket.
 #[derive(Debug, Clone)]
 pub(crate) struct Open {
     pub(crate) stream: Stream,
     pub(crate) socket: Arc<Socket>,
+    /// What is sent, or where to write what arrives; memory without it.
+    pub(crate) file: Option<Arc<File>>,
+}
+
+impl Open {
+    /// A stream whose data is that of a file, where one was asked for: the sender's is read, the receiver's written anew.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub(crate) fn new(stream: Stream, socket: Socket, path: Option<&Path>) -> Result<Self, Error> {
+        let open = |path| match stream.part {
+            Part::Sender => transmit::open_source(path),
+            Part::Receiver => transmit::open_sink(path),
+        };
+        let cannot = |error: fathom_sys::Error| Error::File { what: "unable to open -F file", cause: error.source };
+        let file = path.map(open).transpose().map_err(cannot)?;
+        Ok(Self { stream, socket: Arc::new(socket), file: file.map(Arc::new) })
+    }
 }
 
 /// What bounds a test beyond its parameters.
@@ -75,6 +97,10 @@ struct Shared {
     receiving_over: AtomicBool,
     n_done: AtomicUsize,
     n_broken: AtomicUsize,
+    /// Whether a sender has come to the end of its file.
+    is_file_sent: AtomicBool,
+    /// What went wrong with a file.
+    file_failure: Mutex<Option<fathom_sys::Error>>,
 }
 
 impl Shared {
@@ -122,6 +148,8 @@ impl Course<'_> {
             receiving_over: AtomicBool::new(false),
             n_done: AtomicUsize::new(0),
             n_broken: AtomicUsize::new(0),
+            is_file_sent: AtomicBool::new(false),
+            file_failure: Mutex::default(),
         };
         let start = clock::now();
         let cpu_before = clock::thread_cpu_times();
@@ -163,8 +191,16 @@ impl Course<'_> {
     fn stream(&self, shared: &Shared, (place, open): (usize, &Open), start: Nanos) -> CpuTimes {
         let over = if open.stream.part == Part::Sender { &shared.sending_over } else { &shared.receiving_over };
         let counting = Counting { slot: &shared.slots[place], over, start };
-        let is_broken = data::run(open, (self.parameters, self.share(open.stream.part)), &counting).is_err();
-        shared.n_broken.fetch_add(usize::from(is_broken), Ordering::Relaxed);
+        match data::run(open, (self.parameters, self.share(open.stream.part)), &counting) {
+            Ok(Finish::Told) => {}
+            Ok(Finish::FileSent) => shared.is_file_sent.store(true, Ordering::Relaxed),
+            Err(error) if is_of_file(&error) => {
+                shared.file_failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            }
+            Err(_) => {
+                shared.n_broken.fetch_add(1, Ordering::Relaxed);
+            }
+        }
         shared.n_done.fetch_add(1, Ordering::Relaxed);
         clock::thread_cpu_times()
     }
@@ -208,6 +244,9 @@ impl Course<'_> {
                 return Ok(());
             }
             self.check(shared, standing, now)?;
+            if self.side == Side::Initiator && shared.is_file_sent.load(Ordering::Relaxed) {
+                return Ok(());
+            }
             let look = if has_budget { LOOK_CLOSELY } else { LOOK };
             let omit_wait = if standing.counts_from.is_none() { omit_end } else { Nanos::MAX };
             let until = (now + look).min(ends_at).min(standing.next_report).min(omit_wait);
@@ -273,6 +312,9 @@ impl Course<'_> {
                 standing.rate_from = (bytes, now);
             }
         }
+        if let Some(error) = shared.file_failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return Err(Error::File { what: "unable to read or write the -F file", cause: error.source });
+        }
         if shared.n_broken.load(Ordering::Relaxed) > 0 {
             // The control connection says why, if it can; TCP tells of a dead host only much later.
             let since = *standing.broken_since.get_or_insert(now);
@@ -311,7 +353,9 @@ impl Course<'_> {
     /// Stops the senders, then lets what is under way arrive, and stops the receivers.
     fn settle(&self, shared: &Shared) {
         shared.sending_over.store(true, Ordering::Relaxed);
-        if self.parameters.carrier == Carrier::Udp && self.side == Side::Responder {
+        // A client that is at the end of its file says so at once, with much of it still under way.
+        let has_file = self.streams.iter().any(|open| open.file.is_some());
+        if (self.parameters.carrier == Carrier::Udp || has_file) && self.side == Side::Responder {
             let received = || shared.received(self.streams);
             let (begin, mut bytes, mut quiet_since) = (clock::now(), received(), clock::now());
             while clock::now() - begin < DRAIN_MAX && clock::now() - quiet_since < DRAIN_QUIET {

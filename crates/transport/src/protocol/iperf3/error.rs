@@ -31,6 +31,14 @@ pub enum Error {
         /// What the kernel answered.
         cause: io::Error,
     },
+    /// The file of a stream cannot be opened, read or written.
+    #[error("{what}: {}", said(cause))]
+    File {
+        /// What was tried, in iperf3's words where it has some: `unable to open -F file`.
+        what: &'static str,
+        /// What the kernel answered.
+        cause: io::Error,
+    },
     /// The control connection broke while something was read from it.
     #[error("unable to receive control message: {}", said(cause))]
     Receive {
@@ -154,6 +162,8 @@ pub(crate) mod code {
     pub(crate) const BUFFER: i32 = 8;
     pub(crate) const MSS: i32 = 10;
     pub(crate) const OMIT: i32 = 12;
+    pub(crate) const UNIMPLEMENTED: i32 = 13;
+    pub(crate) const FILE: i32 = 14;
     pub(crate) const BURST: i32 = 15;
     pub(crate) const NO_SCTP: i32 = 18;
     pub(crate) const UDP_BLOCK: i32 = 20;
@@ -183,6 +193,7 @@ const REFUSALS: &[(i32, &str, bool)] = &[
     (10, "TCP MSS too large (maximum = 9216 bytes)", false),
     (12, "bogus value for --omit", false),
     (13, "an option you are trying to set is not implemented yet", false),
+    (14, "unable to open -F file", true),
     (15, "invalid burst count (maximum = 1000)", false),
     (18, "no SCTP support available", false),
     (20, "block size invalid (minimum = 16 bytes, maximum = 65507 bytes)", false),

@@ -3,18 +3,30 @@
 mod datagrams;
 mod greeting;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use fathom_engine::Slot;
 use fathom_model::units::{BitsPerSec, Bytes, Nanos, approximate};
-use fathom_sys::{clock, socket::Socket, transmit::MemoryFile};
+use fathom_sys::{clock, transmit::MemoryFile};
 pub(crate) use greeting::{answer_to, greet};
 
 use super::{Carrier, Parameters, Wish, account::Part, course::Open};
 use crate::{
     payload::Payload,
-    stream::{Account, Inlet, Pace, Receiving, Sending, Source},
+    stream::{Account, DiskRead, Inlet, Pace, Receiving, Sending, Source},
 };
+
+/// How a stream came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Finish {
+    /// It was told to, its budget was spent or its peer has ended.
+    Told,
+    /// All of its file was sent.
+    FileSent,
+}
 
 /// What is counted of a stream, by its place in the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,21 +85,22 @@ impl<C: Conducted> Account for Ledger<'_, C> {
     }
 }
 
-/// Streams until it is over or the budget of blocks is spent.
+/// Streams until it is over, the budget of blocks is spent or its file was sent.
 ///
 /// # Errors
-/// The call that failed: the peer reset the connection or has gone.
+/// The call that failed: the peer reset the connection or has gone, or the file is not what it was.
 pub(crate) fn run(
     open: &Open,
     (parameters, budget): (&Parameters, Option<u64>),
     conducted: &impl Conducted,
-) -> fathom_sys::Result<()> {
+) -> fathom_sys::Result<Finish> {
     match (parameters.carrier, open.stream.part) {
-        (Carrier::Tcp, Part::Sender) => send_stream(&open.socket, (parameters, budget), conducted),
-        (Carrier::Tcp, Part::Receiver) => receive_stream(&open.socket, parameters, conducted),
+        (Carrier::Tcp, Part::Sender) => return send_stream(open, (parameters, budget), conducted),
+        (Carrier::Tcp, Part::Receiver) => receive_stream(open, parameters, conducted),
         (Carrier::Udp, Part::Sender) => datagrams::send(open, (parameters, budget), conducted),
         (Carrier::Udp, Part::Receiver) => datagrams::receive(&open.socket, parameters, conducted),
-    }
+    }?;
+    Ok(Finish::Told)
 }
 
 fn length(block: Bytes) -> usize {
@@ -111,18 +124,25 @@ fn rate_of(parameters: &Parameters) -> Option<BitsPerSec> {
     BitsPerSec::new(approximate(parameters.bitrate)).filter(|rate| rate.get() > 0.0)
 }
 
+/// What a stream consists of: its file, or what [`payload`] says, and whether it is copied on its way.
+fn source(open: &Open, parameters: &Parameters) -> fathom_sys::Result<Source> {
+    let is_copied = !parameters.wishes.has(Wish::ZeroCopy);
+    if let Some(file) = &open.file {
+        let length = length(parameters.block);
+        let read = if is_copied { DiskRead::Copied(length) } else { DiskRead::Uncopied(length) };
+        return Ok(Source::Disk(Arc::clone(file), read));
+    }
+    let payload = payload(parameters);
+    Ok(if is_copied { Source::Buffer(payload) } else { Source::File(MemoryFile::of(payload.bytes())?) })
+}
+
 fn send_stream(
-    socket: &Socket,
+    open: &Open,
     (parameters, budget): (&Parameters, Option<u64>),
     conducted: &impl Conducted,
-) -> fathom_sys::Result<()> {
-    let payload = payload(parameters);
-    let source = if parameters.wishes.has(Wish::ZeroCopy) {
-        Source::File(MemoryFile::of(payload.bytes())?)
-    } else {
-        Source::Buffer(payload)
-    };
-    let mut sending = Sending::new(socket, &source)?;
+) -> fathom_sys::Result<Finish> {
+    let source = source(open, parameters)?;
+    let mut sending = Sending::new(&open.socket, &source)?;
     let ledger = Ledger(conducted);
     let budget = budget.map(|blocks| blocks.saturating_mul(parameters.block.0));
     match (rate_of(parameters), parameters.burst) {
@@ -132,7 +152,8 @@ fn send_stream(
             sending.budget = budget;
             sending.run(&ledger)
         }
-    }
+    }?;
+    Ok(if sending.has_sent_all() { Finish::FileSent } else { Finish::Told })
 }
 
 /// Sends so many blocks at once, and the next burst when its first byte is due.
@@ -146,7 +167,7 @@ fn send_bursts<C: Conducted>(
     let burst = parameters.block.0 * u64::from(parameters.burst);
     let mut left = budget.unwrap_or(u64::MAX);
     let mut sent = 0_u64;
-    while left > 0 && !ledger.is_over() {
+    while left > 0 && !ledger.is_over() && !sending.has_sent_all() {
         let due = ledger.0.start() + Nanos::from_secs_f64(approximate(sent) * 8.0 / rate.get());
         let now = clock::now();
         if due > now {
@@ -162,11 +183,12 @@ fn send_bursts<C: Conducted>(
     Ok(())
 }
 
-fn receive_stream(socket: &Socket, parameters: &Parameters, conducted: &impl Conducted) -> fathom_sys::Result<()> {
-    let inlet = if parameters.wishes.has(Wish::SkipReceiveCopy) {
-        Inlet::Truncate(parameters.block)
-    } else {
-        Inlet::Copy(Payload::random(length(parameters.block), 0))
+fn receive_stream(open: &Open, parameters: &Parameters, conducted: &impl Conducted) -> fathom_sys::Result<()> {
+    let room = || Payload::random(length(parameters.block), 0);
+    let inlet = match &open.file {
+        Some(file) => Inlet::Disk(room(), Arc::clone(file)),
+        None if parameters.wishes.has(Wish::SkipReceiveCopy) => Inlet::Truncate(parameters.block),
+        None => Inlet::Copy(room()),
     };
-    Receiving::new(socket, inlet).run(&Ledger(conducted)).map(drop)
+    Receiving::new(&open.socket, inlet).run(&Ledger(conducted)).map(drop)
 }

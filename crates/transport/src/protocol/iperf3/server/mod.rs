@@ -6,6 +6,7 @@ mod session;
 use std::{
     fmt, io,
     net::{IpAddr, SocketAddr},
+    path::PathBuf,
     sync::Arc,
 };
 
@@ -41,6 +42,8 @@ pub struct ServerOptions {
     pub receive_timeout: Nanos,
     /// The cores that streams run on, none for all.
     pub core: Option<usize>,
+    /// What each stream sends, or where it writes what arrives; streams of TCP only.
+    pub file: Option<PathBuf>,
 }
 
 /// The clients that are served at once unless it is said: each may have 256 threads.
@@ -59,6 +62,7 @@ impl Default for ServerOptions {
             interval: None,
             receive_timeout: super::client::IDLE,
             core: None,
+            file: None,
         }
     }
 }

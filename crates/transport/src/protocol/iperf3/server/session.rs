@@ -145,6 +145,10 @@ fn permitted(house: &House, control: &Control, asked: &Parameters) -> Result<Par
     if let Some(name) = &asked.congestion {
         socket::set_congestion(control.socket(), name).map_err(|_| Error::Denied { code: code::CONGESTION })?;
     }
+    // Both ways at once would read the file and write it anew.
+    if options.file.is_some() && (asked.carrier == Carrier::Udp || asked.way == Way::Both) {
+        return Err(Error::Denied { code: code::UNIMPLEMENTED });
+    }
     let mut parameters = asked.clone();
     if let Some((most, _)) = options.rate {
         let n = u64::from(asked.n_streams());
@@ -204,7 +208,8 @@ fn open_streams(
                 tune::ready(&socket)?;
                 let (local, remote) = ends(&socket)?;
                 let stream = Stream { id: id_at(open.len()), part: part(parameters, open.len()), local, remote };
-                open.push(Open { stream, socket: Arc::new(socket) });
+                let with_file = Open::new(stream, socket, house.options.file.as_deref());
+                open.push(with_file.map_err(|_| Error::Denied { code: code::FILE })?);
             }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 still_there(control, "the streams")?;

@@ -19,7 +19,7 @@ use fathom_engine::{
 };
 use fathom_model::{
     Endpoints, Phases, Record, Role, Settings, Side,
-    names::count::{INTENDED, RECEIVED, SENT},
+    names::count::{INTENDED, RECEIVED, SCHEDULE_LAG_NS_MAX, SENT},
     units::{Nanos, PerSec, rounded},
 };
 use fathom_packet::{
@@ -190,7 +190,8 @@ impl Tester for Policed {
         let (intended, offered) = (initiator.totals[INTENDED], initiator.totals[SENT]);
         let received = responder.totals[RECEIVED];
         let recovery = responder.totals.get(RECOVERY_NS).copied().map(Nanos);
-        Ok(Seen { intended, offered, received, recovery, latencies: None, took: clock::now() - began })
+        let lag = Nanos(initiator.totals[SCHEDULE_LAG_NS_MAX]);
+        Ok(Seen { intended, offered, received, recovery, lag, latencies: None, took: clock::now() - began })
     }
 }
 

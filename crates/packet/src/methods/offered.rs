@@ -1,7 +1,7 @@
 //! Trials in which the tool sent what was asked; one in which it did not says nothing of the device, and is made again.
 
-use super::{Asked, Cut, Seen, Tester};
-use fathom_model::units::rounded;
+use super::{Asked, Cut, LAG_MAX, Seen, Tester};
+use fathom_model::units::{Nanos, rounded};
 
 /// A machine that others use too stalls a sender now and then; one that does so in so many trials in turn cannot send the load.
 pub(super) const TRIES: u32 = 10;
@@ -11,20 +11,27 @@ pub(super) struct Checked<'a, T> {
     pub(super) tester: &'a mut T,
     /// The largest share that may be unsent.
     pub(super) unsent_max: f64,
+    /// The longest lag with which a loss is the device's.
+    lag_max: Nanos,
     /// Trials that were made again.
     pub(super) n_void: u32,
 }
 
 impl<'a, T: Tester> Checked<'a, T> {
     pub(super) const fn new(tester: &'a mut T, unsent_max: f64) -> Self {
-        Self { tester, unsent_max, n_void: 0 }
+        Self { tester, unsent_max, lag_max: LAG_MAX, n_void: 0 }
+    }
+
+    /// For methods in which so much is lost that a late burst makes no difference.
+    pub(super) const fn whatever_the_lag(self) -> Self {
+        Self { lag_max: Nanos(u64::MAX), ..self }
     }
 
     /// One trial that counts.
     pub(super) fn trial(&mut self, asked: &Asked) -> Result<Seen, Cut<T::Error>> {
         for _ in 0..TRIES {
             let seen = self.tester.trial(asked).map_err(Cut::Failed)?;
-            if seen.offered > 0 && seen.unsent_ratio() <= self.unsent_max {
+            if seen.is_as_asked(self.unsent_max, self.lag_max) {
                 return Ok(seen);
             }
             self.n_void += 1;

@@ -59,7 +59,7 @@ pub fn overload(throughput: f64, bound: Bound) -> Option<f64> {
 
 /// Repeats overload and drop; nothing is found where the tester cannot tell when frames were lost.
 pub fn recovery<T: Tester>(asked: &Recovery, tester: &mut T) -> Outcome<Option<RecoveryFound>, T::Error> {
-    let mut checked = Checked::new(tester, UNSENT_MAX);
+    let mut checked = Checked::new(tester, UNSENT_MAX).whatever_the_lag();
     let Recovery { overload: rate, duration, n } = *asked;
     let traffic = Traffic::Step { rate, duration, then: rate * REDUCED, after: duration };
     let mut found = Vec::new();

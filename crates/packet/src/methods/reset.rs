@@ -18,7 +18,7 @@ const UNSENT_MAX: f64 = 0.01;
 
 /// One stream at a rate at which nothing is lost, while the device is reset.
 pub fn reset<T: Tester>(rate: f64, duration: Nanos, tester: &mut T) -> Outcome<Option<ResetFound>, T::Error> {
-    let mut checked = Checked::new(tester, UNSENT_MAX);
+    let mut checked = Checked::new(tester, UNSENT_MAX).whatever_the_lag();
     let traffic = Traffic::Stream { rate, duration };
     match checked.trial(&Asked { traffic, what: "reset", left: duration }) {
         Ok(seen) => {

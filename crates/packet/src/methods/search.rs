@@ -6,7 +6,7 @@ use fathom_engine::search::{
 };
 use fathom_model::units::{Nanos, rounded};
 
-use super::{Asked, Cut, Outcome, Tester, Traffic, offered::TRIES};
+use super::{Asked, Cut, LAG_MAX, Outcome, Tester, Traffic, offered::TRIES};
 
 /// What a search of rates needs.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,7 +55,7 @@ impl<T: Tester> Measurer for Rates<'_, T> {
         for _ in 0..TRIES {
             let seen = self.tester.trial(&asked).map_err(Halt::Failed)?;
             took += seen.took;
-            match seen.loss_ratio().filter(|_| seen.unsent_ratio() <= self.unsent_max) {
+            match seen.loss_ratio().filter(|_| seen.is_as_asked(self.unsent_max, LAG_MAX)) {
                 Some(loss_ratio) => {
                     let rate = Some(rate * (1.0 - loss_ratio));
                     let forwarded = Some(Forwarded { loss_ratio, effective: duration, rate });
@@ -115,6 +115,17 @@ mod tests {
         let Outcome { found, cut } = throughput(&input(vec![goal]), &mut device);
         assert_eq!((cut, found.goals[0].ending), (None, GoalEnding::Regular));
         assert!(found.n_void > 3, "{}", found.n_void);
+    }
+
+    #[test]
+    fn a_loss_that_a_late_sender_may_have_caused_is_looked_at_again() {
+        let goal = SearchGoal::tst009(Nanos::from_secs(1));
+        let mut device = VirtualDevice::policer(200_000.0, 1.0);
+        device.lags_every = Some(3);
+        let Outcome { found, cut } = throughput(&input(vec![goal]), &mut device);
+        assert_eq!((cut, found.goals[0].ending), (None, GoalEnding::Regular));
+        assert!(found.n_void > 0, "{}", found.n_void);
+        assert!((found.goals[0].lower.unwrap().get() / 200_000.0 - 1.0).abs() < 0.01);
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub(super) struct VirtualDevice {
     pub(super) latencies: Option<Latencies>,
     /// Of so many trials, one is sent only in part.
     pub(super) stalls_every: Option<u32>,
+    /// Of so many trials, one leaves in part so late that the device drops of it.
+    pub(super) lags_every: Option<u32>,
     /// The highest rate that the tool sends.
     pub(super) sends_max: f64,
     /// So many trials go well.
@@ -30,6 +32,7 @@ impl VirtualDevice {
             burst,
             latencies: None,
             stalls_every: None,
+            lags_every: None,
             sends_max: f64::INFINITY,
             fails_after: None,
             n_trials: 0,
@@ -75,9 +78,11 @@ impl Tester for VirtualDevice {
         let is_stalled = self.stalls_every.is_some_and(|every| self.n_trials.is_multiple_of(every));
         let stalled = if is_stalled { 0.9 } else { 1.0 };
         let offered = rounded(approximate(intended) * (self.sends_max / rate).min(1.0) * stalled);
-        let cut_off = rounded(rate * self.outage.as_secs_f64());
+        let is_late = self.lags_every.is_some_and(|every| self.n_trials.is_multiple_of(every));
+        let lag = if is_late { Nanos::from_millis(20) } else { Nanos::ZERO };
+        let cut_off = rounded(rate * (self.outage + lag).as_secs_f64());
         let received = offered.min(self.passed(&asked.traffic)).saturating_sub(cut_off);
         let recovery = self.recovers_in;
-        Ok(Seen { intended, offered, received, latencies: self.latencies, recovery, took: span })
+        Ok(Seen { intended, offered, received, latencies: self.latencies, recovery, lag, took: span })
     }
 }

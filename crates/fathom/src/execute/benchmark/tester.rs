@@ -132,6 +132,7 @@ pub(super) fn seen(trial: &Trial) -> Seen {
         received: total(receiver, count::RECEIVED).unwrap_or(0),
         latencies: receiver.and_then(latencies),
         recovery: total(receiver, RECOVERY_NS).map(Nanos),
+        lag: total(sender, count::SCHEDULE_LAG_NS_MAX).map_or(Nanos::ZERO, Nanos),
         took: Nanos::ZERO,
     }
 }

@@ -147,18 +147,22 @@ pub(super) fn route(route: &[Ipv4Addr], before: Option<&[Ipv4Addr]>) -> String {
 pub(super) fn hexadecimal(packet: &[u8]) -> String {
     let word = |bytes: &[u8]| match *bytes {
         [high, low] => format!("{high:02x}{low:02x} "),
-        [last] => format!("{last:02x} "),
+        [last] => format!("{last:02x}"),
         _ => String::new(),
     };
-    let line = |bytes: &[u8]| format!("\t\t{}\n", bytes.chunks(2).map(word).collect::<Vec<_>>().concat());
-    packet.chunks(16).map(line).collect::<Vec<_>>().concat() + "\n"
+    dump(packet, 16, |bytes| bytes.chunks(2).map(word).collect::<Vec<_>>().concat())
 }
 
 /// A packet's characters, thirty-two a line, with dots for those that cannot be printed.
 pub(super) fn printable(packet: &[u8]) -> String {
     let character = |byte: &u8| if (b' '..=b'~').contains(byte) { char::from(*byte) } else { '.' };
-    let line = |bytes: &[u8]| format!("\t\t{}\n", bytes.iter().map(character).collect::<String>());
-    packet.chunks(32).map(line).collect::<Vec<_>>().concat() + "\n"
+    dump(packet, 32, |bytes| bytes.iter().map(character).collect())
+}
+
+/// Lines of a dump; behind each that is full the next one begins, even if nothing is left for it.
+fn dump(packet: &[u8], width: usize, show: impl Fn(&[u8]) -> String) -> String {
+    let line = |bytes: &[u8]| show(bytes) + if bytes.len() == width { "\n\t\t" } else { "" };
+    format!("\t\t{}\n\n", packet.chunks(width).map(line).collect::<Vec<_>>().concat())
 }
 
 /// What stands above the rows of a scan.
@@ -288,7 +292,8 @@ mod tests {
             hexadecimal(&packet),
             "\t\t2f30 3132 3334 3536 3738 393a 3b3c 3d3e \n\t\t3f40 4142 4344 4546 4748 494a 4b4c 4d4e \n\t\t4f50 \n\n"
         );
-        assert_eq!(hexadecimal(&[1, 2, 3]), "\t\t0102 03 \n\n");
+        assert_eq!(hexadecimal(&[1, 2, 3]), "\t\t0102 03\n\n");
+        assert_eq!(hexadecimal(&[0; 16]), format!("\t\t{}\n\t\t\n\n", "0000 ".repeat(8)));
         assert_eq!(printable(b"\0hping\xff ~\x7f"), "\t\t.hping. ~.\n\n");
         assert_eq!(printable(&packet), "\t\t/0123456789:;<=>?@ABCDEFGHIJKLMN\n\t\tOP\n\n");
         let hosts = [Ipv4Addr::new(198, 18, 0, 254), Ipv4Addr::new(198, 18, 1, 1)];

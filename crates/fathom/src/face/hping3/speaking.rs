@@ -136,18 +136,18 @@ impl<'a> Speaking<'a> {
         }
     }
 
-    /// The route that a packet recorded and the packet itself, for those who asked.
+    /// The packet itself and the route that it recorded, for those who asked.
     fn beside(&mut self, packet: &[u8]) -> String {
         let mut text = String::new();
-        if let Some(route) = recorded_route(packet).filter(|_| self.options.record_route) {
-            text = show::route(&route, self.last_route.as_deref());
-            self.last_route = Some(route);
-        }
         if self.options.dump {
             text += &show::hexadecimal(packet);
         }
         if self.options.print {
             text += &show::printable(packet);
+        }
+        if let Some(route) = recorded_route(packet).filter(|_| self.options.record_route) {
+            text += &show::route(&route, self.last_route.as_deref());
+            self.last_route = Some(route);
         }
         text
     }

@@ -2,7 +2,7 @@
 //!
 //! Shared by the fuzz target and by the test of `packet` that runs the corpus.
 
-use fathom_packet::probe::{Ask, Conversation, FlowRule, IpAsk, Order, Ports, TAGS};
+use fathom_packet::probe::{Ask, Checksum, Conversation, FlowRule, IpAsk, Order, Ports, TAGS, recorded_route};
 
 /// Reads packets as every kind of conversation would: whatever they hold, they are replies to a probe or they are not.
 pub(crate) fn replies(packet: &[u8]) {
@@ -20,9 +20,11 @@ pub(crate) fn replies(packet: &[u8]) {
                     ports: Ports { destination: 80, source: 40_000 },
                     flow,
                     secret: 0x1234_5678,
-                    payload: Vec::new(),
+                    payloads: Vec::new(),
+                    checksum: Checksum::Right,
                 };
                 let read = conversation.read(packet);
+                assert!(recorded_route(packet).is_none_or(|route| route.len() <= 9));
                 assert!(read.and_then(|reply| reply.tag).is_none_or(|tag| tag < TAGS), "{read:?}");
                 assert!(conversation.own(packet).is_none_or(|tag| tag < TAGS));
                 // What was sent is recognised whatever came before.

@@ -237,13 +237,22 @@ fn here(address: IpAddr) -> anyhow::Result<(Link, Place)> {
     Ok((link, place))
 }
 
-/// The address of this machine on the path under test: towards a host that is served, or the loopback.
+/// The address of this machine on the path under test: towards a host that is served or probed, or the loopback.
 fn own_address(plan: &Plan) -> anyhow::Result<IpAddr> {
     let served = plan.hosts.values().find_map(|reach| match reach {
         Reach::Tls { address, .. } => Some(address),
         _ => None,
     });
-    served.map_or(Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)), |address| address_towards(address))
+    served
+        .map_or_else(|| Ok(probed(plan).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))), |address| address_towards(address))
+}
+
+/// The own address towards the host that a plan probes; that there is no way is for the test to say.
+fn probed(plan: &Plan) -> Option<IpAddr> {
+    let host =
+        plan.tests.iter().find_map(|test| fathom_packet::kinds::probe::destination(&test.kind, &test.options))?;
+    let addresses = crate::target::resolve(&host).ok()?;
+    fathom_packet::probe::source_towards(*addresses.first()?).ok()
 }
 
 /// The own address from which packets to `target` leave; nothing is sent for it.

@@ -1,7 +1,8 @@
 //! What single packets found out, as sentences and tables: a route, a path MTU, ports, outages.
 
 use fathom_model::{
-    TestRun,
+    Record, Run, TestRun,
+    names::count::{RECEIVED, SENT},
     probe::{HopRecord, OutageRecord, PathMtuRecord, PortRecord, PortState, ProbeRecord},
     units::{Nanos, grouped},
 };
@@ -28,6 +29,114 @@ pub(crate) fn found(test: &TestRun) -> Option<&ProbeRecord> {
         !probe.hops.is_empty() || !probe.ports.is_empty() || !probe.outages.is_empty() || probe.path_mtu.is_some()
     };
     found.find(tells)
+}
+
+/// What a person asked who probed a host, in a few lines: a word, the answer, and how it is to be looked at.
+pub(crate) struct Answer {
+    pub(crate) word: &'static str,
+    pub(crate) text: String,
+    pub(crate) mark: Mark,
+}
+
+fn records(test: &TestRun) -> impl Iterator<Item = (&Record, &ProbeRecord)> {
+    let records = test.trials.iter().flat_map(|trial| trial.records.values());
+    records.filter_map(|record| Some((record, record.probe.as_ref()?)))
+}
+
+/// The host that a run probed; nothing for a run that did anything else beside.
+pub(crate) fn target(run: &Run) -> Option<&str> {
+    let mut targets = run.tests.iter().map(|test| records(test).next().map(|(_, probe)| probe.target.as_str()));
+    let first = targets.next()??;
+    targets.all(|target| target == Some(first)).then_some(first)
+}
+
+/// The answers of all tests of a run of probes, in the order of the tests; none for any other run.
+pub(crate) fn answers(run: &Run) -> Vec<Answer> {
+    if target(run).is_none() {
+        return Vec::new();
+    }
+    let of_test = |test| {
+        let (_, last) = records(test).last()?;
+        let answers = match (&last.path_mtu, last.hops.is_empty(), last.ports.is_empty()) {
+            (Some(mtu), ..) => vec![answer_of_mtu(mtu)],
+            (None, false, _) => vec![answer_of_route(&last.hops)],
+            (None, true, false) => vec![answer_of_ports(&last.ports)],
+            (None, true, true) => answers_of_series(test),
+        };
+        Some(answers)
+    };
+    run.tests.iter().filter_map(of_test).flatten().collect()
+}
+
+fn answers_of_series(test: &TestRun) -> Vec<Answer> {
+    let total = |counter: &str| -> u64 { records(test).filter_map(|(record, _)| record.totals.get(counter)).sum() };
+    let (n_sent, n_received) = (total(SENT), total(RECEIVED));
+    let (yes, mark) = match n_received {
+        0 => ("no", Mark::Broken),
+        n if n < n_sent => ("yes, with losses", Mark::Open),
+        _ => ("yes", Mark::Kept),
+    };
+    let shown = |name: &str| {
+        let summary = test.summaries.iter().find(|summary| summary.metric.name == name)?;
+        // A quantile of too few samples is but the largest of them once more.
+        let says_more = summary.note.is_none() || name != "rtt_ns_p99";
+        let summary = Some(summary).filter(|_| says_more)?;
+        Some(summary.metric.show(summary.value?))
+    };
+    let loss = shown("loss_ratio").map_or_else(String::new, |loss| format!(", {loss} lost"));
+    let text = format!("{yes}: {} of {} probes answered{loss}", grouped(n_received), grouped(n_sent));
+    let trips = [("min", "rtt_ns_min"), ("median", "rtt_ns_p50"), ("p99", "rtt_ns_p99"), ("max", "rtt_ns_max")];
+    let trips: Vec<String> = trips.iter().filter_map(|(word, name)| Some(format!("{word} {}", shown(name)?))).collect();
+    let mut answers = vec![Answer { word: "reachable", text, mark }];
+    if !trips.is_empty() {
+        answers.push(Answer { word: "RTT", text: trips.join(" · "), mark: Mark::Plain });
+    }
+    answers.push(answer_of_outages(test));
+    answers
+}
+
+fn answer_of_outages(test: &TestRun) -> Answer {
+    let outages: Vec<&OutageRecord> = records(test).flat_map(|(_, probe)| &probe.outages).collect();
+    let longest = outages.iter().filter_map(|outage| outage.length_ns).max();
+    let lasts = outages.iter().find(|outage| outage.length_ns.is_none());
+    let mut words = match outages.len() {
+        0 => vec!["none".to_owned()],
+        n => vec![grouped(u64::try_from(n).unwrap_or(u64::MAX))],
+    };
+    words.extend(longest.map(|longest| format!("the longest {longest}")));
+    words.extend(lasts.map(|outage| format!("one from {} to the end", outage.from)));
+    let mark = if outages.is_empty() { Mark::Plain } else { Mark::Broken };
+    Answer { word: "outages", text: words.join(", "), mark }
+}
+
+fn answer_of_mtu(found: &PathMtuRecord) -> Answer {
+    let (text, mark) = match (found.mtu_bytes, found.vanishing_from_bytes) {
+        (None, _) => (format!("{MISSING}  no packet of any length was answered"), Mark::Missing),
+        (Some(mtu), Some(_)) => (format!("{} B, and a black hole beyond", grouped(mtu)), Mark::Broken),
+        (Some(mtu), None) => (format!("{} B", grouped(mtu)), Mark::Plain),
+    };
+    Answer { word: "path MTU", text, mark }
+}
+
+fn answer_of_route(hops: &[HopRecord]) -> Answer {
+    let (text, mark) = match hops.iter().find(|hop| hop.target) {
+        Some(last) if last.hop == 1 => ("1 hop".to_owned(), Mark::Plain),
+        Some(last) => (format!("{} hops", last.hop), Mark::Plain),
+        None => {
+            let last = hops.iter().rfind(|hop| !hop.addresses.is_empty()).map_or(0, |hop| hop.hop);
+            (format!("the host was not reached; the last that answered is hop {last}"), Mark::Open)
+        }
+    };
+    Answer { word: "route", text, mark }
+}
+
+fn answer_of_ports(ports: &[PortRecord]) -> Answer {
+    let of = |state: &PortState| {
+        let n = ports.iter().filter(|port| port.state == *state).count();
+        (n > 0).then(|| format!("{} {}", grouped(u64::try_from(n).unwrap_or(u64::MAX)), state.name()))
+    };
+    let text = PortState::ALL.iter().filter_map(of).collect::<Vec<_>>().join(", ");
+    Answer { word: "ports", text, mark: Mark::Plain }
 }
 
 /// What is known of the path MTU.

@@ -434,10 +434,18 @@ fn interface_words(run: &Run, name: &str) -> Option<String> {
     Some(speed.map_or(interface.to_owned(), |speed| format!("{interface} {speed}")))
 }
 
+/// The host that was probed, where it is not one of those that take part.
+pub(crate) fn probed(run: &Run) -> Option<&str> {
+    crate::probe::target(run).filter(|_| run.tests.iter().all(|test| test.to.is_none()))
+}
+
 /// A host in a few words: `gen-1 (16 cores, ens5 25 Gbit/s)`; the cores that several hosts share stand elsewhere.
 pub(crate) fn host_words(run: &Run, name: &str) -> String {
     let cores = cores_words(run, name).filter(|_| shared_cores(run).is_none());
-    let facts: Vec<String> = cores.into_iter().chain(interface_words(run, name)).collect();
+    // An interface beside a host that is only probed would look like what was measured.
+    let by = if crate::probe::target(run).is_some() { "by " } else { "" };
+    let interface = interface_words(run, name).map(|interface| format!("{by}{interface}"));
+    let facts: Vec<String> = cores.into_iter().chain(interface).collect();
     if facts.is_empty() { name.to_owned() } else { format!("{name} ({})", facts.join(", ")) }
 }
 

@@ -3,7 +3,12 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Confidence, Histogram, Run, Trial, record::Series, run::Completeness, search::Ending, units::Nanos,
+    Confidence, Histogram, Run, Trial,
+    probe::{OutageRecord, ProbeRecord},
+    record::Series,
+    run::Completeness,
+    search::Ending,
+    units::Nanos,
 };
 use fathom_report::{
     FORMATS, Format,
@@ -394,6 +399,56 @@ fn steps_have_rows_of_csv_and_an_event_each() {
     assert_eq!(steps.len(), users.steps.len());
     assert_eq!(steps[5]["promises"][0]["outcome"], "fail");
     assert!(serde_json::from_str::<Run>(lines.lines().last().unwrap()).unwrap() == run);
+}
+
+/// A run of one test that did nothing but probe a host, which answered so many of ten probes.
+fn probed(n_received: u64, outages: &[OutageRecord]) -> Run {
+    let mut run = sample::run();
+    run.findings.clear();
+    run.tests.truncate(1);
+    let test = &mut run.tests[0];
+    test.to = None;
+    test.trials.truncate(1);
+    for record in test.trials[0].records.values_mut() {
+        record.totals.insert("sent".to_owned(), 10);
+        record.totals.insert("received".to_owned(), n_received);
+        record.probe =
+            Some(ProbeRecord { target: "192.0.2.7".to_owned(), outages: outages.to_owned(), ..ProbeRecord::default() });
+    }
+    test.trials[0].records.retain(|name, _| *name == test.from);
+    let from = test.from.clone();
+    run.hosts.retain(|name, _| *name == from);
+    run
+}
+
+#[test]
+fn a_run_of_probes_says_first_what_was_asked_and_names_whom_it_asked() {
+    let text = written(&Text(TextStyle::PLAIN), &probed(10, &[]));
+    let top = text.lines().take(8).collect::<Vec<_>>().join("\n");
+    for words in ["target: 192.0.2.7", "reachable  yes: 10 of 10 probes answered", "outages    none", "by ens5"] {
+        assert!(top.contains(words), "{words} is missing in\n{text}");
+    }
+    let outage = |length_ns| OutageRecord {
+        from_ns: Nanos::from_secs(1),
+        from: "2027-01-31T18:00:00.000Z".to_owned(),
+        length_ns,
+        n_probes: 4,
+    };
+    let outages = vec![outage(Some(Nanos::from_secs(3))), outage(None)];
+    let page = written(&Html, &probed(6, &outages));
+    for words in [
+        "yes, with losses: 6 of 10 probes answered",
+        "2, the longest 3.00 s, one from 2027-01-31T18:00:00.000Z to the end",
+    ] {
+        assert!(page.contains(words), "{words} is missing");
+    }
+    let silent = written(&Text(TextStyle::PLAIN), &probed(0, &outages));
+    assert!(silent.contains("reachable  no: 0 of 10 probes answered"), "{silent}");
+
+    // Of a run that did something else beside, no single answer can be given.
+    let mut mixed = probed(10, &[]);
+    mixed.tests.extend(sample::run().tests);
+    assert!(!written(&Text(TextStyle::PLAIN), &mixed).contains("reachable"));
 }
 
 #[test]

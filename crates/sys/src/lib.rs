@@ -10,6 +10,7 @@ pub mod bpf;
 pub mod clock;
 mod control;
 pub mod datagram;
+pub mod echo;
 pub mod epoll;
 mod error;
 pub mod ethtool;

@@ -31,6 +31,22 @@ pub enum Handed {
     TooLong,
     /// There was no room for it now (`ENOBUFS`, `EAGAIN`).
     NoRoom,
+    /// There is no way for it now: no route, or a device that is down.
+    NoWay,
+}
+
+impl Handed {
+    /// What an error of a send says of the packet; nothing when it says something of the sender.
+    pub(crate) fn of_error(error: &io::Error) -> Option<Self> {
+        match error.raw_os_error()? {
+            libc::EMSGSIZE => Some(Self::TooLong),
+            libc::ENOBUFS | libc::EAGAIN | libc::EINTR => Some(Self::NoRoom),
+            libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::ENODEV | libc::EADDRNOTAVAIL => {
+                Some(Self::NoWay)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Whether packets may go to every host of a network at once.
@@ -86,15 +102,11 @@ impl Sender {
     /// Hands over one packet.
     ///
     /// # Errors
-    /// `ENETUNREACH` and `EHOSTUNREACH` without a route, `EPERM` from a firewall, `EACCES` for a broadcast that was not asked for.
+    /// `EPERM` from a firewall, `EACCES` for a broadcast that was not asked for.
     pub fn send(&self, packet: &[u8], destination: IpAddr) -> Result<Handed> {
         match self.socket.send_to(packet, &SockAddr::from(SocketAddr::new(destination, 0))) {
             Ok(_) => Ok(Handed::Taken),
-            Err(error) => match error.raw_os_error() {
-                Some(libc::EMSGSIZE) => Ok(Handed::TooLong),
-                Some(libc::ENOBUFS | libc::EAGAIN | libc::EINTR) => Ok(Handed::NoRoom),
-                _ => Err(Error::new(format!("sendto({destination})"), error)),
-            },
+            Err(error) => Handed::of_error(&error).ok_or_else(|| Error::new(format!("sendto({destination})"), error)),
         }
     }
 }
@@ -131,6 +143,18 @@ impl Ear {
     /// # Errors
     /// `EPERM` without `CAP_NET_RAW`.
     pub fn open(host: IpAddr, buffer: Bytes) -> Result<Self> {
+        Self::of(0, &mut filter(host), buffer)
+    }
+
+    /// Listens to all packets of both versions of IP, on the device with this index or, for zero, on all.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_NET_RAW`, `ENODEV` without the device.
+    pub fn open_device(index: u32, buffer: Bytes) -> Result<Self> {
+        Self::of(c_int::try_from(index).unwrap_or(c_int::MAX), &mut filter_ip(), buffer)
+    }
+
+    fn of(index: c_int, filter: &mut [libc::sock_filter], buffer: Bytes) -> Result<Self> {
         // Protocol zero receives nothing, so that nothing slips in before the filter is there.
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: the call takes no pointers.
@@ -140,7 +164,7 @@ impl Ear {
         }
         // SAFETY: the kernel has just made this descriptor for us, and nothing else knows it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        attach(&fd, &mut filter(host))?;
+        attach(&fd, filter)?;
         socket::set_report_time(&fd)?;
         let room = c_int::try_from(buffer.0).unwrap_or(c_int::MAX);
         // Without CAP_NET_ADMIN net.core.rmem_max is the limit.
@@ -148,7 +172,7 @@ impl Ear {
             .or_else(|_| socket::set(&fd, (libc::SOL_SOCKET, libc::SO_RCVBUF), &room))
             .map_err(named("setsockopt(SO_RCVBUF)"))?;
         // Only sockets of all protocols are given what this host sends.
-        bind(&fd, libc::ETH_P_ALL)?;
+        bind(&fd, libc::ETH_P_ALL, index)?;
         Ok(Self { fd })
     }
 
@@ -206,12 +230,11 @@ fn address_length() -> libc::socklen_t {
     libc::socklen_t::try_from(size_of::<libc::sockaddr_ll>()).expect("an address is a few bytes long")
 }
 
-fn bind(fd: &OwnedFd, protocol: c_int) -> Result<()> {
+fn bind(fd: &OwnedFd, protocol: c_int, index: c_int) -> Result<()> {
     let address = libc::sockaddr_ll {
         sll_family: libc::sa_family_t::try_from(libc::AF_PACKET).expect("a family has 16 bits"),
         sll_protocol: u16::try_from(protocol).expect("an EtherType has 16 bits").to_be(),
-        // Zero is every device.
-        sll_ifindex: 0,
+        sll_ifindex: index,
         sll_hatype: 0,
         sll_pkttype: 0,
         sll_halen: 0,
@@ -234,17 +257,28 @@ fn attach(fd: &OwnedFd, program: &mut [libc::sock_filter]) -> Result<()> {
     if result < 0 { Err(Error::last("setsockopt(SO_ATTACH_FILTER)")) } else { Ok(()) }
 }
 
+const LOAD_HALF: u16 = 0x28;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const RETURN: u16 = 0x06;
+/// `SKF_AD_OFF + SKF_AD_PROTOCOL`: the number of the protocol, which is not part of the bytes.
+const ETHERTYPE: u32 = 0xffff_f000;
+
+/// Keeps packets of both versions of IP.
+fn filter_ip() -> [libc::sock_filter; 5] {
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let is = |ethertype: c_int, jt, jf| {
+        step(JUMP_IF_EQUAL, jt, jf, u32::try_from(ethertype).expect("an EtherType has 16 bits"))
+    };
+    let (drop, keep) = (step(RETURN, 0, 0, 0), step(RETURN, 0, 0, u32::MAX));
+    [step(LOAD_HALF, 0, 0, ETHERTYPE), is(libc::ETH_P_IP, 2, 0), is(libc::ETH_P_IPV6, 1, 0), drop, keep]
+}
+
 /// Keeps packets from and to a host, and all ICMP; offsets are from the IP header (Documentation/networking/filter.rst).
 fn filter(host: IpAddr) -> Vec<libc::sock_filter> {
     const LOAD_WORD: u16 = 0x20;
-    const LOAD_HALF: u16 = 0x28;
     const LOAD_BYTE: u16 = 0x30;
-    const JUMP_IF_EQUAL: u16 = 0x15;
-    const RETURN: u16 = 0x06;
     const ICMP: u32 = 1;
     const ICMP_V6: u32 = 58;
-    // `SKF_AD_OFF + SKF_AD_PROTOCOL`: the EtherType, which is not part of the bytes.
-    const ETHERTYPE: u32 = 0xffff_f000;
     // Where source, destination and protocol stand.
     let (ethertype, places, protocol, icmp) = match host {
         IpAddr::V4(_) => (libc::ETH_P_IP, [12, 16], 9, ICMP),

@@ -8,10 +8,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use etherparse::{
-    Icmpv4Header, Icmpv4Type, Icmpv6Header, Icmpv6Type, IpDscp, IpEcn, IpFragOffset, IpNumber, Ipv4Header, Ipv6Header,
-    LaxIpSlice, TcpHeader, TcpOptionElement, UdpHeader,
+    Icmpv4Header, Icmpv4Type, Icmpv6Header, Icmpv6Type, IpDscp, IpEcn, IpFragOffset, IpNumber, Ipv4Header, Ipv4Options,
+    Ipv6Header, LaxIpSlice, TcpHeader, TcpOptionElement, UdpHeader,
 };
 
+use super::fragments::{RECORD_ROUTE, is_later_fragment};
 use super::reply::{Complaint, IpSeen, Reply, TcpFlags, TcpSeen, Trouble, What};
 
 /// How many tags there are: answers to probes further apart cannot be told from each other.
@@ -118,12 +119,37 @@ pub struct IpAsk {
     pub identification: Option<u16>,
     /// Forbids routers to cut them; in IPv6 they never may.
     pub dont_fragment: bool,
+    /// Says that more fragments follow, whether they do or not; IPv4 alone.
+    pub more_fragments: bool,
+    /// Where they say that they belong in a packet, in bytes, of which eights count; IPv4 alone.
+    pub fragment_offset: u16,
+    /// Asks the hosts on the way to write down their addresses; IPv4 alone.
+    pub record_route: bool,
+}
+
+impl IpAsk {
+    /// The option with room for nine addresses and the end of all options behind it: forty bytes, as many as there may be.
+    fn options(self) -> Ipv4Options {
+        /// The pointer to where the first address goes, counted from one.
+        const FIRST: u8 = 4;
+        let mut bytes = [0; 40];
+        bytes[..3].copy_from_slice(&[RECORD_ROUTE, 39, FIRST]);
+        if self.record_route { Ipv4Options::from(bytes) } else { Ipv4Options::default() }
+    }
 }
 
 impl Default for IpAsk {
     /// What Linux sends with.
     fn default() -> Self {
-        Self { hops: 64, traffic_class: 0, identification: None, dont_fragment: false }
+        Self {
+            hops: 64,
+            traffic_class: 0,
+            identification: None,
+            dont_fragment: false,
+            more_fragments: false,
+            fragment_offset: 0,
+            record_route: false,
+        }
     }
 }
 
@@ -136,6 +162,25 @@ pub enum FlowRule {
     SamePort,
     /// Each comes from a port of its own, as a new client would.
     PerProbe,
+}
+
+/// What stands in the checksum field of TCP and UDP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Checksum {
+    /// What belongs there.
+    Right,
+    /// Something else, so that whoever checks it drops the probe.
+    Wrong,
+}
+
+impl Checksum {
+    fn of(self, right: u16) -> u16 {
+        match self {
+            Self::Right => right,
+            // Zero would mean that there is none (RFC 768).
+            Self::Wrong => right.checked_add(1).unwrap_or(1),
+        }
+    }
 }
 
 /// The ports of probes.
@@ -160,6 +205,10 @@ pub struct Order {
     pub port: Option<u16>,
     /// For an ICMP timestamp: the time of day in UT, in milliseconds.
     pub originate: Option<u32>,
+    /// Where it says it is from.
+    pub source: Option<IpAddr>,
+    /// Which of the payloads it carries, beginning again after the last.
+    pub payload: usize,
 }
 
 /// Everything that the probes to one host have in common.
@@ -179,8 +228,10 @@ pub struct Conversation {
     pub flow: FlowRule,
     /// What makes them ours: identifiers and the first sequence number follow from it.
     pub secret: u32,
-    /// What they carry.
-    pub payload: Vec<u8>,
+    /// What they carry, in turns; nothing where there is none.
+    pub payloads: Vec<Vec<u8>>,
+    /// Whether the checksums of TCP and UDP are right.
+    pub checksum: Checksum,
 }
 
 impl Conversation {
@@ -191,7 +242,8 @@ impl Conversation {
     }
 
     fn headers(&self) -> u16 {
-        self.ask.header_length() + if self.destination.is_ipv4() { 20 } else { 40 }
+        let ip = if self.destination.is_ipv4() { 20 + u16::from(self.ip.options().len_u8()) } else { 40 };
+        self.ask.header_length() + ip
     }
 
     /// The word that keeps a checksum as it should be has to lie somewhere.
@@ -200,6 +252,11 @@ impl Conversation {
             (FlowRule::Constant, Ask::Udp | Ask::Icmp { .. }) => 2,
             _ => 0,
         }
+    }
+
+    /// Uses an identifier of ICMP messages that somebody else has chosen.
+    pub fn take_identifier(&mut self, identifier: u16) {
+        self.secret = self.secret >> 16 << 16 | u32::from(identifier);
     }
 
     /// The identifier of ICMP messages.
@@ -216,9 +273,10 @@ impl Conversation {
 
     /// Writes a probe over what was there.
     pub fn write(&self, order: Order, packet: &mut Vec<u8>) {
-        let least = self.payload_min().max(u16::try_from(self.payload.len()).unwrap_or(u16::MAX));
+        let given = self.payloads.get(order.payload % self.payloads.len().max(1)).map_or(&[][..], Vec::as_slice);
+        let least = self.payload_min().max(u16::try_from(given.len()).unwrap_or(u16::MAX));
         let length = order.length.map_or(least, |length| length.saturating_sub(self.headers()).max(self.payload_min()));
-        let mut payload = self.payload.clone();
+        let mut payload = given.to_vec();
         payload.resize(length.into(), 0);
         let segment = match self.ask {
             Ask::Tcp(tcp) => self.tcp(tcp, order, &payload),
@@ -236,22 +294,23 @@ impl Conversation {
         let hops = order.hops.unwrap_or(self.ip.hops);
         let protocol = IpNumber(self.ask.protocol(self.destination.is_ipv4()));
         let payload_length = u16::try_from(payload_length).unwrap_or(u16::MAX);
-        match (self.source, self.destination) {
+        match (order.source.unwrap_or(self.source), self.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let options = self.ip.options();
                 let mut header = Ipv4Header {
                     dscp: IpDscp::try_new(self.ip.traffic_class >> 2).unwrap_or_default(),
                     ecn: IpEcn::try_new(self.ip.traffic_class & 3).unwrap_or_default(),
-                    total_len: payload_length.saturating_add(20),
+                    total_len: payload_length.saturating_add(20 + u16::from(options.len_u8())),
                     identification: self.identification(order.tag),
                     dont_fragment: self.ip.dont_fragment,
-                    more_fragments: false,
-                    fragment_offset: IpFragOffset::ZERO,
+                    more_fragments: self.ip.more_fragments,
+                    fragment_offset: IpFragOffset::try_new(self.ip.fragment_offset / 8).unwrap_or_default(),
                     time_to_live: hops,
                     protocol,
                     header_checksum: 0,
                     source: source.octets(),
                     destination: destination.octets(),
-                    options: etherparse::Ipv4Options::default(),
+                    options,
                 };
                 header.header_checksum = header.calc_header_checksum();
                 header.to_bytes().to_vec()
@@ -281,6 +340,7 @@ impl Conversation {
     }
 
     fn tcp(&self, ask: TcpAsk, order: Order, payload: &[u8]) -> Vec<u8> {
+        let source = order.source.unwrap_or(self.source);
         let is_acknowledging = ask.flags.has(TcpFlags::ACK);
         let numbered = self.first_sequence().wrapping_add(u32::from(order.tag) << 16);
         let acknowledgment = ask.acknowledgment.unwrap_or(if is_acknowledging { numbered } else { 0 });
@@ -305,17 +365,18 @@ impl Conversation {
             options.extend([TcpOptionElement::Noop, TcpOptionElement::Noop, TcpOptionElement::Timestamp(value, 0)]);
         }
         header.set_options(&options).expect("two options fit into a header");
-        let checksum = match (self.source, self.destination) {
+        let checksum = match (source, self.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 header.calc_checksum_ipv4_raw(source.octets(), destination.octets(), payload)
             }
-            _ => header.calc_checksum_ipv6_raw(octets_v6(self.source), octets_v6(self.destination), payload),
+            _ => header.calc_checksum_ipv6_raw(octets_v6(source), octets_v6(self.destination), payload),
         };
-        header.checksum = checksum.expect("a packet is shorter than 65,536 bytes");
+        header.checksum = self.checksum.of(checksum.expect("a packet is shorter than 65,536 bytes"));
         header.to_bytes().to_vec()
     }
 
     fn udp(&self, order: Order, payload: &mut [u8]) -> Vec<u8> {
+        let source = order.source.unwrap_or(self.source);
         let length = u16::try_from(payload.len() + 8).unwrap_or(u16::MAX);
         let mut header = UdpHeader {
             source_port: self.source_port(order.tag),
@@ -324,11 +385,11 @@ impl Conversation {
             checksum: 0,
         };
         let sum = |header: &UdpHeader, payload: &[u8]| {
-            match (self.source, self.destination) {
+            match (source, self.destination) {
                 (IpAddr::V4(source), IpAddr::V4(destination)) => {
                     header.calc_checksum_ipv4_raw(source.octets(), destination.octets(), payload)
                 }
-                _ => header.calc_checksum_ipv6_raw(octets_v6(self.source), octets_v6(self.destination), payload),
+                _ => header.calc_checksum_ipv6_raw(octets_v6(source), octets_v6(self.destination), payload),
             }
             .expect("a packet is shorter than 65,536 bytes")
         };
@@ -338,7 +399,7 @@ impl Conversation {
             let word = add(!(order.tag + 1), sum(&header, payload));
             payload[..2].copy_from_slice(&word.to_be_bytes());
         }
-        header.checksum = sum(&header, payload);
+        header.checksum = self.checksum.of(sum(&header, payload));
         header.to_bytes().to_vec()
     }
 
@@ -358,7 +419,7 @@ impl Conversation {
             return Icmpv4Header::with_checksum(message, payload).to_bytes().to_vec();
         }
         let message = Icmpv6Type::Unknown { type_u8: kind, code_u8: code, bytes5to8: rest };
-        let (source, destination) = (octets_v6(self.source), octets_v6(self.destination));
+        let (source, destination) = (octets_v6(order.source.unwrap_or(self.source)), octets_v6(self.destination));
         let header = Icmpv6Header::with_checksum(message, source, destination, payload);
         header.expect("a packet is shorter than 65,536 bytes").to_bytes().to_vec()
     }
@@ -381,6 +442,11 @@ impl Conversation {
         }
         let is_ipv4 = self.destination.is_ipv4();
         if ip.payload_ip_number().0 != self.ask.protocol(is_ipv4) {
+            return None;
+        }
+        // Only the first fragment of a packet begins with its header, unless our own say that they lie elsewhere.
+        let offset = ip.ipv4().map_or(0, |ip| ip.header().fragments_offset().value());
+        if offset != self.ip.fragment_offset / 8 {
             return None;
         }
         let bytes = ip.payload().payload;
@@ -422,7 +488,7 @@ impl Conversation {
     #[must_use]
     pub fn read(&self, packet: &[u8]) -> Option<Reply> {
         let (ip, _) = LaxIpSlice::from_slice(packet).ok()?;
-        if ip.destination_addr() != self.source {
+        if ip.destination_addr() != self.source || is_later_fragment(packet) {
             return None;
         }
         let (from, bytes) = (ip.source_addr(), ip.payload().payload);
@@ -660,4 +726,98 @@ fn high_half(number: u32) -> u16 {
 fn add(a: u16, b: u16) -> u16 {
     let (sum, carry) = a.overflowing_add(b);
     sum + u16::from(carry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conversation(ask: Ask, destination: &str) -> Conversation {
+        let destination: IpAddr = destination.parse().unwrap();
+        Conversation {
+            source: if destination.is_ipv4() { Ipv4Addr::new(192, 0, 2, 9).into() } else { Ipv6Addr::LOCALHOST.into() },
+            destination,
+            ask,
+            ip: IpAsk::default(),
+            ports: Ports { destination: 9, source: 20_000 },
+            flow: FlowRule::PerProbe,
+            secret: 7,
+            payloads: vec![b"one".to_vec(), b"two".to_vec()],
+            checksum: Checksum::Right,
+        }
+    }
+
+    /// Whether the checksum of a whole packet's TCP or UDP is right: the sum over it and its pseudo header is that of nothing.
+    fn is_right(packet: &[u8]) -> bool {
+        let (ip, _) = LaxIpSlice::from_slice(packet).unwrap();
+        let payload = ip.payload().payload;
+        let octets = |address: IpAddr| match address {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        };
+        let length = u16::try_from(payload.len()).unwrap().to_be_bytes();
+        let pseudo = [
+            octets(ip.source_addr()),
+            octets(ip.destination_addr()),
+            vec![0, ip.payload_ip_number().0],
+            length.to_vec(),
+        ];
+        let mut all = [&pseudo.concat()[..], payload].concat();
+        all.resize(all.len().next_multiple_of(2), 0);
+        all.chunks_exact(2).fold(0, |sum, word| add(sum, u16::from_be_bytes([word[0], word[1]]))) == 0xffff
+    }
+
+    #[test]
+    fn a_probe_from_elsewhere_says_so_and_its_checksum_holds_for_the_address_that_it_says() {
+        for (destination, foreign) in [("192.0.2.1", "203.0.113.5"), ("2001:db8::1", "2001:db8::5")] {
+            let foreign: IpAddr = foreign.parse().unwrap();
+            for ask in [Ask::SYN, Ask::Udp] {
+                let mut packet = Vec::new();
+                let order = Order { tag: 3, source: Some(foreign), ..Order::default() };
+                let mut conversation = conversation(ask, destination);
+                conversation.write(order, &mut packet);
+                assert_eq!(LaxIpSlice::from_slice(&packet).unwrap().0.source_addr(), foreign);
+                assert!(is_right(&packet), "{ask:?} {destination}");
+                conversation.checksum = Checksum::Wrong;
+                conversation.write(order, &mut packet);
+                assert!(!is_right(&packet), "{ask:?} {destination}");
+            }
+        }
+    }
+
+    #[test]
+    fn payloads_take_turns() {
+        let conversation = conversation(Ask::Udp, "192.0.2.1");
+        let mut packet = Vec::new();
+        let mut ends = Vec::new();
+        for payload in 0..3 {
+            conversation.write(Order { payload, ..Order::default() }, &mut packet);
+            ends.push(String::from_utf8(packet[28..].to_vec()).unwrap());
+        }
+        assert_eq!(ends, ["one", "two", "one"]);
+    }
+
+    #[test]
+    fn a_probe_that_records_its_route_has_room_for_nine_addresses_and_is_found_again() {
+        let mut conversation = conversation(Ask::echo(Ipv4Addr::LOCALHOST.into()), "192.0.2.1");
+        conversation.ip.record_route = true;
+        let mut packet = Vec::new();
+        conversation.write(Order { tag: 5, length: Some(100), ..Order::default() }, &mut packet);
+        assert_eq!((packet.len(), packet[0], &packet[20..24]), (100, 0x4f, &[7, 39, 4, 0][..]));
+        assert_eq!(crate::probe::recorded_route(&packet), Some(Vec::new()));
+        assert_eq!(conversation.own(&packet), Some(5));
+        assert_eq!(conversation.shortest(), 68);
+    }
+
+    #[test]
+    fn only_the_fragment_that_begins_with_the_header_is_taken_for_a_probe() {
+        let mut conversation = conversation(Ask::echo(Ipv4Addr::LOCALHOST.into()), "192.0.2.1");
+        let mut packet = Vec::new();
+        conversation.write(Order { tag: 5, ..Order::default() }, &mut packet);
+        packet[7] = 2;
+        assert_eq!(conversation.own(&packet), None);
+        conversation.ip = IpAsk { fragment_offset: 16, more_fragments: true, ..conversation.ip };
+        conversation.write(Order { tag: 5, ..Order::default() }, &mut packet);
+        assert_eq!((&packet[6..8], conversation.own(&packet)), (&[0x20, 2][..], Some(5)));
+    }
 }

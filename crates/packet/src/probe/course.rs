@@ -25,13 +25,15 @@ pub enum Event<'a> {
     Sent(Order),
     /// It is longer than the own device or route takes.
     TooLong(Order),
+    /// The own host had no way for it, which may be what the course is there to see.
+    NoWay(Order),
     /// A device was handed it: the kernel's own time, later than that of [`Event::Sent`].
     Left {
         /// Which.
         tag: u16,
     },
-    /// Something came back.
-    Heard(&'a Reply),
+    /// Something came back: what it is, and the whole packet.
+    Heard(&'a Reply, &'a [u8]),
 }
 
 /// A test made of probes, as a state machine.
@@ -52,6 +54,8 @@ pub enum Handed {
     TooLong,
     /// There is no room for it now.
     NoRoom,
+    /// There was no way from the own host at this time: no route, or a device that is down.
+    NoWay(Nanos),
 }
 
 /// A packet that passed.
@@ -88,6 +92,9 @@ pub trait Line {
     /// # Errors
     /// When it cannot wait.
     fn wait(&mut self, until: Nanos) -> Result<(), Self::Error>;
+
+    /// Answers that found no room here: they are not lost by the network.
+    fn n_unheard(&self) -> u64;
 }
 
 /// Room for the longest packet of IP.
@@ -138,6 +145,7 @@ impl<L: Line + ?Sized> Conduct<'_, L> {
                     match self.line.send(&packet)? {
                         Handed::Taken(at) => course.note(&Event::Sent(order), at),
                         Handed::TooLong => course.note(&Event::TooLong(order), now),
+                        Handed::NoWay(at) => course.note(&Event::NoWay(order), at),
                         Handed::NoRoom => {
                             n_in_a_row = 0;
                             // A full queue empties within a few packets' time.
@@ -160,7 +168,7 @@ impl<L: Line + ?Sized> Conduct<'_, L> {
                 }
                 Some(Passed::In(length, at)) => {
                     if let Some(reply) = self.conversation.read(&room[..length]) {
-                        course.note(&Event::Heard(&reply), at);
+                        course.note(&Event::Heard(&reply, &room[..length]), at);
                     }
                 }
             }

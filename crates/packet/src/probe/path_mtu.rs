@@ -168,7 +168,7 @@ impl Course for PathMtu {
 
     fn note(&mut self, event: &Event<'_>, at: Nanos) {
         match event {
-            Event::Sent(order) => {
+            Event::Sent(order) | Event::NoWay(order) => {
                 let length = order.length.unwrap_or(0);
                 self.queue.remove(0);
                 self.trials.push(Trial { length, sent: at, is_answered: false, is_told: false });
@@ -184,7 +184,7 @@ impl Course for PathMtu {
                     trial.sent = at;
                 }
             }
-            Event::Heard(reply) => {
+            Event::Heard(reply, _) => {
                 if let Some(Complaint::TooBig(mtu)) = reply.complaint() {
                     let least = self.told.entry(reply.from).or_insert(mtu);
                     *least = mtu.min(*least);

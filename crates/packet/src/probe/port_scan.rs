@@ -98,7 +98,7 @@ impl PortScan {
     /// Takes note of what happened; a port of which something is known now for the first time.
     pub fn take(&mut self, event: &Event<'_>, at: Nanos) -> Option<Port> {
         match event {
-            Event::Sent(order) => {
+            Event::Sent(order) | Event::NoWay(order) => {
                 let idx = self.queue.pop_front()?;
                 self.asked[usize::from(order.tag)] = Some((idx, at));
                 self.n_sent += 1;
@@ -117,7 +117,7 @@ impl PortScan {
                 }
                 None
             }
-            Event::Heard(reply) => self.heard(reply, at),
+            Event::Heard(reply, _) => self.heard(reply, at),
         }
     }
 

@@ -45,12 +45,6 @@ impl RawLine {
     pub fn bind_device(&self, name: &str) -> fathom_sys::Result<()> {
         self.sender.bind_device(name)
     }
-
-    /// Answers that found no room here: they are not lost by the network.
-    #[must_use]
-    pub fn n_unheard(&self) -> u64 {
-        self.ear.drops().unwrap_or(0).into()
-    }
 }
 
 impl Line for RawLine {
@@ -67,6 +61,7 @@ impl Line for RawLine {
             raw_ip::Handed::Taken => Handed::Taken(at),
             raw_ip::Handed::TooLong => Handed::TooLong,
             raw_ip::Handed::NoRoom => Handed::NoRoom,
+            raw_ip::Handed::NoWay => Handed::NoWay(at),
         })
     }
 
@@ -86,6 +81,10 @@ impl Line for RawLine {
             self.ear.wait(left)?;
         }
         Ok(())
+    }
+
+    fn n_unheard(&self) -> u64 {
+        self.ear.drops().unwrap_or(0).into()
     }
 }
 

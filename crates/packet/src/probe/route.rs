@@ -177,7 +177,7 @@ impl Course for Route {
 
     fn note(&mut self, event: &Event<'_>, at: Nanos) {
         match event {
-            Event::Sent(_) => {
+            Event::Sent(_) | Event::NoWay(_) => {
                 self.queries.push(Query { hop: self.next_hop, sent: at, is_answered: false });
                 self.hops[usize::from(self.next_hop) - 1].n_sent += 1;
                 self.next_hop += 1;
@@ -190,7 +190,7 @@ impl Course for Route {
                     query.sent = at;
                 }
             }
-            Event::Heard(reply) => self.heard(reply, at),
+            Event::Heard(reply, _) => self.heard(reply, at),
         }
     }
 }

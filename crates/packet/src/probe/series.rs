@@ -82,6 +82,15 @@ impl Series {
                 self.advance(at);
                 None
             }
+            // An outage that begins at the own host is one.
+            Event::NoWay(_) => {
+                let tag = self.ledger.next_tag();
+                self.ledger.sent(at);
+                self.ledger.refused(tag);
+                *self.complaints.entry("no way from the own host".to_owned()).or_default() += 1;
+                self.advance(at);
+                None
+            }
             Event::TooLong(_) => {
                 self.n_too_long += 1;
                 self.advance(at);
@@ -91,7 +100,7 @@ impl Series {
                 self.ledger.left(*tag, at);
                 None
             }
-            Event::Heard(reply) => {
+            Event::Heard(reply, _) => {
                 let tag = reply.tag.or_else(|| self.ledger.oldest_waiting())?;
                 if reply.is_from_target {
                     return Some(self.ledger.answered(tag, at));
@@ -142,5 +151,33 @@ impl Course for Series {
 
     fn note(&mut self, event: &Event<'_>, at: Nanos) {
         self.take(event, at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::ledger::Gap, *};
+
+    const MS: fn(u64) -> Nanos = Nanos::from_millis;
+
+    #[test]
+    fn probes_for_which_the_own_host_has_no_way_are_lost_and_an_outage() {
+        let schedule = Schedule { interval: MS(10), count: Some(6), end: Nanos::MAX, patience: MS(100) };
+        let mut series = Series::new(schedule, 3);
+        for nth in 0..6 {
+            let at = MS(10 * nth);
+            let Step::Send(order) = series.step(at) else { panic!("probe {nth} is due") };
+            if (1..5).contains(&nth) {
+                series.note(&Event::NoWay(order), at);
+            } else {
+                series.note(&Event::Sent(order), at);
+                series.ledger.answered(order.tag, at + MS(1));
+            }
+        }
+        series.close(MS(1000));
+        let counts = series.ledger().counts();
+        assert_eq!((counts.n_sent, counts.n_lost(), counts.n_refused), (6, 4, 4));
+        assert_eq!(series.ledger().outages(), [Gap { from: MS(10), until: Some(MS(50)), n_probes: 4 }]);
+        assert_eq!(series.complaints()["no way from the own host"], 4);
     }
 }

@@ -10,7 +10,7 @@ use etherparse::{IpNumber, Ipv4Header, Ipv6Header};
 use fathom_model::units::Nanos;
 
 use super::{
-    Ask, Conduct, Conversation, Course, FlowRule, Handed, IpAsk, Line, Passed, Ports,
+    Ask, Checksum, Conduct, Conversation, Course, FlowRule, Handed, IpAsk, Line, Passed, Ports,
     path_mtu::{Found, PathMtu, Range},
     port_scan::{PortScan, Scan, State},
     reply::{Complaint, TcpFlags},
@@ -90,7 +90,8 @@ impl Network {
             ports: Ports { destination: 80, source: 40_000 },
             flow,
             secret: 0x1234_5678,
-            payload: Vec::new(),
+            payloads: Vec::new(),
+            checksum: Checksum::Right,
         }
     }
 
@@ -256,6 +257,10 @@ impl Line for Network {
         let next = self.arrivals.first().map_or(until, |(at, _)| (*at).min(until));
         self.now = self.now.max(next);
         Ok(())
+    }
+
+    fn n_unheard(&self) -> u64 {
+        0
     }
 }
 

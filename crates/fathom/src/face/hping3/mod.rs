@@ -3,15 +3,21 @@
 //! It is a thin translation of options into a conversation and a course of `fathom_packet::probe`, which run in this process so that
 //! every reply is printed when it comes.
 
+mod listening;
 mod options;
 mod show;
 mod speaking;
 
-use std::{fs, io::Write as _, net::IpAddr};
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::IpAddr,
+};
 
 use fathom_model::units::Nanos;
 use fathom_packet::probe::{
-    Ask, Conduct, Conversation, FlowRule, IpAsk, OwnDevice, Ports, RawLine, TcpAsk, port_scan::Scan, source_towards,
+    Ask, Checksum, Conduct, Conversation, FlowRule, Fragmenting, IpAsk, OwnDevice, Ports, RawLine, TcpAsk,
+    port_scan::Scan, source_towards,
 };
 use fathom_sys::{clock, raw_ip::Broadcast, signal};
 
@@ -32,17 +38,22 @@ const PATIENT_MAX: Nanos = Nanos::from_secs(24 * 3600);
 /// How long hping3 waits for the last reply.
 const PATIENCE: Nanos = Nanos::from_secs(1);
 
+/// The longest file that is sent in pieces, because it is kept in memory: an hour of full frames at ten a second.
+const FILE_MAX: u64 = 64 << 20;
+
 const USAGE: &str = "\
 usage: hping3 host [options]
   -c --count N       end after so many packets     -i --interval N|uN  seconds or microseconds between them
   --fast, --faster   100 and 1000 a second         --flood             flat out; replies are counted, not shown
   -n -q -V --beep    numeric, quiet, verbose, bell -I --interface DEV  send through this device only
-Mode                 TCP unless -0 raw IP, -1 ICMP, -2 UDP, -8 --scan PORTS
-IP                   -a spoof (in a lab), -t ttl, -N id, -r relative id, -y don't fragment, -o tos, -H protocol
+Mode                 TCP unless -0 raw IP, -1 ICMP, -2 UDP, -8 --scan PORTS, -9 --listen SIGNATURE
+IP                   -a spoof, --rand-source (both in a lab), -t ttl, -N id, -r relative id, -o tos, -H protocol,
+                     -f fragments, -m virtual MTU, -x more fragments, -y don't fragment, -g offset, -G record route
 ICMP                 -C type, -K code, --icmp-ts
-UDP and TCP          -s base port, -p [+][+]port, -k keep the port, -w window, -Q, -M seq, -L ack,
+UDP and TCP          -s base port, -p [+][+]port, -k keep the port, -w window, -Q, -M seq, -L ack, -b bad checksum,
                      -F -S -R -P -A -U -X -Y flags, --tcpexitcode, --tcp-mss N, --tcp-timestamp
-Common               -d bytes of data, -E file, -e signature, -T --traceroute, --tr-stop, --tr-keep-ttl, --tr-no-rtt
+Common               -d bytes of data, -E file, -e signature, -j and -J dump replies,
+                     -T --traceroute, --tr-stop, --tr-keep-ttl, --tr-no-rtt
 ";
 
 /// Runs it with hping3's own arguments.
@@ -62,6 +73,9 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
             return Err(Screen::new(FAILED, format!("hping3 {name} is not done here")).line("use", instead).into());
         }
     };
+    if let Mode::Listen(signature) = &options.mode {
+        return listening::listen(&options, signature);
+    }
     let Ok(addresses) = target::resolve(&options.host) else {
         eprintln!("Unable to resolve '{}'", options.host);
         return Ok(FAILED);
@@ -78,6 +92,11 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
             .line("why", error.to_string())
             .line("try", format!("ip route get {target}"))
     })?;
+    if !own.is_ipv4() && speaks_of_ipv4_alone(&options) {
+        return Err(Screen::new(FAILED, format!("{target} is an address of IPv6, whose header has no such fields"))
+            .line("use", "an address of IPv4 with -f, -g, -m, -x and -G")
+            .into());
+    }
     let conversation = conversation(&options, (own, target), is_in_lab)?;
     let broadcast = if is_in_lab { Broadcast::Sent } else { Broadcast::Refused };
     let line = RawLine::open(target, broadcast)
@@ -89,13 +108,29 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
         }
         Screen::new(FAILED, format!("cannot send to {target}")).because(&error)
     })?;
-    let device = OwnDevice::of(own)?.unwrap_or(OwnDevice { name: "?".to_owned(), mtu: 0 });
+    let device = OwnDevice::of(own)?.unwrap_or(OwnDevice { name: "?".to_owned(), mtu: u16::MAX });
+    let line = Fragmenting::new(line, longest_payload(&options, &device));
     if options.verbose {
         load::say(&format!("using {}, addr: {own}, MTU: {}\n", device.name, device.mtu))?;
     }
     match &options.mode {
         Mode::Scan(ports) => scan(&options, ports, (&conversation, line)),
         _ => send(&options, &device, (&conversation, line)),
+    }
+}
+
+fn speaks_of_ipv4_alone(options: &Options) -> bool {
+    options.virtual_mtu.is_some() || options.more_fragments || options.fragment_offset > 0 || options.record_route
+}
+
+/// The most that a packet carries beside its IP header, before it is cut.
+fn longest_payload(options: &Options, device: &OwnDevice) -> u16 {
+    let header = if options.record_route { 60 } else { 20 };
+    match options.virtual_mtu {
+        Some(payload) => payload,
+        // Who forbids fragments wants to hear that a packet is too long.
+        None if options.dont_fragment => u16::MAX,
+        None => device.mtu.saturating_sub(header),
     }
 }
 
@@ -110,6 +145,9 @@ fn allow(target: IpAddr, options: &Options) -> anyhow::Result<()> {
 
 /// Where packets say they are from: elsewhere in a lab only.
 fn source(options: &Options, own: IpAddr, is_in_lab: bool) -> Result<IpAddr, Screen> {
+    if options.random_source && !is_in_lab {
+        return Err(foreign("what --rand-source makes up"));
+    }
     let Some(spoof) = &options.spoof else { return Ok(own) };
     let addresses = target::resolve(spoof)?;
     let fits = addresses.into_iter().find(|address| address.is_ipv4() == own.is_ipv4());
@@ -119,9 +157,14 @@ fn source(options: &Options, own: IpAddr, is_in_lab: bool) -> Result<IpAddr, Scr
     if is_in_lab || address == own {
         return Ok(address);
     }
-    Err(Screen::new(Exit::Preflight, format!("{address} is not this host's address towards the target"))
+    Err(foreign(&address.to_string()))
+}
+
+/// Why a source address is refused.
+fn foreign(address: &str) -> Screen {
+    Screen::new(Exit::Preflight, format!("{address} is not this host's address towards the target"))
         .line("why", "whoever that is would get the answers: foreign source addresses are for labs alone")
-        .line("fix", "fathom lab up pair && fathom lab exec pair a -- fathom as hping3 … 198.18.0.2"))
+        .line("fix", "fathom lab up pair && fathom lab exec pair a -- fathom as hping3 … 198.18.0.2")
 }
 
 fn conversation(options: &Options, (own, target): (IpAddr, IpAddr), is_in_lab: bool) -> anyhow::Result<Conversation> {
@@ -129,7 +172,7 @@ fn conversation(options: &Options, (own, target): (IpAddr, IpAddr), is_in_lab: b
     let wall = clock::wall().0;
     let secret = u32::try_from((wall ^ wall >> 17) & u64::from(u32::MAX)).expect("32 bits are left");
     let ask = match options.mode {
-        Mode::Tcp | Mode::Scan(_) => Ask::Tcp(TcpAsk {
+        Mode::Tcp | Mode::Scan(_) | Mode::Listen(_) => Ask::Tcp(TcpAsk {
             flags: options.flags,
             window: options.window,
             sequence: options.sequence,
@@ -153,24 +196,38 @@ fn conversation(options: &Options, (own, target): (IpAddr, IpAddr), is_in_lab: b
             traffic_class: options.tos,
             identification: options.id,
             dont_fragment: options.dont_fragment,
+            more_fragments: options.more_fragments,
+            fragment_offset: options.fragment_offset,
+            record_route: options.record_route,
         },
         ports: Ports { destination: options.port, source: options.base_port.unwrap_or(random_port) },
         flow: if options.keep { FlowRule::SamePort } else { FlowRule::PerProbe },
         secret,
-        payload: payload(options)?,
+        payloads: payloads(options)?,
+        checksum: if options.bad_checksum { Checksum::Wrong } else { Checksum::Right },
     })
 }
 
-/// The signature, then the beginning of the file, then as many X as are missing.
-fn payload(options: &Options) -> anyhow::Result<Vec<u8>> {
-    let mut payload = options.sign.clone().into_bytes();
-    if let Some(path) = &options.file {
-        let bytes = fs::read(path)
-            .map_err(|error| Screen::new(FAILED, format!("cannot read {path}")).line("why", error.to_string()))?;
-        payload.extend(bytes);
+/// The signature, then the next piece of the file, filled up with zeros; without a file, as many X as are missing.
+fn payloads(options: &Options) -> anyhow::Result<Vec<Vec<u8>>> {
+    let room = usize::from(options.data).saturating_sub(options.sign.len());
+    let signed = |piece: &[u8], fill| {
+        let mut payload = [options.sign.as_bytes(), piece].concat();
+        payload.resize(options.data.into(), fill);
+        payload
+    };
+    let Some(path) = options.file.as_ref().filter(|_| room > 0) else { return Ok(vec![signed(&[], b'X')]) };
+    let cannot = |why: &str| Screen::new(FAILED, format!("cannot send {path}")).line("why", why);
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).and_then(|file| file.take(FILE_MAX + 1).read_to_end(&mut bytes));
+    file.map_err(|error| cannot(&error.to_string()))?;
+    if bytes.is_empty() {
+        return Err(cannot("it is empty").into());
     }
-    payload.resize(options.data.into(), b'X');
-    Ok(payload)
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > FILE_MAX {
+        return Err(cannot("it is longer than 64 MiB, and is kept whole").line("use", "head -c 64M").into());
+    }
+    Ok(bytes.chunks(room).map(|piece| signed(piece, 0)).collect())
 }
 
 fn told_end(is_bounded: bool) {
@@ -182,7 +239,7 @@ fn told_end(is_bounded: bool) {
 fn send(
     options: &Options,
     device: &OwnDevice,
-    (conversation, mut line): (&Conversation, RawLine),
+    (conversation, mut line): (&Conversation, Fragmenting<RawLine>),
 ) -> anyhow::Result<Exit> {
     load::say(&show::head(options, &device.name, conversation.destination))?;
     if options.flood {
@@ -191,7 +248,7 @@ fn send(
     let signals = signal::watch()?;
     let start = clock::now();
     let end = start + if options.flood && options.count.is_none() { FLOOD_MAX } else { PATIENT_MAX };
-    let mut speaking = Speaking::new(options, conversation.ip.hops, end);
+    let mut speaking = Speaking::new(options, conversation, end);
     let is_stopped = || signals.received().is_some();
     let outcome = Conduct { conversation, line: &mut line, is_stopped: &is_stopped }.run(&mut speaking);
     told_end(options.flood && options.count.is_none() && clock::now() >= end);
@@ -199,7 +256,10 @@ fn send(
         return Err(error.into());
     }
     if speaking.n_too_long() > 0 {
-        eprintln!("fathom: packets longer than the MTU of {} bytes are not cut into fragments: less -d", device.mtu);
+        eprintln!(
+            "fathom: packets longer than the MTU of {} bytes are not cut into fragments: less -d, or no -y",
+            device.mtu
+        );
     }
     let heard = speaking.n_received > 0;
     std::io::stderr().write_all(speaking.tail().as_bytes())?;
@@ -210,7 +270,11 @@ fn send(
     Ok(if heard { Exit::Pass } else { FAILED })
 }
 
-fn scan(options: &Options, text: &str, (conversation, mut line): (&Conversation, RawLine)) -> anyhow::Result<Exit> {
+fn scan(
+    options: &Options,
+    text: &str,
+    (conversation, mut line): (&Conversation, Fragmenting<RawLine>),
+) -> anyhow::Result<Exit> {
     let services = speaking::services();
     let ports = speaking::ports(text, &services).ok_or_else(|| {
         Screen::new(FAILED, format!("`{text}` is no list of ports")).line("use", "--scan 1-30,80,!22")

@@ -17,6 +17,9 @@ const TCP_TIMESTAMP: char = '\u{8}';
 const TR_KEEP: char = '\u{b}';
 const TR_STOP: char = '\u{c}';
 const TR_NO_RTT: char = '\u{e}';
+const RAND_SOURCE: char = '\u{f}';
+/// What a fragment carries where -f does not say it with -m.
+const FRAGMENT: u16 = 16;
 /// Options that are known and refused begin here.
 const REFUSED: char = '\u{e000}';
 
@@ -26,7 +29,7 @@ const fn long(name: &'static str, short: char) -> Long {
 
 const SYNTAX: Syntax = Syntax {
     shorts: "hvc:i:nqI:VDzZ012 8:9:a:t:N:Wrfxyg:m:o:GH:C:K:s:p:kw:O:QbM:L:FSRPAUXYd:E:e:jJBuT\
-             \u{1}\u{2}\u{3}\u{4}\u{5}\u{6}\u{7}:\u{8}\u{b}\u{c}\u{e}\u{e000}\u{e001}:\u{e002}\u{e003}\u{e004}",
+             \u{1}\u{2}\u{3}\u{4}\u{5}\u{6}\u{7}:\u{8}\u{b}\u{c}\u{e}\u{f}\u{e000}\u{e001}:\u{e003}\u{e004}",
     longs: &[
         long("help", 'h'),
         long("version", 'v'),
@@ -50,7 +53,7 @@ const SYNTAX: Syntax = Syntax {
         long("listen", '9'),
         long("spoof", 'a'),
         long("rand-dest", REFUSED),
-        long("rand-source", '\u{e002}'),
+        long("rand-source", RAND_SOURCE),
         long("ttl", 't'),
         long("id", 'N'),
         long("winid", 'W'),
@@ -108,24 +111,14 @@ const SYNTAX: Syntax = Syntax {
 
 /// What is known of hping3's and not done here, with what to use instead.
 const NOT_DONE: &[(char, &str, &str)] = &[
-    ('9', "--listen", "tcpdump on the host that is to listen"),
-    ('f', "--frag", "packets of at most the MTU: -d 1400"),
-    ('x', "--morefrag", "packets of at most the MTU: -d 1400"),
-    ('g', "--fragoff", "packets of at most the MTU: -d 1400"),
-    ('m', "--mtu", "packets of at most the MTU: -d 1400"),
-    ('G', "--rroute", "--traceroute, which routers answer that ignore the option"),
     ('\u{e001}', "--lsrr, --ssrr and --icmp-gw", "leave it out: routers drop source routes and redirects (RFC 7126)"),
     ('\u{e000}', "--rand-dest", "fathom packet, in a lab: many flows to one host"),
-    ('\u{e002}', "--rand-source", "fathom packet, in a lab: many flows"),
     ('\u{e003}', "--force-icmp", "leave it out: every type is sent"),
     ('\u{e004}', "--icmp-addr", "--icmp-ts: hosts no longer answer address mask requests (RFC 6918)"),
-    ('O', "--tcpoff", "leave it out: checksums and offsets are right here"),
-    ('b', "--badcksum", "leave it out: checksums and offsets are right here"),
+    ('O', "--tcpoff", "fathom packet, in a lab: a line of text makes any header"),
     ('W', "--winid", "leave it out: identifications are in network order"),
     ('D', "--debug", "-V, or tcpdump"),
     ('z', "--bind", "-t or -p, which take any value"),
-    ('j', "--dump", "tcpdump -x"),
-    ('J', "--print", "tcpdump -A"),
     ('B', "--safe", "a transport that does not lose: fathom tcp"),
     ('u', "--end", "a transport that does not lose: fathom tcp"),
 ];
@@ -139,6 +132,8 @@ pub(super) enum Mode {
     Udp,
     /// The ports of a scan, as they were written.
     Scan(String),
+    /// Nothing: what arrives behind this signature is printed.
+    Listen(String),
 }
 
 /// When the port that is asked moves on.
@@ -170,6 +165,12 @@ pub(super) struct Options {
     pub(super) id: Option<u16>,
     pub(super) relative_id: bool,
     pub(super) dont_fragment: bool,
+    pub(super) more_fragments: bool,
+    pub(super) fragment_offset: u16,
+    /// The most that a packet carries beside its IP header, where it was asked to be cut.
+    pub(super) virtual_mtu: Option<u16>,
+    pub(super) record_route: bool,
+    pub(super) random_source: bool,
     pub(super) tos: u8,
     pub(super) protocol: u8,
     pub(super) icmp: (u8, u8),
@@ -185,9 +186,12 @@ pub(super) struct Options {
     pub(super) mss: Option<u16>,
     pub(super) timestamp: bool,
     pub(super) flags_are_exit_code: bool,
+    pub(super) bad_checksum: bool,
     pub(super) data: u16,
     pub(super) file: Option<String>,
     pub(super) sign: String,
+    pub(super) dump: bool,
+    pub(super) print: bool,
     pub(super) traceroute: bool,
     pub(super) keep_ttl: bool,
     pub(super) stops_at_host: bool,
@@ -212,6 +216,11 @@ impl Default for Options {
             id: None,
             relative_id: false,
             dont_fragment: false,
+            more_fragments: false,
+            fragment_offset: 0,
+            virtual_mtu: None,
+            record_route: false,
+            random_source: false,
             tos: 0,
             protocol: 6,
             icmp: (8, 0),
@@ -228,9 +237,12 @@ impl Default for Options {
             mss: None,
             timestamp: false,
             flags_are_exit_code: false,
+            bad_checksum: false,
             data: 0,
             file: None,
             sign: String::new(),
+            dump: false,
+            print: false,
             traceroute: false,
             keep_ttl: false,
             stops_at_host: false,
@@ -277,10 +289,32 @@ pub(super) fn read(words: &[String]) -> Result<Options, Early> {
             }
         }
     }
-    match hosts.as_slice() {
-        [host] => Ok(Options { host: host.clone(), ..options }),
+    sized(&mut options)?;
+    match (hosts.as_slice(), &options.mode) {
+        ([host], _) => Ok(Options { host: host.clone(), ..options }),
+        ([], Mode::Listen(_)) => Ok(options),
         _ => wrong("you must specify only one target host at a time\n"),
     }
+}
+
+/// Makes room for the signature, where no room was asked for.
+fn sized(options: &mut Options) -> Result<(), Early> {
+    /// What is left of the longest packet behind the longest headers, and a little more, as hping3 has it.
+    const DATA_MAX: u16 = u16::MAX - 512;
+    if options.data > DATA_MAX {
+        return wrong(format!("Option error: sorry, data size must be <= {DATA_MAX}\n"));
+    }
+    let length = options.sign.len();
+    if options.data == 0 {
+        options.data = u16::try_from(length).unwrap_or(u16::MAX).min(DATA_MAX);
+    }
+    if length > options.data.into() {
+        return wrong(format!(
+            "Option error: signature ({length} bytes) is larger than data size\n\
+             check -d option, don't specify -d to let hping compute it\n"
+        ));
+    }
+    Ok(())
 }
 
 fn number<T: TryFrom<i64>>(value: &str, name: &str) -> Result<T, Early> {
@@ -309,6 +343,9 @@ fn option(options: &mut Options, letter: char, value: &str) -> Result<(), Early>
         '1' => options.mode = Mode::Icmp,
         '2' => options.mode = Mode::Udp,
         '8' => options.mode = Mode::Scan(value.to_owned()),
+        '9' => options.mode = Mode::Listen(value.to_owned()),
+        'j' => options.dump = true,
+        'J' => options.print = true,
         'T' => options.traceroute = true,
         TR_KEEP => options.keep_ttl = true,
         TR_STOP => options.stops_at_host = true,
@@ -330,6 +367,13 @@ fn header(options: &mut Options, letter: char, value: &str) -> Result<(), Early>
         'N' => options.id = Some(number(value, "id")?),
         'r' => options.relative_id = true,
         'y' => options.dont_fragment = true,
+        'f' => options.virtual_mtu = options.virtual_mtu.or(Some(FRAGMENT)),
+        'x' => options.more_fragments = true,
+        'g' => options.fragment_offset = number(value, "fragoff")?,
+        'm' => options.virtual_mtu = Some(number(value, "mtu")?),
+        'G' => options.record_route = true,
+        'b' => options.bad_checksum = true,
+        RAND_SOURCE => options.random_source = true,
         'o' => {
             let tos = u8::from_str_radix(value.trim_start_matches("0x"), 16);
             options.tos = tos.map_or_else(|_| wrong(format!("Option error: tos does not take `{value}`\n")), Ok)?;
@@ -405,6 +449,13 @@ mod tests {
         assert_eq!(reading("-SAFX host").unwrap().flags, TcpFlags(0x53));
         assert_eq!(reading("--faster host").unwrap().interval, Nanos::from_millis(1));
         assert_eq!(reading("-p +9 -i 2 host").unwrap().stepping, Stepping::ByReply);
+        let fragments =
+            |line| reading(line).map(|read| (read.virtual_mtu, read.more_fragments, read.fragment_offset)).unwrap();
+        assert_eq!(fragments("-f host"), (Some(16), false, 0));
+        assert_eq!(fragments("-m 24 -f -x -g 8 host"), (Some(24), true, 8));
+        assert_eq!(reading("--listen SIGN").unwrap().mode, Mode::Listen("SIGN".to_owned()));
+        assert_eq!(reading("-e SIGN host").unwrap().data, 4);
+        assert_eq!(reading("-e SIGN -d 9 host").unwrap().data, 9);
     }
 
     #[test]
@@ -415,13 +466,21 @@ mod tests {
             ("-S", "you must specify only one target host at a time\n"),
             ("-t 300 host", "Option error: ttl does not take `300`\n"),
             ("-i u host", "Option error: interval must > 0\n"),
+            (
+                "-e SIGN -d 3 host",
+                "Option error: signature (4 bytes) is larger than data size\n\
+                 check -d option, don't specify -d to let hping compute it\n",
+            ),
+            ("-d 65535 host", "Option error: sorry, data size must be <= 65023\n"),
         ];
         for (line, said) in cases {
             assert_eq!(reading(line), Err(Early::Wrong(said.to_owned())), "{line}");
         }
-        for (line, name) in
-            [("-9 x host", "--listen"), ("--frag host", "--frag"), ("--rand-source host", "--rand-source")]
-        {
+        for (line, name) in [
+            ("-z host", "--bind"),
+            ("--lsrr x host", "--lsrr, --ssrr and --icmp-gw"),
+            ("--rand-dest host", "--rand-dest"),
+        ] {
             assert!(matches!(reading(line), Err(Early::NotDone(named, _)) if named == name), "{line}");
         }
         assert_eq!(reading(""), Err(Early::Help));

@@ -1,6 +1,6 @@
 //! hping3's lines.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use fathom_packet::probe::{Complaint, IpSeen, Reply, TcpFlags, TcpSeen, Trouble, What, port_scan::Port};
 
@@ -20,11 +20,11 @@ pub(super) fn head(options: &Options, device: &str, target: IpAddr) -> String {
         Mode::Icmp => "icmp mode set".to_owned(),
         Mode::Udp => "udp mode set".to_owned(),
         Mode::Raw => "raw IP mode set".to_owned(),
-        Mode::Tcp | Mode::Scan(_) if options.flags == TcpFlags(0) => "NO FLAGS are set".to_owned(),
-        Mode::Tcp | Mode::Scan(_) => format!("{} set", letters(options.flags)),
+        Mode::Tcp | Mode::Scan(_) | Mode::Listen(_) if options.flags == TcpFlags(0) => "NO FLAGS are set".to_owned(),
+        Mode::Tcp | Mode::Scan(_) | Mode::Listen(_) => format!("{} set", letters(options.flags)),
     };
     let transport = match options.mode {
-        Mode::Tcp | Mode::Scan(_) => 20,
+        Mode::Tcp | Mode::Scan(_) | Mode::Listen(_) => 20,
         Mode::Icmp | Mode::Udp => 8,
         Mode::Raw => 0,
     };
@@ -132,6 +132,37 @@ pub(super) fn trouble(options: &Options, reply: &Reply, trouble: &Trouble, told:
         _ => String::new(),
     };
     line + &rest
+}
+
+/// The route that a reply recorded, against that of the one before.
+pub(super) fn route(route: &[Ipv4Addr], before: Option<&[Ipv4Addr]>) -> String {
+    if before == Some(route) {
+        return "\t(same route)\n".to_owned();
+    }
+    let addresses: Vec<String> = route.iter().map(|address| format!("\t{address}\n")).collect();
+    format!("RR: {}", addresses.concat())
+}
+
+/// A packet in hexadecimal, eight words a line.
+pub(super) fn hexadecimal(packet: &[u8]) -> String {
+    let word = |bytes: &[u8]| match *bytes {
+        [high, low] => format!("{high:02x}{low:02x} "),
+        [last] => format!("{last:02x}"),
+        _ => String::new(),
+    };
+    dump(packet, 16, |bytes| bytes.chunks(2).map(word).collect::<Vec<_>>().concat())
+}
+
+/// A packet's characters, thirty-two a line, with dots for those that cannot be printed.
+pub(super) fn printable(packet: &[u8]) -> String {
+    let character = |byte: &u8| if (b' '..=b'~').contains(byte) { char::from(*byte) } else { '.' };
+    dump(packet, 32, |bytes| bytes.iter().map(character).collect())
+}
+
+/// Lines of a dump; behind each that is full the next one begins, even if nothing is left for it.
+fn dump(packet: &[u8], width: usize, show: impl Fn(&[u8]) -> String) -> String {
+    let line = |bytes: &[u8]| show(bytes) + if bytes.len() == width { "\n\t\t" } else { "" };
+    format!("\t\t{}\n\n", packet.chunks(width).map(line).collect::<Vec<_>>().concat())
 }
 
 /// What stands above the rows of a scan.
@@ -252,6 +283,23 @@ mod tests {
              round-trip min/avg/max = 0.3/0.6/0.9 ms\n"
         );
         assert!(tail("h", (0, 0), &RoundTrips::default()).contains("0 packets received, 0% packet loss"));
+    }
+
+    #[test]
+    fn dumps_and_routes_are_those_of_hping3() {
+        let packet: Vec<u8> = (0x2f..=0x50).collect();
+        assert_eq!(
+            hexadecimal(&packet),
+            "\t\t2f30 3132 3334 3536 3738 393a 3b3c 3d3e \n\t\t3f40 4142 4344 4546 4748 494a 4b4c 4d4e \n\t\t4f50 \n\n"
+        );
+        assert_eq!(hexadecimal(&[1, 2, 3]), "\t\t0102 03\n\n");
+        assert_eq!(hexadecimal(&[0; 16]), format!("\t\t{}\n\t\t\n\n", "0000 ".repeat(8)));
+        assert_eq!(printable(b"\0hping\xff ~\x7f"), "\t\t.hping. ~.\n\n");
+        assert_eq!(printable(&packet), "\t\t/0123456789:;<=>?@ABCDEFGHIJKLMN\n\t\tOP\n\n");
+        let hosts = [Ipv4Addr::new(198, 18, 0, 254), Ipv4Addr::new(198, 18, 1, 1)];
+        assert_eq!(route(&hosts, None), "RR: \t198.18.0.254\n\t198.18.1.1\n");
+        assert_eq!(route(&hosts, Some(&hosts)), "\t(same route)\n");
+        assert_eq!(route(&hosts[..1], Some(&hosts)), "RR: \t198.18.0.254\n");
     }
 
     #[test]

@@ -1,11 +1,16 @@
 //! Courses that print each reply when it comes.
 
-use std::{collections::BTreeMap, fs, io};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use fathom_model::units::Nanos;
 use fathom_packet::probe::{
-    Complaint, Course, Event, Fate, Reply, Schedule, Series, Step, TcpFlags, What,
+    Complaint, Conversation, Course, Event, Fate, Reply, Schedule, Series, Step, TcpFlags, What,
     port_scan::{PortScan, Scan, State},
+    random_source, recorded_route,
 };
 use fathom_sys::clock;
 
@@ -25,6 +30,9 @@ pub(super) struct Speaking<'a> {
     trips: RoundTrips,
     last_id: Option<u16>,
     last_sequence: u32,
+    last_route: Option<Vec<Ipv4Addr>>,
+    /// What addresses to pretend to come from follow from, and whom packets are for.
+    chance: (u64, IpAddr),
     is_over: bool,
     pub(super) n_received: u64,
     pub(super) last_flags: TcpFlags,
@@ -46,18 +54,20 @@ fn print(text: &str, failed: &mut Option<io::Error>) {
 }
 
 impl<'a> Speaking<'a> {
-    pub(super) fn new(options: &'a Options, hops: u8, end: Nanos) -> Self {
+    pub(super) fn new(options: &'a Options, conversation: &Conversation, end: Nanos) -> Self {
         let interval = if options.flood { Nanos::ZERO } else { options.interval };
         let schedule = Schedule { interval, count: options.count, end, patience: PATIENCE };
         Self {
             options,
             // Outages are no business of hping3's.
             series: Series::new(schedule, u64::MAX),
-            hops,
+            hops: conversation.ip.hops,
             port: options.port,
             trips: RoundTrips::default(),
             last_id: None,
             last_sequence: 0,
+            last_route: None,
+            chance: (u64::from(conversation.secret) << 32, conversation.destination),
             is_over: false,
             n_received: 0,
             last_flags: TcpFlags(0),
@@ -84,10 +94,10 @@ impl<'a> Speaking<'a> {
         }
     }
 
-    fn heard(&mut self, reply: &Reply, at: Nanos) {
+    fn heard(&mut self, reply: &Reply, packet: &[u8], at: Nanos) {
         let tag = reply.tag.or_else(|| self.series.ledger().oldest_waiting());
         let sent = tag.and_then(|tag| self.series.ledger().sent_at(tag));
-        let fate = self.series.take(&Event::Heard(reply), at);
+        let fate = self.series.take(&Event::Heard(reply, packet), at);
         let (Some(tag), Some(sent)) = (tag, sent) else { return };
         self.n_received += 1;
         let rtt_ms = at.since(sent).as_secs_f64() * 1e3;
@@ -121,8 +131,25 @@ impl<'a> Speaking<'a> {
         }
         if !is_quiet {
             let bell = if self.options.beep { "\u{7}" } else { "" };
-            print(&format!("{bell}{text}"), &mut self.failed);
+            let beside = self.beside(packet);
+            print(&format!("{bell}{text}{beside}"), &mut self.failed);
         }
+    }
+
+    /// The packet itself and the route that it recorded, for those who asked.
+    fn beside(&mut self, packet: &[u8]) -> String {
+        let mut text = String::new();
+        if self.options.dump {
+            text += &show::hexadecimal(packet);
+        }
+        if self.options.print {
+            text += &show::printable(packet);
+        }
+        if let Some(route) = recorded_route(packet).filter(|_| self.options.record_route) {
+            text += &show::route(&route, self.last_route.as_deref());
+            self.last_route = Some(route);
+        }
+        text
     }
 
     fn answered(&mut self, reply: &Reply, told: &Told) -> String {
@@ -149,6 +176,10 @@ impl Course for Speaking<'_> {
                 order.hops = Some(self.hops);
                 order.port = Some(self.port);
                 order.originate = Some(now_ms());
+                let n_sent = self.series.ledger().counts().n_sent;
+                order.payload = usize::try_from(n_sent).unwrap_or(0);
+                let (seed, destination) = self.chance;
+                order.source = self.options.random_source.then(|| random_source(seed ^ n_sent, destination));
                 Step::Send(order)
             }
             other => other,
@@ -156,8 +187,11 @@ impl Course for Speaking<'_> {
     }
 
     fn note(&mut self, event: &Event<'_>, at: Nanos) {
-        if let Event::Heard(reply) = event {
-            return self.heard(reply, at);
+        if let Event::Heard(reply, packet) = event {
+            return self.heard(reply, packet, at);
+        }
+        if matches!(event, Event::NoWay(_)) {
+            self.failed = Some(io::ErrorKind::NetworkUnreachable.into());
         }
         if matches!(event, Event::Sent(_)) && self.options.stepping == Stepping::ByPacket {
             self.port = self.port.wrapping_add(1);

@@ -47,6 +47,7 @@ pub(super) const SERIES: &[Metric] = &[
     round_trip("rtt_ns_p90", "RTT p90", 0.9),
     round_trip("rtt_ns_p99", "RTT p99", 0.99),
     round_trip("rtt_ns_max", "RTT max", 1.0),
+    round_trip("rtt_ns_min", "RTT min", 0.0),
     LOSS,
     share("late_ratio", "late", (LATE, SOURCE)),
     share("refused_ratio", "refused on the way", (REFUSED, SOURCE)),

@@ -102,7 +102,7 @@ impl crate::probe::Course for SeriesSent {
     }
 
     fn note(&mut self, event: &Event<'_>, at: Nanos) {
-        if matches!(event, Event::Sent(_)) {
+        if matches!(event, Event::Sent(_) | Event::NoWay(_)) {
             self.last_sent = at;
         }
         self.series.note(event, at);
@@ -189,7 +189,7 @@ impl crate::probe::Course for MtuSearch {
     }
 
     fn note(&mut self, event: &Event<'_>, at: Nanos) {
-        self.n_sent += u64::from(matches!(event, Event::Sent(_)));
+        self.n_sent += u64::from(matches!(event, Event::Sent(_) | Event::NoWay(_)));
         self.search.note(event, at);
     }
 }
@@ -262,7 +262,7 @@ impl crate::probe::Course for RouteSearch {
     }
 
     fn note(&mut self, event: &Event<'_>, at: Nanos) {
-        self.n_sent += u64::from(matches!(event, Event::Sent(_)));
+        self.n_sent += u64::from(matches!(event, Event::Sent(_) | Event::NoWay(_)));
         self.route.note(event, at);
     }
 }

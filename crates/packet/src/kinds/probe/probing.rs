@@ -3,11 +3,14 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use fathom_engine::{Error, Live, Session, Stop, Test};
-use fathom_model::{Endpoints, Note, Record, Role, Side, Timeline, units::Nanos};
+use fathom_model::{Endpoints, Note, Record, Role, Settings, Side, Timeline, units::Nanos};
 use fathom_sys::{clock, raw_ip::Broadcast};
 
 use super::{ADDRESS, options};
-use crate::probe::{Conduct, Conversation, Event, IpAsk, Order, OwnDevice, Ports, RawLine, Step, source_towards};
+use crate::probe::{
+    Ask, Checksum, Conduct, ConnectLine, Conversation, EchoLine, Event, FlowRule, IpAsk, Line, Order, OwnDevice, Ports,
+    RawLine, Step, mixed, source_towards,
+};
 
 /// A course of probes that ends in a record.
 pub(super) trait Course: crate::probe::Course + Send {
@@ -28,8 +31,13 @@ pub(super) trait Course: crate::probe::Course + Send {
 pub(super) struct Probing {
     course: Box<dyn Course>,
     conversation: Conversation,
-    line: RawLine,
+    line: Way,
+    /// What is lost by the second-best way out.
+    loss: Option<Note>,
 }
+
+/// How probes leave and answers arrive.
+type Way = Box<dyn Line<Error = fathom_sys::Error> + Send>;
 
 /// Probes come from here on, below the ports that Linux gives to others, as far as there is room.
 const FIRST_PORT: u16 = 16_384;
@@ -55,31 +63,74 @@ impl Probing {
                 traffic_class: byte("traffic-class", 0),
                 identification: None,
                 dont_fragment: true,
+                ..IpAsk::default()
             },
             ports: Ports {
                 destination: options::port(settings),
                 source: FIRST_PORT + u16::try_from(secret >> 8 & 0x3fff).expect("14 bits are left"),
             },
-            flow: crate::probe::FlowRule::Constant,
+            flow: FlowRule::Constant,
             secret,
-            payload: Vec::new(),
+            payloads: Vec::new(),
+            checksum: Checksum::Right,
         };
         // Where the device cannot be told, packets may be as long as IP allows.
         let mtu = OwnDevice::of(source).ok().flatten().map_or(u16::MAX, |device| device.mtu);
         course.adapt(&mut conversation, mtu)?;
         let what = format!("sending {} to {destination}", options::words(settings));
-        let line = RawLine::open(destination, Broadcast::Refused)
-            .map_err(|cause| Error::system(what, "CAP_NET_RAW", cause))?;
-        Ok(Self { course, conversation, line })
+        let (line, loss) = way(&mut conversation, (settings, what))?;
+        Ok(Self { course, conversation, line, loss })
     }
 }
 
-/// The finaliser of splitmix64, of which half is used.
-fn mixed(seed: u64) -> u32 {
-    let mut word = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    u32::try_from(word >> 32).expect("32 bits are left")
+/// The best way out that the process is allowed, and what is less by it.
+fn way(conversation: &mut Conversation, (settings, what): (&Settings, String)) -> Result<(Way, Option<Note>), Error> {
+    let destination = conversation.destination;
+    match RawLine::open(destination, Broadcast::Refused) {
+        Ok(line) => return Ok((Box::new(line), None)),
+        Err(cause) if cause.is_permission() => {}
+        Err(cause) => return Err(Error::system(what, "CAP_NET_RAW", cause)),
+    }
+    // A connection is one client's SYN: it has no length of its own, and its answers no hops.
+    let is_connect = conversation.ask == Ask::SYN && conversation.flow == FlowRule::PerProbe;
+    if is_connect && settings.size("size").is_none() {
+        let line = ConnectLine::open(conversation.source, destination)
+            .map_err(|cause| Error::System { what: what.clone(), cause })?;
+        let text = "without CAP_NET_RAW the kernel's own connections stand for SYN probes: an answer after 0.9 s is lost, what \
+                    routers say is not heard, and round trips hold our own system calls";
+        return Ok((Box::new(line), Some(unprivileged(text))));
+    }
+    if conversation.ask == Ask::echo(destination) {
+        return echo(conversation, what);
+    }
+    let hint = "--protocol icmp, which needs no capability where net.ipv4.ping_group_range names a group of yours; or, for \
+                round trips and ports, --protocol tcp, which connects";
+    Err(options::unsupported(format!("{what} needs CAP_NET_RAW"), hint))
+}
+
+fn unprivileged(text: &str) -> Note {
+    Note { id: "probe-unprivileged".to_owned(), text: text.to_owned() }
+}
+
+/// The kernel's own socket for echo requests; the conversation takes the identifier that it gives.
+fn echo(conversation: &mut Conversation, what: String) -> Result<(Way, Option<Note>), Error> {
+    let open = || {
+        let line = EchoLine::open(conversation.source, conversation.destination)?;
+        let identifier = line.identifier()?;
+        Ok::<_, fathom_sys::Error>((line, identifier))
+    };
+    let (line, identifier) = match open() {
+        Ok(open) => open,
+        Err(cause) if cause.is_permission() => {
+            let what = format!("{what} needs CAP_NET_RAW, or a group that net.ipv4.ping_group_range names");
+            return Err(options::unsupported(what, "sudo sysctl -w net.ipv4.ping_group_range='0 2147483647'"));
+        }
+        Err(cause) => return Err(Error::System { what, cause }),
+    };
+    conversation.take_identifier(identifier);
+    let text = "without CAP_NET_RAW the kernel's own socket for echo requests sends them: their departures are not stamped, so round \
+                trips begin before the system call";
+    Ok((Box::new(line), Some(unprivileged(text))))
 }
 
 /// The own address that is asked for, or the one from which the kernel would send; nothing is sent for it.
@@ -148,7 +199,8 @@ impl Test for Probing {
         self.course.begin(start, session.start + session.phases.longest());
         let mut watched = Watched { course: self.course.as_mut(), session, shown: (start, 0) };
         let is_stopped = || session.stop.told() != Stop::GoOn;
-        let mut conduct = Conduct { conversation: &self.conversation, line: &mut self.line, is_stopped: &is_stopped };
+        let mut conduct =
+            Conduct { conversation: &self.conversation, line: self.line.as_mut(), is_stopped: &is_stopped };
         let outcome = conduct.run(&mut watched);
         let now = clock::now();
         let mut record = blank(Side::Initiator, session.start, start);
@@ -165,6 +217,7 @@ impl Test for Probing {
             }
             *record.errors.entry(format!("{cause}: {}", cause.source)).or_default() += 1;
         }
+        record.notes.extend(self.loss.take());
         let n_unheard = self.line.n_unheard();
         if n_unheard > 0 {
             let text = format!("{n_unheard} packets found no room in our own socket: their probes count as lost");

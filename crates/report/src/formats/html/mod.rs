@@ -66,6 +66,7 @@ fn page(run: &Run) -> Markup {
                 main {
                     (overview::header(run))
                     (overview::verdict(run))
+                    (probe::answered(run))
                     (overview::findings(run))
                     (overview::ladder(run))
                     (overview::table(run))

@@ -22,6 +22,7 @@ pub(super) fn header(run: &Run) -> Markup {
                 @for (part, name) in view::parts_of_hosts(run) {
                     div { dt { (part) } dd { (view::host_words(run, name)) } }
                 }
+                @if let Some(target) = view::probed(run) { div { dt { "target" } dd { (target) } } }
                 @if let Some(shared) = view::shared_cores(run) { div { dt { "both on" } dd { (shared) } } }
                 div { dt { "started" } dd { (view::started(run)) } }
                 div { dt { "took" } dd { (run.took_ns) } }

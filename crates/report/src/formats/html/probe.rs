@@ -1,10 +1,27 @@
 //! What single packets found out: a route, a path MTU, ports, outages.
 
-use fathom_model::TestRun;
+use fathom_model::{Run, TestRun};
 use maud::{Markup, html};
 
 use super::{overview::mark_class, scrolling};
-use crate::probe::{Table, found, sentences, tables};
+use crate::probe::{Table, answers, found, sentences, tables};
+
+/// What a person asked, above everything else.
+pub(super) fn answered(run: &Run) -> Markup {
+    let answers = answers(run);
+    if answers.is_empty() {
+        return html! {};
+    }
+    html! {
+        section #answers aria-label="answers" {
+            dl.facts {
+                @for answer in &answers {
+                    div { dt { (answer.word) } dd class=(mark_class(answer.mark)) { (answer.text) } }
+                }
+            }
+        }
+    }
+}
 
 pub(super) fn section(test: &TestRun) -> Markup {
     let Some(probe) = found(test) else { return html! {} };

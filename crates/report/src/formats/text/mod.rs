@@ -63,7 +63,8 @@ fn headline(screen: &mut Screen, run: &Run) {
         .iter()
         .map(|(part, name)| format!("{part}: {}", view::host_words(run, name)))
         .collect();
-    let hosts = hosts.into_iter().chain(view::shared_cores(run)).collect::<Vec<_>>().join("   ");
+    let probed = view::probed(run).map(|target| format!("target: {target}"));
+    let hosts = hosts.into_iter().chain(probed).chain(view::shared_cores(run)).collect::<Vec<_>>().join("   ");
     let command = view::command(run);
     if command.chars().count() + hosts.chars().count() + 4 <= screen.width() {
         screen.line(&[(Strong, &command), (Plain, "    "), (Faint, &hosts)]);
@@ -81,6 +82,7 @@ fn headline(screen: &mut Screen, run: &Run) {
         screen.wrapped((Warn, "  INCOMPLETE  "), (Plain, reason));
         screen.gap();
     }
+    probe::write_answers(screen, run);
 }
 
 fn findings(screen: &mut Screen, run: &Run) {

@@ -1,16 +1,16 @@
 //! What single packets found out, on a screen.
 
-use fathom_model::{TestRun, probe::ProbeRecord};
+use fathom_model::{Run, TestRun, probe::ProbeRecord};
 
 use super::{
     detail::grid,
     screen::{
         Screen,
-        Tone::{self, Bad, Good, Plain, Strong, Warn},
+        Tone::{self, Bad, Faint, Good, Plain, Strong, Warn},
     },
 };
 use crate::{
-    probe::{found, sentences, tables},
+    probe::{answers, found, sentences, tables},
     view::{MISSING, Mark},
 };
 
@@ -22,6 +22,17 @@ const fn tone(mark: Mark) -> Tone {
         Mark::Broken => Bad,
         Mark::Open | Mark::Missing => Warn,
     }
+}
+
+/// Writes what a person asked, above everything else.
+pub(super) fn write_answers(screen: &mut Screen, run: &Run) {
+    let answers = answers(run);
+    let widest = answers.iter().map(|answer| answer.word.len()).max().unwrap_or(0);
+    for answer in &answers {
+        let word = format!("  {:<widest$}  ", answer.word);
+        screen.wrapped((Faint, &word), (tone(answer.mark), &answer.text));
+    }
+    screen.gap();
 }
 
 /// Writes it with the name of its test above, for a run of several.

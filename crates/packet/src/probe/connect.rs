@@ -1,0 +1,188 @@
+//! The line of a host without `CAP_NET_RAW` for TCP: connections of the kernel's own stand for probes that ask for one.
+//!
+//! What a connect came to is written as the segment that it was, so that nothing beyond this file knows the difference.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io::ErrorKind,
+    net::{IpAddr, SocketAddr},
+};
+
+use etherparse::{IpNumber, LaxIpSlice, TcpHeader};
+use fathom_model::units::Nanos;
+use fathom_sys::{
+    clock,
+    epoll::{Epoll, Events, Interest},
+    socket::{self, Connect, SockRef, Socket},
+};
+
+use super::{
+    course::{Handed, Line, Passed},
+    echo::header,
+};
+
+/// The kernel sends its first segment again after a second (RFC 6298), which would be a probe that nobody ordered.
+const PATIENCE: Nanos = Nanos::from_millis(900);
+/// How many connections may be under way, well below the number of descriptors that a process is allowed by default.
+const ATTEMPTS_MAX: usize = 256;
+
+/// A connection that was asked for.
+#[derive(Debug)]
+struct Attempt {
+    socket: Socket,
+    sent: Nanos,
+    /// The header of the probe that it stands for.
+    probe: TcpHeader,
+}
+
+/// Opens a connection for each probe, and closes it as soon as it is known what it came to.
+#[derive(Debug)]
+pub struct ConnectLine {
+    source: IpAddr,
+    destination: IpAddr,
+    epoll: Epoll,
+    /// By number, so that the first is the oldest.
+    attempts: BTreeMap<u64, Attempt>,
+    n_attempts: u64,
+    heard: VecDeque<(Vec<u8>, Nanos)>,
+}
+
+impl ConnectLine {
+    /// Connects from an own address to one host.
+    ///
+    /// # Errors
+    /// When no more descriptors are allowed.
+    pub fn open(source: IpAddr, destination: IpAddr) -> fathom_sys::Result<Self> {
+        Ok(Self {
+            source,
+            destination,
+            epoll: Epoll::new()?,
+            attempts: BTreeMap::new(),
+            n_attempts: 0,
+            heard: VecDeque::new(),
+        })
+    }
+
+    /// A socket that would send as the probe would, but from a port that the kernel chooses.
+    fn socket(&self, hops: u8, traffic_class: u8) -> fathom_sys::Result<Socket> {
+        let from = SocketAddr::new(self.source, 0);
+        let socket = socket::stream_nonblocking(from)?;
+        let named = |call: &'static str| move |error| fathom_sys::Error::new(call, error);
+        let options = SockRef::from(&socket);
+        if self.source.is_ipv4() {
+            options.set_ttl_v4(hops.into()).map_err(named("setsockopt(IP_TTL)"))?;
+        } else {
+            options.set_unicast_hops_v6(hops.into()).map_err(named("setsockopt(IPV6_UNICAST_HOPS)"))?;
+        }
+        if traffic_class > 0 {
+            socket::set_traffic_class(&socket, traffic_class)?;
+        }
+        socket::set_bind_address_no_port(&socket)?;
+        options.bind(&from.into()).map_err(named("bind"))?;
+        // A probe is no visitor: nothing must wait for its end on either side.
+        socket::set_reset_on_close(&socket)?;
+        Ok(socket)
+    }
+
+    /// Writes what a connect came to as the segment that said so; other errors are no answers of the host.
+    fn conclude(&mut self, attempt: &Attempt, outcome: fathom_sys::Result<()>, at: Nanos) {
+        let is_open = match outcome {
+            Ok(()) => true,
+            Err(error) if error.source.kind() == ErrorKind::ConnectionRefused => false,
+            Err(_) => return,
+        };
+        let probe = &attempt.probe;
+        let mut answer = TcpHeader::new(probe.destination_port, probe.source_port, 0, 0);
+        (answer.ack, answer.syn, answer.rst) = (true, is_open, !is_open);
+        answer.acknowledgment_number = probe.sequence_number.wrapping_add(1);
+        let segment = answer.to_bytes();
+        // How many hops the answer had left is known to the kernel alone.
+        let ip = header(IpNumber::TCP, (self.destination, self.source), (segment.len(), 0));
+        self.heard.push_back(([&ip[..], &segment].concat(), at));
+    }
+
+    /// Forgets those that no answer has come for, before the kernel asks again.
+    fn expire(&mut self, now: Nanos) {
+        while let Some(oldest) = self.attempts.first_entry().filter(|oldest| now.since(oldest.get().sent) > PATIENCE) {
+            oldest.remove();
+        }
+    }
+
+    fn look(&mut self, timeout: Nanos) -> fathom_sys::Result<()> {
+        let mut events = Events::with_capacity(ATTEMPTS_MAX);
+        let outcome = self.epoll.wait(&mut events, Some(timeout));
+        let at = clock::now();
+        for event in events.iter() {
+            if let Some(attempt) = self.attempts.remove(&event.token) {
+                let outcome = socket::connect_result(&attempt.socket);
+                self.conclude(&attempt, outcome, at);
+            }
+        }
+        self.expire(at);
+        outcome.map(|_| ())
+    }
+}
+
+impl Line for ConnectLine {
+    type Error = fathom_sys::Error;
+
+    fn now(&self) -> Nanos {
+        clock::now()
+    }
+
+    fn send(&mut self, packet: &[u8]) -> fathom_sys::Result<Handed> {
+        let parsed = LaxIpSlice::from_slice(packet).ok();
+        let probe = parsed.and_then(|(ip, _)| Some(TcpHeader::from_slice(ip.payload().payload).ok()?.0));
+        let probe = probe.expect("probes of this line are TCP segments");
+        if self.attempts.len() >= ATTEMPTS_MAX {
+            self.look(Nanos::ZERO)?;
+            return Ok(Handed::NoRoom);
+        }
+        let (hops, traffic_class) = match self.destination {
+            IpAddr::V4(_) => (packet[8], packet[1]),
+            IpAddr::V6(_) => (packet[7], packet[0] << 4 | packet[1] >> 4),
+        };
+        let socket = self.socket(hops, traffic_class)?;
+        let to = SocketAddr::new(self.destination, probe.destination_port);
+        let sent = clock::now();
+        let begun = socket::connect_begin(&socket, &to.into());
+        let attempt = Attempt { socket, sent, probe };
+        match begun {
+            Ok(Connect::Done) => self.conclude(&attempt, Ok(()), clock::now()),
+            Ok(Connect::Pending) => {
+                self.epoll.add(&attempt.socket, self.n_attempts, Interest::WRITE)?;
+                self.attempts.insert(self.n_attempts, attempt);
+                self.n_attempts += 1;
+            }
+            Err(error) if error.source.kind() == ErrorKind::ConnectionRefused => {
+                self.conclude(&attempt, Err(error), clock::now());
+            }
+            Err(error) if matches!(error.source.kind(), ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable) => {
+                return Ok(Handed::NoWay(sent));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(Handed::Taken(sent))
+    }
+
+    fn receive(&mut self, room: &mut [u8]) -> fathom_sys::Result<Option<Passed>> {
+        if self.heard.is_empty() {
+            self.look(Nanos::ZERO)?;
+        }
+        let Some((packet, at)) = self.heard.pop_front() else { return Ok(None) };
+        room[..packet.len()].copy_from_slice(&packet);
+        Ok(Some(Passed::In(packet.len(), at)))
+    }
+
+    fn wait(&mut self, until: Nanos) -> fathom_sys::Result<()> {
+        let left = until.since(clock::now());
+        if left > Nanos::ZERO && self.heard.is_empty() {
+            self.look(left)?;
+        }
+        Ok(())
+    }
+
+    fn n_unheard(&self) -> u64 {
+        0
+    }
+}

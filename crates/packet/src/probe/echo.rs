@@ -1,0 +1,146 @@
+//! The line of a host without `CAP_NET_RAW`: echo requests alone, through a socket of which the kernel writes the headers.
+//!
+//! What arrives is given the IP header that it had, as far as the kernel tells it, so that nothing beyond this file knows the difference.
+
+use std::net::IpAddr;
+
+use etherparse::{IpNumber, Ipv4Header, Ipv6Header};
+use fathom_model::units::{Bytes, Nanos};
+use fathom_sys::{
+    clock,
+    echo::{Arrival, EchoSocket, Header},
+    raw_ip,
+    wire_time::Epoch,
+};
+
+use super::course::{Handed, Line, Passed};
+
+/// What a socket may have without privilege by default (`net.core.rmem_default`).
+const BUFFER: Bytes = Bytes(212_992);
+/// The header of an ICMP error, before what it quotes.
+const ERROR_HEADER: usize = 8;
+
+/// Sends and hears echo requests and what comes back for them.
+#[derive(Debug)]
+pub struct EchoLine {
+    socket: EchoSocket,
+    source: IpAddr,
+    destination: IpAddr,
+    epoch: Epoch,
+}
+
+impl EchoLine {
+    /// Opens one from an own address to one host.
+    ///
+    /// # Errors
+    /// `EACCES` when no group of the process is in `net.ipv4.ping_group_range`.
+    pub fn open(source: IpAddr, destination: IpAddr) -> fathom_sys::Result<Self> {
+        Ok(Self { socket: EchoSocket::open(source, BUFFER)?, source, destination, epoch: Epoch::now() })
+    }
+
+    /// The identifier that requests get, whatever is written into them.
+    ///
+    /// # Errors
+    /// `getsockname`, in practice never.
+    pub fn identifier(&self) -> fathom_sys::Result<u16> {
+        self.socket.identifier()
+    }
+
+    fn header_length(&self) -> usize {
+        if self.destination.is_ipv4() { Ipv4Header::MIN_LEN } else { Ipv6Header::LEN }
+    }
+
+    fn protocol(&self) -> IpNumber {
+        if self.destination.is_ipv4() { IpNumber::ICMP } else { IpNumber::IPV6_ICMP }
+    }
+
+    fn at(&self, arrival: &Arrival) -> Nanos {
+        arrival.at.map_or_else(clock::now, |at| self.epoch.monotonic(at))
+    }
+
+    /// An ICMP error as it was on the wire: around what the kernel keeps of the request stand two IP headers and that of the error.
+    fn complaint(&self, room: &mut [u8]) -> fathom_sys::Result<Option<Passed>> {
+        let ip = self.header_length();
+        let quoted = 2 * ip + ERROR_HEADER;
+        let Some(complaint) = self.socket.complaint(&mut room[quoted..])? else { return Ok(None) };
+        let arrival = complaint.arrival;
+        let whole = quoted + arrival.length;
+        let outer = header(self.protocol(), (arrival.from, self.source), (whole - ip, arrival.hops_left));
+        // The kernel does not keep how many hops were left to the request, and nobody asks.
+        let inner = header(self.protocol(), (self.source, self.destination), (arrival.length, 0));
+        let number = complaint.number.to_be_bytes();
+        let error = [&[complaint.kind, complaint.code, 0, 0][..], &number].concat();
+        room[..quoted].copy_from_slice(&[outer, error, inner].concat());
+        Ok(Some(Passed::In(whole, self.at(&arrival))))
+    }
+}
+
+/// The IP header of a message of some length between two hosts.
+pub(super) fn header(protocol: IpNumber, (from, to): (IpAddr, IpAddr), (length, hops_left): (usize, u8)) -> Vec<u8> {
+    let length = u16::try_from(length).unwrap_or(u16::MAX);
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let header = Ipv4Header::new(length, hops_left, protocol, from.octets(), to.octets());
+            header.map(|header| header.to_bytes().to_vec()).unwrap_or_default()
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let header = Ipv6Header {
+                payload_length: length,
+                next_header: protocol,
+                hop_limit: hops_left,
+                source: from.octets(),
+                destination: to.octets(),
+                ..Ipv6Header::default()
+            };
+            header.to_bytes().to_vec()
+        }
+        _ => Vec::new(),
+    }
+}
+
+impl Line for EchoLine {
+    type Error = fathom_sys::Error;
+
+    fn now(&self) -> Nanos {
+        clock::now()
+    }
+
+    fn send(&mut self, packet: &[u8]) -> fathom_sys::Result<Handed> {
+        let header = if self.destination.is_ipv4() {
+            Header { hops: packet[8], traffic_class: packet[1] }
+        } else {
+            Header { hops: packet[7], traffic_class: packet[0] << 4 | packet[1] >> 4 }
+        };
+        let message = &packet[self.header_length()..];
+        let at = clock::now();
+        Ok(match self.socket.send(message, header, self.destination)? {
+            raw_ip::Handed::Taken => Handed::Taken(at),
+            raw_ip::Handed::TooLong => Handed::TooLong,
+            raw_ip::Handed::NoRoom => Handed::NoRoom,
+            raw_ip::Handed::NoWay => Handed::NoWay(at),
+        })
+    }
+
+    fn receive(&mut self, room: &mut [u8]) -> fathom_sys::Result<Option<Passed>> {
+        if let Some(complaint) = self.complaint(room)? {
+            return Ok(Some(complaint));
+        }
+        let ip = self.header_length();
+        let Some(arrival) = self.socket.receive(&mut room[ip..])? else { return Ok(None) };
+        let header = header(self.protocol(), (arrival.from, self.source), (arrival.length, arrival.hops_left));
+        room[..ip].copy_from_slice(&header);
+        Ok(Some(Passed::In(ip + arrival.length, self.at(&arrival))))
+    }
+
+    fn wait(&mut self, until: Nanos) -> fathom_sys::Result<()> {
+        let left = until.since(clock::now());
+        if left > Nanos::ZERO {
+            self.socket.wait(left)?;
+        }
+        Ok(())
+    }
+
+    fn n_unheard(&self) -> u64 {
+        self.socket.drops().unwrap_or(0).into()
+    }
+}

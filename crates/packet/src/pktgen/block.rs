@@ -401,7 +401,7 @@ impl Outcome {
 /// `155750(c155679+d71) usec, 20000 (64byte,0frags)`, and on the next line `128410pps 374Mb/sec (374292876bps) errors: 0`.
 fn finished(said: &str) -> Option<Finished> {
     let (took, rest) = said.trim().split_once("(c")?;
-    let (busy, rest) = rest.split_once("+d")?;
+    let (_, rest) = rest.split_once("+d")?;
     let (idle, rest) = rest.split_once(") usec, ")?;
     let (sent, rest) = rest.split_once(" (")?;
     let (size, rest) = rest.split_once("byte,")?;
@@ -410,10 +410,12 @@ fn finished(said: &str) -> Option<Finished> {
     let (_, rest) = rest.split_once("Mb/sec (")?;
     let (bps, errors) = rest.split_once("bps) errors: ")?;
     let time = |digits| micros("Result", digits).ok();
+    let (took, idle) = (time(took)?, time(idle)?);
     Some(Finished {
-        took: time(took)?,
-        busy: time(busy)?,
-        idle: time(idle)?,
+        took,
+        // The kernel subtracts the two without a sign, so a wait that lasted until after the last packet is 2⁶⁴ µs of work there.
+        busy: took.since(idle),
+        idle,
         sent: sent.parse().ok()?,
         size_bytes: size.parse().ok()?,
         frags: frags.parse().ok()?,
@@ -605,6 +607,15 @@ mod tests {
             "OK: 155750(c155679+d71) usec, 20000 (60byte,0frags)\n  128410pps 61Mb/sec (61636800bps) errors: 3";
         assert_eq!(finished.to_string(), expected);
         assert_eq!(Outcome::read(expected), Outcome::Finished(finished));
+    }
+
+    #[test]
+    fn a_wait_that_is_longer_than_the_run_leaves_no_time_for_work() {
+        let said = "OK: 16095(c18446744073709549108+d18603) usec, 1000 (60byte,0frags)\n  62129pps 29Mb/sec (29821920bps) errors: 0";
+        let Outcome::Finished(finished) = Outcome::read(said) else { panic!("{:?}", Outcome::read(said)) };
+        let us = Nanos::from_micros;
+        assert_eq!((finished.took, finished.busy, finished.idle), (us(16_095), us(0), us(18_603)));
+        assert_eq!((finished.sent, finished.pps), (1_000, 62_129));
     }
 
     #[test]

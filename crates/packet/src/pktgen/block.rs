@@ -167,8 +167,8 @@ pub enum Outcome {
 pub struct Finished {
     /// From the first packet to the last, to the microsecond.
     pub took: Nanos,
-    /// The part of it that went into sending.
-    pub busy: Nanos,
+    /// The part of it that went into sending, in µs: below zero where the last wait ended behind the last packet.
+    pub busy_us: i64,
     /// The part of it that was spent waiting.
     pub idle: Nanos,
     /// Packets that were accepted.
@@ -208,7 +208,8 @@ impl Finished {
         let whole = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
         let pps = whole(u128::from(sent) * 1_000_000_000 / u128::from(took.0.max(1)));
         let bps = whole(u128::from(pps) * 8 * u128::from(size_bytes));
-        Self { took, busy: took.since(idle), idle, sent, size_bytes, frags: 0, pps, bps, errors }
+        let busy_us = i64::try_from(whole_micros(took.since(idle))).unwrap_or(i64::MAX);
+        Self { took, busy_us, idle, sent, size_bytes, frags: 0, pps, bps, errors }
     }
 }
 
@@ -401,7 +402,7 @@ impl Outcome {
 /// `155750(c155679+d71) usec, 20000 (64byte,0frags)`, and on the next line `128410pps 374Mb/sec (374292876bps) errors: 0`.
 fn finished(said: &str) -> Option<Finished> {
     let (took, rest) = said.trim().split_once("(c")?;
-    let (_, rest) = rest.split_once("+d")?;
+    let (busy, rest) = rest.split_once("+d")?;
     let (idle, rest) = rest.split_once(") usec, ")?;
     let (sent, rest) = rest.split_once(" (")?;
     let (size, rest) = rest.split_once("byte,")?;
@@ -410,12 +411,11 @@ fn finished(said: &str) -> Option<Finished> {
     let (_, rest) = rest.split_once("Mb/sec (")?;
     let (bps, errors) = rest.split_once("bps) errors: ")?;
     let time = |digits| micros("Result", digits).ok();
-    let (took, idle) = (time(took)?, time(idle)?);
     Some(Finished {
-        took,
-        // The kernel subtracts the two without a sign, so a wait that lasted until after the last packet is 2⁶⁴ µs of work there.
-        busy: took.since(idle),
-        idle,
+        took: time(took)?,
+        // The kernel prints it without a sign.
+        busy_us: busy.parse::<u64>().ok()?.cast_signed(),
+        idle: time(idle)?,
         sent: sent.parse().ok()?,
         size_bytes: size.parse().ok()?,
         frags: frags.parse().ok()?,
@@ -542,7 +542,7 @@ impl fmt::Display for Outcome {
 
 impl fmt::Display for Finished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [took, busy, idle] = [self.took, self.busy, self.idle].map(whole_micros);
+        let ([took, idle], busy) = ([self.took, self.idle].map(whole_micros), self.busy_us.cast_unsigned());
         let Self { sent, size_bytes, frags, pps, bps, errors, .. } = self;
         writeln!(f, "OK: {took}(c{busy}+d{idle}) usec, {sent} ({size_bytes}byte,{frags}frags)")?;
         write!(f, "  {pps}pps {}Mb/sec ({bps}bps) errors: {errors}", bps / 1_000_000)
@@ -610,12 +610,13 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_is_longer_than_the_run_leaves_no_time_for_work() {
+    fn a_wait_that_is_longer_than_the_run_is_read_as_the_kernel_writes_it() {
         let said = "OK: 16095(c18446744073709549108+d18603) usec, 1000 (60byte,0frags)\n  62129pps 29Mb/sec (29821920bps) errors: 0";
         let Outcome::Finished(finished) = Outcome::read(said) else { panic!("{:?}", Outcome::read(said)) };
         let us = Nanos::from_micros;
-        assert_eq!((finished.took, finished.busy, finished.idle), (us(16_095), us(0), us(18_603)));
+        assert_eq!((finished.took, finished.busy_us, finished.idle), (us(16_095), -2_508, us(18_603)));
         assert_eq!((finished.sent, finished.pps), (1_000, 62_129));
+        assert_eq!(finished.to_string(), said);
     }
 
     #[test]

@@ -65,7 +65,9 @@ def policed(lab: Lab, _n: int, _seconds: float) -> Iterator[Answer]:
     """The policer of a lab of its own: everything that there is to find is known."""
     device = ["--lab", "pair", "--device", f"policer:{POLICED_PER_S},{POLICED_BURST}"]
     methods = ["--method", "throughput,loss,back-to-back", "--sizes", FRAME_BYTES, "--max-rate", str(2 * POLICED_PER_S)]
-    words = [lab.fathom, "packet", *device, *methods, "--burst-step", str(BURST_STEP), "--json", "--quiet"]
+    # Forty times what fills the buffer: longer bursts take longer than these machines leave a sender alone.
+    bursts = ["--burst-step", str(BURST_STEP), "--burst-max", "100ms"]
+    words = [lab.fathom, "packet", *device, *methods, *bursts, "--json", "--quiet"]
     try:
         finished = subprocess.run(words, capture_output=True, text=True, timeout=LONGEST_S)
         run = json.loads(finished.stdout)

@@ -60,8 +60,9 @@ pub(super) fn tests(
         }
     }
     for (label, settings) in &mut tests {
-        *settings =
-            settings.complete(options).map_err(|error| Screen::new(Exit::Usage, format!("{label}: {error}")))?;
+        // A test that is alone has no name.
+        let place = if label.is_empty() { String::new() } else { format!("{label}: ") };
+        *settings = settings.complete(options).map_err(|error| Screen::new(Exit::Usage, format!("{place}{error}")))?;
     }
     let mut labels: Vec<_> = tests.iter().map(|(label, _)| label).collect();
     labels.sort_unstable();

@@ -130,7 +130,7 @@ fn step(settings: &Settings) -> Result<Option<Step>, Error> {
         (Some(at), Some(rate)) if rate.get() > 0.0 => Ok(Some(Step { at, rate })),
         _ => Err(Error::Unsupported {
             what: "at a rate of zero nothing would be sent".to_owned(),
-            hint: Some("a shorter --duration".to_owned()),
+            hint: Some(format!("--{STEP_RATE} above zero; a stream that is to end then needs a shorter --duration")),
         }),
     }
 }

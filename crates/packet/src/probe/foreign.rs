@@ -2,12 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The finaliser of splitmix64, of which half is used.
-pub(crate) fn mixed(seed: u64) -> u32 {
-    let mut word = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    u32::try_from(word >> 32).expect("32 bits are left")
+use crate::craft::mix;
+
+/// Half of a number that follows from two others and looks like chance.
+pub(crate) fn mixed(seed: u64, number: u64) -> u32 {
+    u32::try_from(mix(seed, number) >> 32).expect("32 bits are left")
 }
 
 /// An address of one host of the version of another, by chance that follows from a seed.
@@ -18,7 +17,7 @@ pub(crate) fn mixed(seed: u64) -> u32 {
 /// Never: most addresses are those of hosts.
 #[must_use]
 pub fn random_source(seed: u64, destination: IpAddr) -> IpAddr {
-    let words = (0_u64..).map(|nth| mixed(seed.wrapping_add(nth << 48)));
+    let words = (0..).map(|nth| mixed(mix(seed, 0), nth));
     let is_host = |address: &Ipv4Addr| !matches!(address.octets()[0], 0 | 127 | 224..);
     match destination {
         IpAddr::V4(_) => {

@@ -53,7 +53,7 @@ impl Probing {
         let source = source(settings.text("source"), destination)?;
         let byte = |name: &str, usual| settings.count(name).and_then(|n| u8::try_from(n).ok()).unwrap_or(usual);
         // Other trials, here or elsewhere, must not take our answers for theirs.
-        let secret = mixed(role.seed ^ clock::now().0 ^ u64::from(std::process::id()) << 32);
+        let secret = mixed(role.seed ^ clock::now().0, u64::from(std::process::id()));
         let mut conversation = Conversation {
             source,
             destination,

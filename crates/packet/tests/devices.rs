@@ -19,7 +19,7 @@ use fathom_lab::{
 use fathom_model::units::{Nanos, PerSec};
 use fathom_packet::{
     wire::MacAddress,
-    xdp::{Gate, Matching, Onward, PolicerLimit, Redirect, policer},
+    xdp::{Gate, Onward, PolicerLimit, Redirect, policed_redirect},
 };
 use fathom_sys::{
     bpf::{XdpLink, XdpMode},
@@ -37,16 +37,18 @@ struct Held(#[expect(dead_code, reason = "held, not read")] XdpLink);
 
 impl Attached for Held {}
 
+fn of_packet(onward: device::Onward) -> Onward {
+    let device::Onward { to, destination, source } = onward;
+    Onward { device: to, destination: MacAddress(destination), source: MacAddress(source) }
+}
+
 impl Programs for Kept {
     fn attach(&self, program: &Program, interface: u32) -> fathom_sys::Result<Box<dyn Attached>> {
         let link = match program {
-            Program::Redirect { to, destination, source } => {
-                let onward = Onward { device: *to, destination: MacAddress(*destination), source: MacAddress(*source) };
-                Redirect::load(&onward)?.attach(interface, XdpMode::Native)?
-            }
-            Program::Policer(device::Policer { rate_per_sec, burst }) => {
+            Program::Redirect(onward) => Redirect::load(of_packet(*onward))?.attach(interface, XdpMode::Native)?,
+            Program::Policer(device::Policer { rate_per_sec, burst }, onward) => {
                 let rate = PerSec::new(f64::from(*rate_per_sec)).unwrap();
-                let gate = policer(Matching::AnyIp, PolicerLimit { rate, burst: *burst })?;
+                let gate = policed_redirect(of_packet(*onward), PolicerLimit { rate, burst: *burst })?;
                 let link = gate.attach(interface, XdpMode::Native)?;
                 self.0.lock().unwrap().push(gate);
                 link

@@ -11,7 +11,7 @@ use fathom_sys::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Attached, Device, HOST, Program, Programs, RuleSet};
+use super::{Attached, Device, HOST, Onward, Program, Programs, RuleSet};
 use crate::{Error, Host, Options, Result};
 
 /// The tables of a rule set, and the chains in them.
@@ -63,7 +63,7 @@ pub(crate) fn fit(hosts: &[Host], device: Device, options: &Options, programs: &
     for end in hosts.iter().filter(|host| host.name.as_str() != HOST) {
         // What the sender would hand over as one large segment would pass by the ring of the device.
         switch(end, Offload::Segmentation, Switch::Off)?;
-        if device == Device::Redirect {
+        if device.is_program() {
             // A redirected frame finds no ring at a veth that is not polled, and is all that goes on of a packet: not the note that
             // its checksum is still to be written.
             switch(end, Offload::Merging, Switch::On)?;
@@ -71,17 +71,7 @@ pub(crate) fn fit(hosts: &[Host], device: Device, options: &Options, programs: &
         }
     }
     switch(dut, Offload::Merging, Switch::On)?;
-    let threaded = on(dut, || dut.interfaces.iter().try_for_each(|interface| napi::set_threaded(&interface.name)))?;
-    let threads = match threaded {
-        Ok(()) => threads(dut, &mut losses)?,
-        Err(error) => {
-            let why = format!("{error}: {}", error.source);
-            losses.push(format!(
-                "threaded NAPI: {why}; the device runs on the core of whoever sends, and is never overloaded"
-            ));
-            Vec::new()
-        }
-    };
+    let threads = if device.has_own_core() { threaded(dut, &mut losses)? } else { Vec::new() };
     let core = pin(&threads, options.device_core, &mut losses);
     if let Device::Filter(rules) = device {
         on(dut, || install(rules))?.map_err(Error::kernel(format!("make the rules of host {HOST}")))?;
@@ -97,6 +87,19 @@ fn on<T: Send>(host: &Host, work: impl FnOnce() -> T + Send) -> Result<T> {
 fn switch(host: &Host, offload: Offload, to: Switch) -> Result<()> {
     let all = || host.interfaces.iter().try_for_each(|one| ethtool::Device::open(&one.name)?.switch(offload, to));
     on(host, all)?.map_err(Error::kernel(format!("prepare the interfaces of host {}", host.name)))
+}
+
+/// Has the interfaces of a host polled by threads, and finds those.
+fn threaded(dut: &Host, losses: &mut Vec<String>) -> Result<Vec<Thread>> {
+    let switched = on(dut, || dut.interfaces.iter().try_for_each(|interface| napi::set_threaded(&interface.name)))?;
+    if let Err(error) = switched {
+        let why = format!("{error}: {}", error.source);
+        losses.push(format!(
+            "threaded NAPI: {why}; the device runs on the core of whoever sends, and is never overloaded"
+        ));
+        return Ok(Vec::new());
+    }
+    threads(dut, losses)
 }
 
 /// The threads that poll the interfaces of a host.
@@ -159,14 +162,15 @@ fn attach(dut: &Host, hosts: &[Host], device: Device, programs: &dyn Programs) -
     };
     let (near, far) = (link("eth0")?, link("eth1")?);
     let mac_of = |link: &Link| link.mac.expect("a veth has an Ethernet address");
-    let redirect = |to: &Link, host: &Host| {
+    let onward = |to: &Link, host: &Host| {
         let destination = host.interfaces.first().expect("a host has an interface").mac;
-        Program::Redirect { to: to.index, destination, source: mac_of(to) }
+        Onward { to: to.index, destination, source: mac_of(to) }
     };
     let (a, b) = (hosts.first().expect("three hosts"), hosts.last().expect("three hosts"));
+    let (there, back) = (onward(&far, b), onward(&near, a));
     let wanted: Vec<(&Link, Program)> = match device {
-        Device::Redirect => vec![(&near, redirect(&far, b)), (&far, redirect(&near, a))],
-        Device::Policer(policer) => vec![(&near, Program::Policer(policer))],
+        Device::Redirect => vec![(&near, Program::Redirect(there)), (&far, Program::Redirect(back))],
+        Device::Policer(policer) => vec![(&near, Program::Policer(policer, there)), (&far, Program::Redirect(back))],
         Device::Router | Device::Bridge | Device::Filter(_) => Vec::new(),
     };
     let one = |(link, program): &(&Link, Program)| {

@@ -32,7 +32,7 @@ pub enum Device {
     Filter(RuleSet),
     /// A program that hands frames from one wire to the other before the network stack sees them.
     Redirect,
-    /// The kernel's router behind a program that lets frames pass up to a rate: its throughput is known.
+    /// The same for frames up to a rate, on the core of whoever sends: its throughput is known, and nothing else drops.
     Policer(Policer),
 }
 
@@ -58,16 +58,20 @@ pub struct Policer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program {
     /// Hands every IPv4 and IPv6 frame to another interface.
-    Redirect {
-        /// The index of the other interface.
-        to: u32,
-        /// Who is to receive the frames there.
-        destination: MacAddress,
-        /// Who sends them there: the address of the other interface.
-        source: MacAddress,
-    },
-    /// Lets frames pass up to a rate.
-    Policer(Policer),
+    Redirect(Onward),
+    /// The same for frames up to a rate; drops the rest.
+    Policer(Policer, Onward),
+}
+
+/// Where a program hands frames to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Onward {
+    /// The index of the other interface.
+    pub to: u32,
+    /// Who is to receive the frames there.
+    pub destination: MacAddress,
+    /// Who sends them there: the address of the other interface.
+    pub source: MacAddress,
 }
 
 /// Puts programs on interfaces; whoever builds a lab brings those of the packet layer.
@@ -101,7 +105,7 @@ pub const FORMS: &[(&str, &str, &str)] = &[
     (
         "policer",
         "[:RATE[,BURST]]",
-        "a router that passes RATE frames/s (200k), BURST at once (512), and drops the rest",
+        "an XDP program that hands RATE frames/s on (200k), BURST at once (512), and drops the rest",
     ),
 ];
 
@@ -119,6 +123,18 @@ const BURST: std::ops::RangeInclusive<u32> = 1..=1_000_000;
 #[must_use]
 pub fn forms() -> String {
     FORMS.iter().map(|(word, arguments, _)| format!("{word}{arguments}")).collect::<Vec<_>>().join(", ")
+}
+
+impl Device {
+    /// Whether frames are handed on before the network stack of the device sees them.
+    const fn is_program(self) -> bool {
+        matches!(self, Self::Redirect | Self::Policer(_))
+    }
+
+    /// Whether it has a core of its own, which more may come to than it can carry; what drops by a rule alone must not drop for that.
+    const fn has_own_core(self) -> bool {
+        !matches!(self, Self::Policer(_))
+    }
 }
 
 impl FromStr for Device {

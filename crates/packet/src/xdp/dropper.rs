@@ -20,7 +20,7 @@ use super::{Gate, KEY, Matching};
 /// Without `CAP_BPF` and `CAP_NET_ADMIN`.
 pub fn dropper(matching: Matching, one_of: NonZeroU32) -> Result<Gate> {
     let count = Array::<1>::create("fathom_count", 1)?;
-    Gate::load("fathom_dropper", matching, |a, exits| {
+    Gate::load("fathom_dropper", matching, None, |a, exits| {
         a.store(R10.word(KEY), 0).look_up(&count, KEY, exits.leave);
         a.mov(R1, 1).atomic_fetch_add(R0.double(0), R1).add(R1, 1);
         a.load_constant(R0, one_of.get().into()).compute(Operation::Mod, R1, R0).jump_if(R1.differs(0), exits.pass);

@@ -10,12 +10,12 @@ use fathom_sys::{
     },
 };
 
-use super::{KEY, Matching, increase};
+use super::{KEY, Matching, Onward, increase};
 
 /// What became of the frames that a gate is made for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Fate {
-    /// Frames that went on to the network stack.
+    /// Frames that went on, to the network stack or to another device.
     pub passed: Frames,
     /// Frames that ended in the program.
     pub dropped: Frames,
@@ -39,7 +39,14 @@ pub(super) struct Exits {
 
 impl Gate {
     /// Loads a gate whose decision `decide` assembles: it ends in a jump, or in dropping the frame.
-    pub(super) fn load(name: &str, matching: Matching, decide: impl FnOnce(&mut Assembler, Exits)) -> Result<Self> {
+    ///
+    /// `R7` is the frame, and must still be where frames are to go `onward` to a device instead of the network stack.
+    pub(super) fn load(
+        name: &str,
+        matching: Matching,
+        onward: Option<Onward>,
+        decide: impl FnOnce(&mut Assembler, Exits),
+    ) -> Result<Self> {
         let fates = PerCpuArray::create("fathom_fates", 1)?;
         let mut a = Assembler::new();
         let exits = Exits { pass: a.label(), drop: a.label(), leave: a.label() };
@@ -50,6 +57,9 @@ impl Gate {
         a.give(XdpAction::Drop);
         a.bind(exits.pass).store(R10.word(KEY), 0).look_up(&fates, KEY, exits.leave);
         increase(&mut a, R0, 0, 1);
+        if let Some(onward) = onward {
+            onward.assemble(&mut a);
+        }
         a.bind(exits.leave).give(XdpAction::Pass);
         let program = Program::load(ProgramType::Xdp, name, &a.assemble())?;
         Ok(Self { program, fates })

@@ -17,7 +17,7 @@ mod trial;
 pub use dropper::dropper;
 pub use gate::{Fate, Gate};
 pub use matching::Matching;
-pub use policer::{PolicerLimit, policer};
+pub use policer::{PolicerLimit, policed_redirect, policer};
 pub use redirect::{Onward, Redirect};
 pub(crate) use redirector::{arrival, redirector};
 pub use sink::{Arrivals, Expected, Sink, StepSeen, Stepping, Times};

@@ -10,7 +10,7 @@ use fathom_sys::{
     clock,
 };
 
-use super::{Gate, KEY, Matching, gate::Exits};
+use super::{Gate, KEY, Matching, Onward, gate::Exits};
 
 /// The generic cell rate algorithm (ITU-T I.371 annex A): a rate, and how many frames may come at once.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -53,10 +53,25 @@ impl PolicerLimit {
 /// # Panics
 /// If the rate or the burst is zero.
 pub fn policer(matching: Matching, limit: PolicerLimit) -> Result<Gate> {
+    gate((matching, None), limit)
+}
+
+/// The same for all IPv4 and IPv6 packets, with those that pass handed to another device: nothing else stands in their way.
+///
+/// # Errors
+/// Without `CAP_BPF` and `CAP_NET_ADMIN`.
+///
+/// # Panics
+/// If the rate or the burst is zero.
+pub fn policed_redirect(onward: Onward, limit: PolicerLimit) -> Result<Gate> {
+    gate((Matching::AnyIp, Some(onward)), limit)
+}
+
+fn gate((matching, onward): (Matching, Option<Onward>), limit: PolicerLimit) -> Result<Gate> {
     // One word: the theoretical arrival time of the next frame.
     let state = Array::<1>::create("fathom_state", 1)?;
     let (cells, epoch) = (limit.cells(), clock::now());
-    Gate::load("fathom_policer", matching, |a, exits| {
+    Gate::load("fathom_policer", matching, onward, |a, exits| {
         a.store(R10.word(KEY), 0).look_up(&state, KEY, exits.leave).mov(R9, R0);
         a.call(Helper::MonotonicNanos).mov(R8, R0).load_constant(R1, epoch.0).sub(R8, R1);
         a.compute(Operation::ShiftLeft, R8, i32::from(FRACTION_BITS)).load_constant(R6, cells.increment);
@@ -82,7 +97,7 @@ mod tests {
     use fathom_sys::bpf::XdpAction;
 
     use super::{super::trial::*, *};
-    use crate::wire::{Mark, MarkPlace};
+    use crate::wire::{MacAddress, Mark, MarkPlace};
 
     fn limit(rate: f64, burst: u32) -> PolicerLimit {
         PolicerLimit { rate: PerSec::new(rate).unwrap(), burst }
@@ -106,6 +121,18 @@ mod tests {
         let other = changed(&frame(64, 0), MarkPlace::START);
         assert_eq!(gate.program().test_run(&other, 10).unwrap().value, XdpAction::Pass as u32);
         assert_eq!(gate.fate().unwrap(), fate, "frames of others are not its business");
+    }
+
+    #[test]
+    fn what_passes_on_to_a_device_has_its_addresses_and_what_is_too_much_is_dropped() {
+        let (destination, source) = (MacAddress([2, 1, 2, 3, 4, 5]), MacAddress([2, 9, 8, 7, 6, 5]));
+        let onward = Onward { device: 1, destination, source };
+        let Some(gate) = or_skip(policed_redirect(onward, limit(0.01, 1))) else { return };
+        let run = gate.program().test_run(&frame(64, 0), 1).unwrap();
+        assert_eq!(run.value, XdpAction::Redirect as u32);
+        assert_eq!((&run.frame[..6], &run.frame[6..12]), (&destination.0[..], &source.0[..]));
+        assert_eq!(gate.program().test_run(&frame(64, 0), 1).unwrap().value, XdpAction::Drop as u32);
+        assert_eq!((gate.fate().unwrap().passed.0, gate.fate().unwrap().dropped.0), (1, 1));
     }
 
     #[test]

@@ -31,21 +31,28 @@ pub struct Redirect {
     program: Program,
 }
 
+impl Onward {
+    /// Hands the frame at `R7`, whose Ethernet header is known to be there, to the device, and ends the program.
+    pub(super) fn assemble(self, a: &mut Assembler) {
+        for (at, MacAddress(mac)) in [(0, self.destination), (6, self.source)] {
+            for (pair, at) in mac.chunks_exact(2).zip((at..).step_by(2)) {
+                a.store(R7.half(at), i32::from(u16::from_ne_bytes([pair[0], pair[1]])));
+            }
+        }
+        a.load_constant(R1, self.device.into()).mov(R2, 0).call(Helper::Redirect).exit();
+    }
+}
+
 impl Redirect {
     /// Loads the program; it works once it is attached.
     ///
     /// # Errors
     /// Without `CAP_BPF` and `CAP_NET_ADMIN`.
-    pub fn load(onward: &Onward) -> Result<Self> {
+    pub fn load(onward: Onward) -> Result<Self> {
         let mut a = Assembler::new();
         let leave = a.label();
         Matching::AnyIp.assemble(&mut a, leave);
-        for (at, MacAddress(mac)) in [(0, onward.destination), (6, onward.source)] {
-            for (pair, at) in mac.chunks_exact(2).zip((at..).step_by(2)) {
-                a.store(R7.half(at), i32::from(u16::from_ne_bytes([pair[0], pair[1]])));
-            }
-        }
-        a.load_constant(R1, onward.device.into()).mov(R2, 0).call(Helper::Redirect).exit();
+        onward.assemble(&mut a);
         a.bind(leave).give(XdpAction::Pass);
         Ok(Self { program: Program::load(ProgramType::Xdp, "fathom_redirect", &a.assemble())? })
     }
@@ -72,7 +79,7 @@ mod tests {
     #[test]
     fn a_frame_goes_on_with_new_addresses_and_is_the_same_otherwise() {
         let (destination, source) = (MacAddress([2, 1, 2, 3, 4, 5]), MacAddress([2, 9, 8, 7, 6, 5]));
-        let Some(redirect) = or_skip(Redirect::load(&Onward { device: 1, destination, source })) else { return };
+        let Some(redirect) = or_skip(Redirect::load(Onward { device: 1, destination, source })) else { return };
         let before = frame(64, 7);
         let run = redirect.program().test_run(&before, 1).unwrap();
         assert_eq!(run.value, XdpAction::Redirect as u32);
@@ -83,7 +90,7 @@ mod tests {
     #[test]
     fn what_is_no_ip_passes_as_it_is() {
         let mac = MacAddress([2, 0, 0, 0, 0, 1]);
-        let Some(redirect) = or_skip(Redirect::load(&Onward { device: 1, destination: mac, source: mac })) else {
+        let Some(redirect) = or_skip(Redirect::load(Onward { device: 1, destination: mac, source: mac })) else {
             return;
         };
         let arp = with_type(&frame(64, 0), 0x0806);

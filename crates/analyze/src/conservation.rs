@@ -126,55 +126,106 @@ fn of_device(grown: impl Fn(&str) -> u64, ring: u64, backlog: u64) -> [Place; 10
     ]
 }
 
-/// Sums up a test of datagrams or frames; nothing for others, or when one end did not count.
-pub(crate) fn conservation(test: &TestRun, hosts: &BTreeMap<String, Host>, via: Option<&str>) -> Option<Conservation> {
-    let what = match test.layer {
+/// One test of those that are summed up: its trials, and who sends to whom in them.
+struct Way<'a> {
+    trials: Vec<&'a Trial>,
+    from: (Side, &'a str),
+    to: (Side, &'a str),
+}
+
+impl<'a> Way<'a> {
+    fn of(test: &'a TestRun) -> Option<Self> {
+        let trials = usable(&test.trials);
+        let (from, to) = one_way(test, count::SENT, count::RECEIVED)?;
+        let host_of = |side| trials.iter().find_map(|trial| record_of(trial, side)).map(|(host, _)| host);
+        let (sender, receiver) = (host_of(from)?, host_of(to)?);
+        Some(Self { from: (from, sender), to: (to, receiver), trials })
+    }
+}
+
+/// What all ways together counted of something; nothing where none of them did.
+fn sum(ways: &[Way<'_>], of: impl Fn(&Way<'_>) -> Option<u64>) -> Option<u64> {
+    ways.iter().filter_map(of).reduce(|sum, one| sum + one)
+}
+
+/// The places between two hosts, each with the host that counts there.
+type Places = Vec<(String, Place)>;
+
+/// Sums up tests of datagrams or frames that are made together, of which a device between the ends cannot tell one from another.
+///
+/// Nothing for others, or when one end did not count.
+pub(crate) fn conservation(
+    tests: &[&TestRun],
+    hosts: &BTreeMap<String, Host>,
+    via: Option<&str>,
+) -> Option<Conservation> {
+    let layer = tests.first()?.layer;
+    let what = match layer {
         Layer::Udp => "datagrams",
         Layer::Frames => "frames",
         Layer::App | Layer::Http | Layer::Tcp | Layer::Path => return None,
     };
-    let trials = usable(&test.trials);
-    let (from, to) = one_way(test, count::SENT, count::RECEIVED)?;
-    let host_of = |side| trials.iter().find_map(|trial| record_of(trial, side)).map(|(host, _)| host);
-    let (sender, receiver) = (host_of(from)?, host_of(to)?);
-    let n_sent = total(&trials, from, count::SENT)?;
-    let n_received = total(&trials, to, count::RECEIVED)?;
-    let grown = |host: &str, counter: &str| growth_on_path(&trials, (host, hosts.get(host)), counter);
-    let backlog = grown(receiver, host::SOFTNET_DROPPED);
-    let ring = total(&trials, from, count::VETH_RING_DROPPED).unwrap_or(0);
-    let behind_sender = if is_memory(hosts, sender) { backlog.saturating_add(ring) } else { 0 };
-    let refused = total(&trials, from, count::SEND_REFUSED).unwrap_or(0);
-    let mut sending = of_sender(|counter| grown(sender, counter), behind_sender, refused);
-    let own_rings = ring_drops(&trials, (from, sender), (to, receiver));
-    let (between, in_front) = match via {
-        Some(via) => {
-            // What an interface that is memory could not hand over found no room in the ring of the device.
-            let at_device = if is_memory(hosts, sender) { std::mem::take(&mut sending[AT_DEVICE].2) } else { 0 };
-            let places = of_device(|counter| grown(via, counter), at_device.saturating_add(ring), backlog);
-            let output = places.last().map_or(0, |place| place.2);
-            (places.map(|place| (via, place)).to_vec(), if is_memory(hosts, via) { output } else { 0 })
-        }
-        None => (Vec::new(), ring),
-    };
-    let sending = sending.map(|place| (sender, place));
-    let receiving = of_receiver(|counter| grown(receiver, counter), (backlog, in_front)).map(|place| (receiver, place));
-    let places = sending.into_iter().chain(between).chain(receiving);
-    let places = places.filter(|(host, (_, counter, _))| was_sampled(&trials, host, counter));
-    let drops = places.map(|(host, (place, counter, n_dropped))| Drops {
+    let ways = tests.iter().map(|test| Way::of(test)).collect::<Option<Vec<_>>>()?;
+    let counted = |end: fn(&Way<'_>) -> Side, counter| sum(&ways, |way| total(&way.trials, end(way), counter));
+    let n_sent = counted(|way| way.from.0, count::SENT)?;
+    let n_received = counted(|way| way.to.0, count::RECEIVED)?;
+    let places = places(&ways, hosts, via);
+    let is_sampled = |host: &str, counter: &str| ways.iter().any(|way| was_sampled(&way.trials, host, counter));
+    let is_counted =
+        |(hosts, (_, counter, _)): &(String, Place)| hosts.split(AND).any(|host| is_sampled(host, counter));
+    let drops = places.into_iter().filter(is_counted).map(|(host, (place, counter, n_dropped))| Drops {
         place: place.to_owned(),
         counter: format!("{host} {counter}"),
         n_dropped,
     });
-    let rings = own_rings.filter(|drop| via.is_none() || drop.place != VETH_RING);
-    let drops: Vec<Drops> = rings.chain(drops).chain(socket_drops(test.layer, &trials, to, receiver)).collect();
+    let rings = ways.iter().flat_map(|way| ring_drops(&way.trials, way.from, way.to));
+    let rings = rings.filter(|drop| via.is_none() || drop.place != VETH_RING);
+    let sockets = ways.iter().filter_map(|way| socket_drops(layer, &way.trials, way.to.0, way.to.1));
+    let drops: Vec<Drops> = rings.chain(drops).chain(sockets).collect();
     Some(Conservation {
-        what: what.to_owned(),
-        n_intended: total(&trials, from, count::INTENDED),
+        what: if ways.len() > 1 { format!("{what} both ways") } else { what.to_owned() },
+        n_intended: counted(|way| way.from.0, count::INTENDED),
         n_sent,
         n_received,
         n_unexplained: unexplained(n_sent, n_received, &drops),
         drops,
     })
+}
+
+/// What stands between the names of hosts that are counted as one.
+const AND: &str = " and ";
+
+/// All places that hosts count drops at: those of the senders, of the device between, and of the receivers.
+fn places(ways: &[Way<'_>], hosts: &BTreeMap<String, Host>, via: Option<&str>) -> Places {
+    let (senders, receivers): (Vec<&str>, Vec<&str>) = ways.iter().map(|way| (way.from.1, way.to.1)).unzip();
+    // The hosts of tests that are made together are the same, and each test has the counters of all of them.
+    let trials = ways.first().map(|way| way.trials.as_slice()).unwrap_or_default();
+    let grown = |of: &[&str], counter: &str| -> u64 {
+        let of_each = of.iter().map(|host| growth_on_path(trials, (host, hosts.get(*host)), counter));
+        // The backlogs are those of the machine, which hosts that are joined by memory share.
+        let is_shared = counter == host::SOFTNET_DROPPED && of.iter().all(|host| is_memory(hosts, host));
+        if is_shared { of_each.max().unwrap_or(0) } else { of_each.sum() }
+    };
+    let total_of_senders = |counter| sum(ways, |way| total(&way.trials, way.from.0, counter)).unwrap_or(0);
+    let backlog = grown(&receivers, host::SOFTNET_DROPPED);
+    let (ring, refused) = (total_of_senders(count::VETH_RING_DROPPED), total_of_senders(count::SEND_REFUSED));
+    let is_of_memory = senders.iter().all(|host| is_memory(hosts, host));
+    let behind_senders = if is_of_memory { backlog.saturating_add(ring) } else { 0 };
+    let mut sending = of_sender(|counter| grown(&senders, counter), behind_senders, refused);
+    let (between, in_front) = match via {
+        Some(via) => {
+            // What an interface that is memory could not hand over found no room in the ring of the device.
+            let at_device = if is_of_memory { std::mem::take(&mut sending[AT_DEVICE].2) } else { 0 };
+            let places = of_device(|counter| grown(&[via], counter), at_device.saturating_add(ring), backlog);
+            let output = places.last().map_or(0, |place| place.2);
+            (places.map(|place| (via.to_owned(), place)).to_vec(), if is_memory(hosts, via) { output } else { 0 })
+        }
+        None => (Vec::new(), ring),
+    };
+    let receiving = of_receiver(|counter| grown(&receivers, counter), (backlog, in_front));
+    let sending = sending.map(|place| (senders.join(AND), place));
+    let receiving = receiving.map(|place| (receivers.join(AND), place));
+    sending.into_iter().chain(between).chain(receiving).collect()
 }
 
 /// What a host's counter grew by: one of an interface on those that are on the path, any other as a whole.
@@ -354,6 +405,33 @@ mod tests {
             ("device's output", 70),
         ];
         assert_eq!((dropped(sum), sum.n_unexplained), (places.to_vec(), 600 - 570));
+    }
+
+    #[test]
+    fn what_a_device_dropped_of_two_ways_at_once_is_told_once_of_both() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 700)]);
+        story.other_way((2000, 1600));
+        story.device_between("dut");
+        // The rings in front of the device, the device itself, and the rings behind it.
+        story.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 100);
+        story.host_counter("target", (host::DEV_TX_DROPPED, "eth0"), 150);
+        story.host_counter("dut", (host::DEV_RX_DROPPED, "eth0"), 100);
+        story.host_counter("dut", (host::DEV_RX_DROPPED, "eth1"), 150);
+        story.host_counter("dut", (host::NFT_DROPPED, "ip fathom forward 7"), 380);
+        story.host_counter("dut", (host::DEV_TX_DROPPED, "eth1"), 50);
+        story.host_counter("dut", (host::DEV_TX_DROPPED, "eth0"), 20);
+        story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 50);
+        story.host_counter("client", (host::DEV_RX_DROPPED, "eth0"), 20);
+        let run = story.analyzed();
+        let sum = run.tests[0].conservation.as_ref().unwrap();
+        let places = [("device's receive ring", 250), ("device's filter rule", 380), ("device's output", 70)];
+        assert_eq!((dropped(sum), sum.n_unexplained), (places.to_vec(), 0));
+        assert_eq!((sum.what.as_str(), sum.n_sent, sum.n_received), ("datagrams both ways", 3000, 2300));
+        assert_eq!(run.tests[1].conservation, None, "it is in that of the first");
+        let rule = run.findings.iter().find(|finding| finding.id == "device-rule").unwrap();
+        assert_eq!(rule.tests, ["udp_stream", "back"]);
+        assert!(rule.title.contains("380 dropped of 3,000"), "{}", rule.title);
     }
 
     #[test]

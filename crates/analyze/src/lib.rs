@@ -21,7 +21,7 @@ mod story;
 
 use std::collections::BTreeMap;
 
-use fathom_model::{Derivation, Metric, Run};
+use fathom_model::{Derivation, Metric, Run, TestRun};
 
 pub use findings::{CAUSES, Cause, Evidenced};
 pub use precision::is_narrow;
@@ -33,6 +33,19 @@ pub struct Context {
     pub metrics: BTreeMap<String, Vec<Metric>>,
     /// What the tool itself reaches on this machine in a test like this: by the test's name, then by metric.
     pub ceilings: BTreeMap<String, BTreeMap<String, f64>>,
+}
+
+/// The test that another is made together with, if it is not on its own.
+fn lead<'a>(run: &'a Run, test: &TestRun) -> Option<&'a TestRun> {
+    let planned = run.plan.tests.iter().find(|planned| planned.name == test.name)?;
+    run.tests.iter().find(|other| Some(&other.name) == planned.beside.as_ref())
+}
+
+/// The tests that are made together with one.
+fn beside<'a>(run: &'a Run, test: &'a TestRun) -> impl Iterator<Item = &'a TestRun> {
+    let of_run = |name: &str| run.tests.iter().find(|other| other.name == name);
+    let planned = run.plan.tests.iter().filter(|planned| planned.beside.as_ref() == Some(&test.name));
+    planned.filter_map(move |planned| of_run(&planned.name))
 }
 
 /// Fills in everything of a run that follows from its records: values, limits, conservation, findings and the verdict.
@@ -59,7 +72,12 @@ pub fn analyze(run: &mut Run, context: &Context) {
             metrics.splice(0..0, benchmark.results.iter().map(|result| result.metric.clone()));
         }
         let summaries = summaries::summaries(test, &run.hosts, &metrics);
-        let conservation = conservation::conservation(test, &run.hosts, run.plan.via.as_deref());
+        let together: Vec<&TestRun> = std::iter::once(test).chain(beside(run, test)).collect();
+        let conservation = if lead(run, test).is_none() {
+            conservation::conservation(&together, &run.hosts, run.plan.via.as_deref())
+        } else {
+            None
+        };
         (run.tests[idx].summaries, run.tests[idx].conservation) = (summaries, conservation);
         run.tests[idx].users = steps::users(&run.tests[idx], &run.hosts);
         run.tests[idx].flows = flows::flows(run, &run.tests[idx], context);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fathom_model::{
     Better, Confidence, Derivation, Environment, Example, Finding, Histogram, HostRecord, Layer, Metric, Plan, Record,
-    Run, Side, StepRecord, Timeline, Trial, Unit, UsersRecord, Verdict, Visits,
+    Run, Side, StepRecord, TestPlan, Timeline, Trial, Unit, UsersRecord, Verdict, Visits,
     finding::Outcome,
     metric::{Measure, Named},
     names::{count, distribution, host as counter},
@@ -217,6 +217,34 @@ impl Story {
         let rate = rate("packets_pps", "rate", Unit::FramesPerSec, (Side::Responder, count::RECEIVED));
         let trials = trials.collect();
         self.tell((Layer::Udp, "udp_stream"), &[rate, loss()], trials);
+    }
+
+    /// Beside the last test the same one the other way, in one trial that sent and received so much.
+    pub(crate) fn other_way(&mut self, (sent, received): (u64, u64)) {
+        let there = self.run.tests.last().unwrap();
+        let sender = counting(Side::Initiator, count::SENT, sent);
+        let trial = trial(0, counting(Side::Responder, count::RECEIVED, received), sender);
+        let back = TestRun {
+            name: "back".to_owned(),
+            from: "target".to_owned(),
+            to: Some("client".to_owned()),
+            trials: vec![trial],
+            ..there.clone()
+        };
+        self.run.plan.tests.push(TestPlan {
+            name: back.name.clone(),
+            kind: back.kind.clone(),
+            from: back.from.clone(),
+            to: back.to.clone(),
+            beside: Some(there.name.clone()),
+            warmup: "0s".to_owned(),
+            duration: "1s".to_owned(),
+            options: back.options.clone(),
+            search: None,
+            benchmark: None,
+            expect: BTreeMap::new(),
+        });
+        self.run.tests.push(back);
     }
 
     /// Probes, sent and answered, and what they found besides.

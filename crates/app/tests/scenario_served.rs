@@ -14,8 +14,12 @@ use fathom_model::{Endpoints, Phases, Record, Role, Settings, Side, units::Nanos
 use fathom_sys::clock;
 
 /// Long enough for what ends by itself, however busy the machine is.
-const LONG: Phases =
-    Phases { warmup_max_ns: Nanos::ZERO, measure_ns: Nanos::from_secs(20), interval_ns: Nanos::from_millis(20) };
+const LONG: Phases = Phases {
+    warmup_max_ns: Nanos::ZERO,
+    is_warmup_whole: false,
+    measure_ns: Nanos::from_secs(20),
+    interval_ns: Nanos::from_millis(20),
+};
 
 /// A server that keeps the heads that it was sent.
 struct Server {

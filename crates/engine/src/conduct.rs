@@ -45,8 +45,6 @@ pub enum Phase {
 pub enum Until {
     /// Its phases are over: for an initiator.
     PhasesOver,
-    /// The same, and the warm-up takes all of its time, whether the rate is steady or not.
-    FullPhasesOver,
     /// The other side has finished: for a responder, which measures from the start.
     Told,
 }
@@ -300,7 +298,7 @@ fn first_phase(session: &Session, until: Until) -> Phase {
     match until {
         Until::Told => Phase::Measure,
         _ if session.phases.warmup_max_ns > Nanos::ZERO => Phase::WarmUp,
-        Until::PhasesOver | Until::FullPhasesOver => Phase::Measure,
+        Until::PhasesOver => Phase::Measure,
     }
 }
 
@@ -441,7 +439,7 @@ impl<'a> Course<'a> {
         let phases = self.session.phases;
         // An initiator's own phases bound it: its warm-up ends at the latest when its time is over.
         let bound = match self.until {
-            Until::PhasesOver | Until::FullPhasesOver => Nanos::MAX,
+            Until::PhasesOver => Nanos::MAX,
             Until::Told => phases.longest() + RESPONDER_GRACE,
         };
         let mut tick = self.session.start;
@@ -457,7 +455,7 @@ impl<'a> Course<'a> {
             let failed = shared.phase.load(Ordering::Relaxed) == Phase::Over as u8;
             let measured_all = self.measure_from.is_some_and(|from| self.elapsed >= from + phases.measure_ns);
             let finished = match self.until {
-                Until::PhasesOver | Until::FullPhasesOver => measured_all || all_returned,
+                Until::PhasesOver => measured_all || all_returned,
                 Until::Told => told == Stop::Finish || all_returned,
             };
             if finished || failed || told == Stop::Abort || self.elapsed >= bound {
@@ -467,7 +465,7 @@ impl<'a> Course<'a> {
             }
             if self.measure_from.is_none() {
                 self.steady |= rate.is_some_and(|rate| self.steadiness.push(rate));
-                let is_warm = self.steady && self.until != Until::FullPhasesOver;
+                let is_warm = self.steady && !phases.is_warmup_whole;
                 if is_warm || self.elapsed >= phases.warmup_max_ns {
                     self.measure_from = Some(self.elapsed);
                     shared.set(Phase::Measure);
@@ -548,6 +546,7 @@ mod tests {
     fn session() -> Session {
         let phases = Phases {
             warmup_max_ns: Nanos::from_millis(40),
+            is_warmup_whole: false,
             measure_ns: Nanos::from_millis(60),
             interval_ns: Nanos::from_millis(10),
         };
@@ -618,9 +617,9 @@ mod tests {
     fn a_warm_up_that_is_to_be_left_out_in_full_is_not_shortened_by_a_steady_rate() {
         let mut session = session();
         session.phases.warmup_max_ns = Nanos::from_millis(400);
-        let measured_from = |until| {
-            let session = Session::new(clock::now(), session.phases);
-            let conducted = crew(1, until).conduct(&session, &mut (), |worker, ()| {
+        let measured_from = |is_warmup_whole| {
+            let session = Session::new(clock::now(), Phases { is_warmup_whole, ..session.phases });
+            let conducted = crew(1, Until::PhasesOver).conduct(&session, &mut (), |worker, ()| {
                 let mut n = 0;
                 while !worker.is_over() {
                     // As steady as can be: so many by so much time.
@@ -633,8 +632,8 @@ mod tests {
             });
             conducted.unwrap().measured().0
         };
-        assert!(measured_from(Until::FullPhasesOver) >= Nanos::from_millis(400));
-        assert!(measured_from(Until::PhasesOver) < Nanos::from_millis(400));
+        assert!(measured_from(true) >= Nanos::from_millis(400));
+        assert!(measured_from(false) < Nanos::from_millis(400));
     }
 
     #[test]

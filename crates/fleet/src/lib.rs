@@ -13,7 +13,7 @@ pub mod policy;
 pub mod protocol;
 pub mod tls;
 
-pub use controller::{Fleet, Part, Supervision, TrialOutcome, TrialPlan};
+pub use controller::{Cast, Fleet, Part, Supervision, TrialOutcome, TrialPlan};
 pub use error::{Class, Error, Failure, Loss};
 pub use launcher::Link;
 pub use policy::{Destinations, Network, Policy};

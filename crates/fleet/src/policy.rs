@@ -250,6 +250,7 @@ mod tests {
             settings,
             phases: Phases {
                 warmup_max_ns: Nanos::ZERO,
+                is_warmup_whole: false,
                 measure_ns: Nanos::from_secs(1),
                 interval_ns: Nanos::from_millis(100),
             },

@@ -41,8 +41,12 @@ fn serve(port: &str, workers: &str, size: &str) {
 }
 
 fn ask(url: &str, secs: u64, options: &[&str]) {
-    let phases =
-        Phases { warmup_max_ns: Nanos::ZERO, measure_ns: Nanos::from_secs(secs), interval_ns: Nanos::from_millis(100) };
+    let phases = Phases {
+        warmup_max_ns: Nanos::ZERO,
+        is_warmup_whole: false,
+        measure_ns: Nanos::from_secs(secs),
+        interval_ns: Nanos::from_millis(100),
+    };
     let options = options.iter().map(|option| option.split_once('=').unwrap());
     let settings =
         options.fold(Settings::default().with("url", url), |settings, (name, value)| settings.with(name, value));

@@ -9,8 +9,12 @@ use fathom_sys::clock;
 
 #[test]
 fn an_abort_ends_both_sides_within_200_ms() {
-    let phases =
-        Phases { warmup_max_ns: Nanos::ZERO, measure_ns: Nanos::from_secs(60), interval_ns: Nanos::from_millis(100) };
+    let phases = Phases {
+        warmup_max_ns: Nanos::ZERO,
+        is_warmup_whole: false,
+        measure_ns: Nanos::from_secs(60),
+        interval_ns: Nanos::from_millis(100),
+    };
     let role = |side, peer| Role {
         test: "requests".to_owned(),
         kind: "http_closed".to_owned(),

@@ -24,6 +24,9 @@ pub type Endpoints = BTreeMap<String, String>;
 pub struct Phases {
     /// The longest warm-up; it ends earlier when the rate has become steady.
     pub warmup_max_ns: Nanos,
+    /// Whether the warm-up takes all of that time, however steady the rate is: tests that are made together measure together.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_warmup_whole: bool,
     /// What is measured after the warm-up.
     pub measure_ns: Nanos,
     /// The length of one interval of the timeline.

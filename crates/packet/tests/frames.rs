@@ -186,6 +186,7 @@ impl Wire {
 /// Far more time than any count here takes, so that a busy machine changes no number.
 const PHASES: Phases = Phases {
     warmup_max_ns: Nanos::from_millis(50),
+    is_warmup_whole: false,
     measure_ns: Nanos::from_secs(10),
     interval_ns: Nanos::from_millis(25),
 };

@@ -185,7 +185,12 @@ impl Tester for Policed {
                 settings.set(STEP_RATE, PerSec::new(then).unwrap().exact());
             }
         }
-        let phases = Phases { warmup_max_ns: Nanos::ZERO, measure_ns, interval_ns: Nanos::from_millis(25) };
+        let phases = Phases {
+            warmup_max_ns: Nanos::ZERO,
+            is_warmup_whole: false,
+            measure_ns,
+            interval_ns: Nanos::from_millis(25),
+        };
         let (initiator, responder) = self.play(&settings, phases)?;
         let (intended, offered) = (initiator.totals[INTENDED], initiator.totals[SENT]);
         let received = responder.totals[RECEIVED];

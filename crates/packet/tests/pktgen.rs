@@ -144,8 +144,12 @@ impl Wire {
 }
 
 /// Far more time than any count here takes, but for one that is to be cut off.
-const PHASES: Phases =
-    Phases { warmup_max_ns: Nanos::ZERO, measure_ns: Nanos::from_secs(20), interval_ns: Nanos::from_millis(100) };
+const PHASES: Phases = Phases {
+    warmup_max_ns: Nanos::ZERO,
+    is_warmup_whole: false,
+    measure_ns: Nanos::from_secs(20),
+    interval_ns: Nanos::from_millis(100),
+};
 
 impl Wire {
     fn prepare(&self, side: Side, settings: &Settings, peer: Endpoints) -> Result<Box<dyn Test>, EngineError> {

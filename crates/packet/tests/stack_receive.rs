@@ -50,6 +50,7 @@ fn role(options: &[(&str, &str)]) -> Role {
         settings: given.complete(StackReceive.options()).unwrap(),
         phases: Phases {
             warmup_max_ns: Nanos::ZERO,
+            is_warmup_whole: false,
             measure_ns: Nanos::from_millis(100),
             interval_ns: Nanos::from_millis(20),
         },

@@ -32,6 +32,7 @@ const PORT: u16 = 9100;
 const LOSES: u64 = 10;
 const PHASES: Phases = Phases {
     warmup_max_ns: Nanos::from_millis(50),
+    is_warmup_whole: false,
     measure_ns: Nanos::from_millis(200),
     interval_ns: Nanos::from_millis(50),
 };

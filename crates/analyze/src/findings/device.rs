@@ -6,7 +6,7 @@ use fathom_model::{
 };
 
 use super::{Cause, CoreUse, Evidenced, counted, explained, measured};
-use crate::conservation::device;
+use crate::{beside, conservation::device};
 
 /// Drops at one place of a device.
 pub(crate) struct DeviceDrops {
@@ -90,6 +90,7 @@ impl Cause for DeviceDrops {
             let told: Vec<Evidence> = told.collect();
             if told.is_empty() { vec![counted(via, counter, drop.n_dropped)] } else { told }
         });
+        let n_lost = sum.n_sent.saturating_sub(sum.n_received);
         let share = percent(fathom_model::units::ratio(n, sum.n_sent).unwrap_or(1.0).min(1.0));
         let (n, of) = (n, grouped(sum.n_sent));
         vec![Finding {
@@ -97,9 +98,12 @@ impl Cause for DeviceDrops {
             short: self.short.to_owned(),
             title: format!("the device {via} {}: {} dropped of {of} ({share})", self.what, grouped(n)),
             severity: Severity::HoldsBack,
-            tests: vec![seen.test.name.clone()],
+            tests: std::iter::once(seen.test)
+                .chain(beside(seen.run, seen.test))
+                .map(|test| test.name.clone())
+                .collect(),
             evidence: evidence.collect(),
-            explains: explained(n, seen.n_lost()),
+            explains: explained(n, Some(n_lost)),
             next: Some(NextStep {
                 command: self.command.to_owned(),
                 on: Some(via.to_owned()),

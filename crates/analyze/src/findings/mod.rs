@@ -42,7 +42,7 @@ use fathom_model::{
 };
 
 use crate::{
-    Context, conservation,
+    Context, conservation, lead,
     limits::hosts_of,
     window::{Window, host_of, record_of, samples_within, usable},
 };
@@ -194,7 +194,8 @@ impl<'a> Evidenced<'a> {
 
     /// Whether what a host's interface drops is accounted for at the device between the two: its wires are memory.
     pub(crate) fn is_of_device(&self, host: &str) -> bool {
-        self.via().is_some() && self.test.conservation.is_some() && self.is_memory(host)
+        let lead = lead(self.run, self.test).unwrap_or(self.test);
+        self.via().is_some() && lead.conservation.is_some() && self.is_memory(host)
     }
 
     /// The trials to judge by.

@@ -153,6 +153,7 @@ impl Recorder {
             .with("threads", "1");
         let phases = Phases {
             warmup_max_ns: Nanos::ZERO,
+            is_warmup_whole: false,
             // It ends when the user is through; a busy machine has time for that.
             measure_ns: Nanos::from_secs(60),
             interval_ns: Nanos::from_millis(100),

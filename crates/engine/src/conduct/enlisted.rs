@@ -244,6 +244,7 @@ mod tests {
     fn session() -> Session {
         let phases = Phases {
             warmup_max_ns: Nanos::from_millis(20),
+            is_warmup_whole: false,
             measure_ns: Nanos::from_millis(40),
             interval_ns: Nanos::from_millis(10),
         };

@@ -72,6 +72,7 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
             kind: (*kind).to_owned(),
             from: ends.from().to_owned(),
             to: Some(ends.to().to_owned()),
+            beside: None,
             warmup: "300ms".to_owned(),
             duration: duration.exact(),
             options: options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text)),

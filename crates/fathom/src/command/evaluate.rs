@@ -98,6 +98,7 @@ fn tests(ends: &Ends, pace: &Pace, matches: &ArgMatches) -> anyhow::Result<Vec<T
         kind: (*kind).to_owned(),
         from: ends.from().to_owned(),
         to: Some(ends.to().to_owned()),
+        beside: None,
         warmup: warmup.exact(),
         duration: duration.exact(),
         options: options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text)),

@@ -185,7 +185,8 @@ impl LayerCommand {
             let spans = (measuring::span(matches, "warmup", SPANS.0)?, measuring::span(matches, "duration", SPANS.1)?);
             return Walk { kind, matches, given: settings, ends, spans }.run();
         }
-        if let Some((title, mut tests)) = benchmark::tests(matches, &settings, &ends)? {
+        if let Some((title, tests)) = benchmark::tests(matches, &settings, &ends)? {
+            let mut tests = benchmark::both_ways(tests, matches)?;
             measuring::promise(&mut tests, matches)?;
             let title = format!("{} {title}", self.title);
             let plan = measuring::plan((title, 1), ends, tests, matches);
@@ -213,6 +214,7 @@ impl LayerCommand {
             kind: kind.to_owned(),
             from: ends.from().to_owned(),
             to: url.is_none().then(|| ends.to().to_owned()),
+            beside: None,
             warmup: warmup.exact(),
             duration: duration.exact(),
             options,
@@ -220,7 +222,7 @@ impl LayerCommand {
             benchmark: None,
             expect: std::collections::BTreeMap::new(),
         };
-        let mut tests: Vec<TestPlan> = scanned.into_iter().map(test).collect();
+        let mut tests = benchmark::both_ways(scanned.into_iter().map(test).collect(), matches)?;
         measuring::promise(&mut tests, matches)?;
         let title = format!("{} {}", self.title, url.as_deref().unwrap_or(word));
         measuring::carry_out(measuring::plan((title, rounds), ends, tests, matches), matches, Keep::WhenAsked)

@@ -341,6 +341,7 @@ mod tests {
             kind: kind.to_owned(),
             from: "a".to_owned(),
             to: None,
+            beside: None,
             warmup: "0s".to_owned(),
             duration: "1s".to_owned(),
             options: Settings::default(),

@@ -140,6 +140,7 @@ fn test(
         kind: name.to_owned(),
         from: ends.from().to_owned(),
         to: kind.is_two_sided(&options).then(|| ends.to().to_owned()),
+        beside: None,
         warmup: Nanos::ZERO.exact(),
         duration: duration.exact(),
         options,

@@ -130,6 +130,7 @@ impl Walk<'_> {
             kind: kind.to_owned(),
             from: self.ends.from().to_owned(),
             to: Some(self.ends.to().to_owned()),
+            beside: None,
             warmup: warmup.exact(),
             duration: duration.exact(),
             options: known.fold(Settings::default(), given),

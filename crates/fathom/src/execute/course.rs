@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, io};
 
 use fathom_engine::{Live, TestKind};
-use fathom_fleet::{Class, Error, Part, Supervision, TrialOutcome, TrialPlan};
+use fathom_fleet::{Cast, Class, Error, Part, Supervision, TrialOutcome, TrialPlan};
 use fathom_model::{
     Derivation, Phases, Plan, Role, Run, Settings, Side, TestPlan, TestRun, Trial, Unit, ValueKind, Verdict,
     benchmark::OwnMaximum,
@@ -55,12 +55,13 @@ pub(crate) fn execute(plan: &Plan, surroundings: &Surroundings) -> anyhow::Resul
     let mut run = blank(plan, surroundings, &now)?;
     let mut hosts = Hosts::connect(plan, &run.id)?;
     describe(&mut run, &mut hosts)?;
+    let n_leading = plan.tests.iter().filter(|test| test.beside.is_none()).count();
     let mut course = Course {
         plan,
         surroundings,
         signals: &signals,
         own: &own,
-        progress: Progress::of(run.tests.len() * usize::try_from(plan.rounds).unwrap_or(1), surroundings.is_quiet),
+        progress: Progress::of(n_leading * usize::try_from(plan.rounds).unwrap_or(1), surroundings.is_quiet),
     };
     let ending = course.rounds(&mut run, &mut hosts);
     course.progress.clear();
@@ -167,7 +168,10 @@ fn title(test: &TestPlan, kind: &dyn TestKind, plan: &Plan) -> String {
     let mut title = kind.title(&test.options);
     let is_alike = |other: &TestPlan| other.kind == test.kind && kind.title(&other.options) == title;
     if plan.tests.iter().filter(|other| is_alike(other)).count() > 1 {
-        title = format!("{title}, {}", test.name);
+        title = match test.name.strip_prefix(&title) {
+            Some(_) => test.name.clone(),
+            None => format!("{title}, {}", test.name),
+        };
     }
     match Sought::of(test, kind) {
         Ok(sought) => format!("{title}, limit of {}", sought.words()),
@@ -216,7 +220,7 @@ impl Course<'_> {
     fn rounds(&mut self, run: &mut Run, hosts: &mut Hosts) -> anyhow::Result<()> {
         let mut n_narrow = 0;
         for round in 0..self.plan.rounds {
-            for (idx, test) in self.plan.tests.iter().enumerate() {
+            for (idx, test) in self.plan.tests.iter().enumerate().filter(|(_, test)| test.beside.is_none()) {
                 // A search spreads its trials itself, and what it found would be no better for a second one.
                 let is_search = test.search.is_some() || test.benchmark.is_some();
                 let is_done = round > 0 && is_search;
@@ -227,10 +231,10 @@ impl Course<'_> {
                 let error = if test.search.is_some() {
                     self.search(&mut run.tests[idx], test, (&run.hosts, hosts))?
                 } else if test.benchmark.is_some() {
-                    self.benchmark(&mut run.tests[idx], test, (&run.hosts, hosts))?
+                    self.benchmark(together(&mut run.tests, self.plan, test), test, (&run.hosts, hosts))?
                 } else {
                     self.progress.begins(&test.name, round);
-                    self.trial(&mut run.tests[idx], (test, round), hosts)?
+                    self.trial(together(&mut run.tests, self.plan, test), (test, round), hosts)?
                 };
                 self.progress.ended();
                 if let Some(cut) = run.tests[idx].benchmark.as_ref().and_then(|benchmark| benchmark.cut.as_ref()) {
@@ -243,10 +247,15 @@ impl Course<'_> {
                     run.completeness = Completeness::Incomplete { reason: format!("{}: {reason}", test.name) };
                     return Ok(());
                 }
-                if let Some(error) = error
-                    && !self.goes_on_after(&error, &mut run.tests[idx], &mut run.completeness)?
-                {
-                    return Ok(());
+                if let Some(error) = error {
+                    let goes_on = self.goes_on_after(&error, &mut run.tests[idx], &mut run.completeness)?;
+                    let why = run.tests[idx].unavailable.clone();
+                    for beside in together(&mut run.tests, self.plan, test).into_iter().skip(1) {
+                        beside.unavailable.clone_from(&why);
+                    }
+                    if !goes_on {
+                        return Ok(());
+                    }
                 }
             }
             n_narrow = if fathom_analyze::is_narrow(run, &wire_up::metrics()) { n_narrow + 1 } else { 0 };
@@ -260,16 +269,18 @@ impl Course<'_> {
     /// One trial, kept as far as it went; why it did not come to its end.
     fn trial(
         &self,
-        into: &mut TestRun,
+        into: Vec<&mut TestRun>,
         (test, round): (&TestPlan, u32),
         hosts: &mut Hosts,
     ) -> anyhow::Result<Option<Error>> {
         let outcome = self.play(test, round, hosts);
-        if self.is_live() {
-            Event::trial(&test.name, &outcome.trial).write(&mut io::stdout().lock())?;
-        }
-        if !outcome.trial.records.is_empty() {
-            into.trials.push(outcome.trial);
+        for (into, trial) in into.into_iter().zip(outcome.trials) {
+            if self.is_live() {
+                Event::trial(&into.name, &trial).write(&mut io::stdout().lock())?;
+            }
+            if !trial.records.is_empty() {
+                into.trials.push(trial);
+            }
         }
         Ok(outcome.error)
     }
@@ -296,11 +307,11 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Has the hosts play one trial, shown while it goes on.
+    /// Has the hosts play one trial, shown while it goes on: of the test, then of those that are made together with it.
     pub(super) fn play(&self, test: &TestPlan, round: u32, hosts: &mut Hosts) -> TrialOutcome {
         let trial_plan = self.trial_plan(test, round, hosts);
         let rate = LiveRate::of(test);
-        self.progress.starts(&phases(test));
+        self.progress.starts(&phases(test, &self.plan.tests));
         let progress = &self.progress;
         let watcher = self.surroundings.watcher.as_ref();
         let mut live = |_: &str, side: Side, live: Live| {
@@ -333,7 +344,7 @@ impl Course<'_> {
             *completeness = Completeness::Incomplete { reason: format!("interrupted by {signal}") };
             return Ok(false);
         }
-        let is_alone = self.plan.tests.len() == 1;
+        let is_alone = self.plan.tests.iter().filter(|test| test.beside.is_none()).count() == 1;
         match error.class() {
             Class::Incomplete => {
                 *completeness = Completeness::Incomplete { reason: error.to_string() };
@@ -355,39 +366,72 @@ impl Course<'_> {
     }
 
     fn trial_plan(&self, test: &TestPlan, round: u32, hosts: &Hosts) -> TrialPlan {
+        let phases = phases(test, &self.plan.tests);
         let (from_cores, to_cores) = hosts.cores(&test.from, test.to.as_deref());
-        let part = |host: &str, side: Side, cores: Vec<usize>| {
+        let part = |host: &str, side: Side| {
             let place = &hosts.places[host];
             let is_served = matches!(self.plan.hosts.get(host), Some(Reach::Tls { .. }));
             let settings =
                 if is_served && side == Side::Responder { without_files(test) } else { test.options.clone() };
+            // A host keeps its cores whatever it plays, but where it plays both ends.
+            let is_answering = test.to.as_deref() == Some(host) && (test.from != host || side == Side::Responder);
             let role = Role {
                 test: test.name.clone(),
                 kind: test.kind.clone(),
                 side,
                 settings,
-                phases: phases(test),
+                phases,
                 address: Some(place.address),
                 interface: place.interface.clone(),
                 peer: BTreeMap::new(),
-                cores,
+                cores: if is_answering { to_cores.clone() } else { from_cores.clone() },
                 seed: self.plan.seed.wrapping_add(u64::from(round)),
             };
             Part { host: host.to_owned(), role, interfaces: place.interface.iter().cloned().collect() }
         };
-        let initiator = part(&test.from, Side::Initiator, from_cores);
+        let cast = |(from, to): (&str, Option<&str>)| Cast {
+            initiators: vec![part(from, Side::Initiator)],
+            responder: to.map(|to| part(to, Side::Responder)),
+        };
+        let ends = |test: &'_ TestPlan| (test.from.clone(), test.to.clone());
+        let all = std::iter::once(ends(test)).chain(beside(test, &self.plan.tests).map(ends));
         let bystander = |via: &String| {
             let place = &hosts.places[via];
             let interfaces = place.interface.iter().chain(&place.further_interfaces).cloned().collect();
-            Part::bystander(via, &initiator.role, interfaces)
+            Part::bystander(via, &part(&test.from, Side::Initiator).role, interfaces)
         };
         TrialPlan {
             round,
             bystanders: self.plan.via.iter().map(bystander).collect(),
-            responder: test.to.as_deref().map(|to| part(to, Side::Responder, to_cores)),
-            initiators: vec![initiator],
+            casts: all.map(|(from, to)| cast((&from, to.as_deref()))).collect(),
         }
     }
+}
+
+/// The tests of a plan that are made together with one.
+fn beside<'p>(test: &'p TestPlan, tests: &'p [TestPlan]) -> impl Iterator<Item = &'p TestPlan> {
+    tests.iter().filter(|other| other.beside.as_ref() == Some(&test.name))
+}
+
+/// A complete plan's spans, which were parsed when it was completed.
+fn phases(test: &TestPlan, tests: &[TestPlan]) -> Phases {
+    let span = |text: &str| text.parse().unwrap_or(Nanos::ZERO);
+    // What is to be left out in any case is the warm-up.
+    let omitted = test.options.span("omit");
+    let measure_ns: Nanos = span(&test.duration);
+    let interval_ns = (measure_ns / 10).max(INTERVAL_MIN).min(INTERVAL_MAX);
+    Phases {
+        warmup_max_ns: omitted.unwrap_or_else(|| span(&test.warmup)),
+        is_warmup_whole: omitted.is_some() || beside(test, tests).next().is_some(),
+        measure_ns,
+        interval_ns,
+    }
+}
+
+/// The runs of the tests that are made together, the one that the others are beside first.
+fn together<'r>(tests: &'r mut [TestRun], plan: &Plan, lead: &TestPlan) -> Vec<&'r mut TestRun> {
+    let is_one = |test: &TestPlan| test.name == lead.name || test.beside.as_ref() == Some(&lead.name);
+    tests.iter_mut().zip(&plan.tests).filter(|(_, test)| is_one(test)).map(|(run, _)| run).collect()
 }
 
 /// Why no further trial can go otherwise than this one, which ended early for want of data; one that lost something may.
@@ -404,16 +448,6 @@ fn without_files(test: &TestPlan) -> Settings {
         settings.0.remove(option.name);
     }
     settings
-}
-
-/// A complete plan's spans, which were parsed when it was completed.
-fn phases(test: &TestPlan) -> Phases {
-    let span = |text: &str| text.parse().unwrap_or(Nanos::ZERO);
-    // What is to be left out in any case is the warm-up.
-    let warmup_max_ns = test.options.span("omit").unwrap_or_else(|| span(&test.warmup));
-    let measure_ns: Nanos = span(&test.duration);
-    let interval_ns = (measure_ns / 10).max(INTERVAL_MIN).min(INTERVAL_MAX);
-    Phases { warmup_max_ns, measure_ns, interval_ns }
 }
 
 fn reason(error: &Error) -> String {
@@ -446,5 +480,41 @@ impl LiveRate {
         let scale = if self.unit == Unit::BitsPerSec { 8.0 } else { 1.0 };
         let rate = approximate(live.growth) * scale / live.span.as_secs_f64();
         self.unit.show(rate)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn planned(name: &str, beside: Option<&str>) -> TestPlan {
+        TestPlan {
+            name: name.to_owned(),
+            kind: "tcp_stream".to_owned(),
+            from: "here".to_owned(),
+            to: Some("here".to_owned()),
+            beside: beside.map(str::to_owned),
+            warmup: "1s".to_owned(),
+            duration: "2s".to_owned(),
+            options: Settings::default(),
+            search: None,
+            benchmark: None,
+            expect: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn a_warm_up_is_whole_where_it_is_to_be_omitted_or_where_tests_are_made_together() {
+        let mut omitting = planned("omitting", None);
+        omitting.options.set("omit", "300ms");
+        let tests = [planned("alone", None), omitting, planned("lead", None), planned("back", Some("lead"))];
+        let of = |test: &TestPlan| {
+            let phases = phases(test, &tests);
+            (phases.warmup_max_ns, phases.is_warmup_whole, phases.measure_ns)
+        };
+        let (warmup, measured) = (Nanos::from_secs(1), Nanos::from_secs(2));
+        assert_eq!(of(&tests[0]), (warmup, false, measured));
+        assert_eq!(of(&tests[1]), (Nanos::from_millis(300), true, measured));
+        assert_eq!(of(&tests[2]), (warmup, true, measured));
     }
 }

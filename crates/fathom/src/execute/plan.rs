@@ -75,9 +75,38 @@ pub(crate) fn complete(plan: &mut Plan) -> Result<(), Screen> {
     if let Some(twice) = names.windows(2).find_map(|pair| (pair[0] == pair[1]).then_some(pair[0])) {
         return Err(wrong(format!("two tests are called `{twice}`")));
     }
-    for test in &mut plan.tests {
-        complete_test(test, &hosts).map_err(|screen| screen.line("in", format!("test `{}`", test.name)))?;
+    for n in 0..plan.tests.len() {
+        let (before, from_here) = plan.tests.split_at_mut(n);
+        let test = &mut from_here[0];
+        complete_test(test, &hosts)
+            .and_then(|()| follow(test, before))
+            .map_err(|screen| screen.line("in", format!("test `{}`", test.name)))?;
     }
+    Ok(())
+}
+
+/// A test that is made together with one before it is the same test between other ends: it takes over what it leaves open.
+fn follow(test: &mut TestPlan, before: &[TestPlan]) -> Result<(), Screen> {
+    let Some(name) = &test.beside else { return Ok(()) };
+    let leads = |other: &&TestPlan| other.name == *name && other.beside.is_none();
+    let Some(lead) = before.iter().find(leads) else {
+        return Err(wrong(format!("beside: `{name}` is no test before this one that others can be beside")));
+    };
+    if test.search.is_some() || test.benchmark.is_some() || lead.search.is_some() {
+        return Err(wrong(format!("a search makes one test at a time, so nothing is beside `{name}`"))
+            .line("use", "a benchmark: its methods make several together"));
+    }
+    let other_option = test.options.0.iter().find(|(option, value)| lead.options.0.get(*option) != Some(*value));
+    let differs = [
+        ("kind", test.kind != lead.kind),
+        ("warmup", test.warmup != lead.warmup),
+        ("duration", test.duration != lead.duration),
+        (other_option.map_or("options", |(option, _)| option.as_str()), other_option.is_some()),
+    ];
+    if let Some((what, _)) = differs.into_iter().find(|(_, differs)| *differs) {
+        return Err(wrong(format!("{what}: a test that is beside `{name}` is the same one between other ends")));
+    }
+    test.options = lead.options.clone();
     Ok(())
 }
 
@@ -141,6 +170,32 @@ mod tests {
         let mut plan = read_plan(text).map_err(|error| error.to_string())?;
         complete(&mut plan).map_err(|screen| screen.to_string())?;
         Ok(plan)
+    }
+
+    /// The same test the other way, with more of it.
+    fn with_back(more: &str) -> String {
+        let back = PLAN.split_once("[[tests]]").unwrap().1.replace("name = \"rr\"", "name = \"back\"");
+        let back = back.replace("expect = { latency_ns_p50 = \"< 1ms\" }", more);
+        format!("{PLAN}[[tests]]{back}")
+    }
+
+    #[test]
+    fn a_test_beside_another_is_the_same_one_and_takes_over_its_options() {
+        let plan = completed(&with_back("beside = \"rr\"")).unwrap();
+        assert_eq!(plan.tests[1].options, plan.tests[0].options);
+        assert_eq!(completed(&text(&plan).unwrap()), Ok(plan));
+        let wrong = |more: &str| completed(&with_back(more)).unwrap_err();
+        assert!(wrong("beside = \"other\"").contains("`other` is no test before this one"));
+        let longer = with_back("beside = \"rr\"");
+        let at = longer.rfind("duration = \"1s\"").unwrap();
+        let longer = format!("{}duration = \"2s\"{}", &longer[..at], &longer[at + "duration = \"1s\"".len()..]);
+        let error = completed(&longer).unwrap_err();
+        assert!(error.contains("duration: ") && error.contains("`rr`") && error.contains("`back`"), "{error}");
+        let more = with_back("beside = \"rr\"").replace("options = { flows = 2 }", "options = { flows = 3 }");
+        assert!(completed(&more).is_ok(), "both have three");
+        let at = more.rfind("flows = 3").unwrap();
+        let error = completed(&format!("{}flows = 4{}", &more[..at], &more[at + 9..])).unwrap_err();
+        assert!(error.contains("flows: "), "{error}");
     }
 
     #[test]

@@ -91,13 +91,15 @@ impl Measurer for Trials<'_, '_> {
                 return Err(Halt::Fleet(error));
             }
         }
-        let (observation, judged) = self.judge(&outcome.trial, step, took);
+        // No test is made together with one that searches, so there is one.
+        let trial = outcome.trials.into_iter().next().unwrap_or_default();
+        let (observation, judged) = self.judge(&trial, step, took);
         if self.course.is_live() {
             let mut out = io::stdout().lock();
-            Event::trial(&self.test.name, &outcome.trial).write(&mut out).map_err(Halt::Output)?;
+            Event::trial(&self.test.name, &trial).write(&mut out).map_err(Halt::Output)?;
             Event::step(&self.test.name, step.load.get(), &judged).write(&mut out).map_err(Halt::Output)?;
         }
-        self.made.push(Made { load: step.load, judged, trial: outcome.trial });
+        self.made.push(Made { load: step.load, judged, trial });
         Ok(observation)
     }
 }

@@ -171,6 +171,7 @@ impl Load {
             from: here.clone(),
             to: None,
             // No tool behind these faces has a warm-up: everything counts.
+            beside: None,
             warmup: Nanos::ZERO.exact(),
             duration: self.duration.exact(),
             options: self.settings.clone(),

@@ -1,6 +1,6 @@
 //! Benchmarking methods from the command line: what is refused, what is planned, and what a run of them leaves behind.
 
-use fathom_model::{Plan, benchmark::Reference, run::Completeness};
+use fathom_model::{Plan, Side, benchmark::Reference, names::count, run::Completeness};
 
 use crate::stage::{Stage, lacks_root, skip};
 
@@ -54,8 +54,53 @@ fn frames_of_the_other_direction_are_sent_by_the_target() {
         assert_eq!(ends(&up), ("a".to_owned(), Some("b".to_owned())));
         assert_eq!(ends(&down), ("b".to_owned(), Some("a".to_owned())), "{words:?}");
     }
+    for (words, names, n_benchmarks) in [
+        (&["--rate", "1k"][..], ["up", "down"], 0),
+        (&["--method", "loss", "--max-rate", "1k", "--sizes", "512"], ["512 B, up", "512 B, down"], 1),
+    ] {
+        let both = planned(&[words, &["--direction", "both"]].concat());
+        assert_eq!(both.tests.iter().map(|test| test.name.as_str()).collect::<Vec<_>>(), names);
+        assert_eq!(both.tests.iter().filter_map(|test| test.benchmark.as_ref()).count(), n_benchmarks);
+        let [up, down] = both.tests.as_slice() else { panic!("{} tests", both.tests.len()) };
+        assert_eq!((up.beside.as_ref(), down.beside.as_ref()), (None, Some(&up.name)));
+        assert_eq!((Some(&up.from), up.to.as_ref()), (down.to.as_ref(), Some(&down.from)));
+        assert_eq!(up.options, down.options);
+    }
+    let search = ["--find-limit", "lost<0.1%", "--direction", "both"];
+    stage.fathom([PACKET, &search].concat()).refused(2, &["not for a search", "--method throughput"]);
     let stack = ["--test", "stack-receive", "--direction", "down"];
     stage.fathom([PACKET, &stack].concat()).refused(2, &["--direction is for `frames`"]);
+}
+
+#[test]
+fn a_method_judges_both_ways_at_once_together() {
+    if lacks_root() {
+        return;
+    }
+    let words = ["packet", "--device", "nft:1,1/10", "--method", "loss", "--sizes", "64", "--max-rate", "1k"];
+    let short = ["--direction", "both", "--trial", "200ms", "--loss-step", "50%", "--json"];
+    let run = Stage::new().fathom([&words[..], &short].concat()).run();
+    if let Completeness::Incomplete { reason } = &run.completeness {
+        assert!(reason.contains("did not send"), "{reason}");
+        return skip("others use this machine too much for frames to be sent when they are due");
+    }
+    let [up, down] = run.tests.as_slice() else { panic!("{} tests", run.tests.len()) };
+    let found = up.benchmark.as_ref().unwrap();
+    assert!(found.remarks.iter().any(|remark| remark.starts_with("frames went both ways at once")), "{found:?}");
+    // The trials that are kept are those of the lowest rate, which are the last ones.
+    let last = found.trials.last().unwrap();
+    let total = |side: Side, name: &str| -> u64 {
+        let records = [up, down].into_iter().map(|test| {
+            assert_eq!(test.trials.len(), 1);
+            test.trials[0].records.values().find(|record| record.side == side).unwrap()
+        });
+        records.map(|record| record.totals[name]).sum()
+    };
+    let of_both = (total(Side::Initiator, count::SENT), total(Side::Responder, count::RECEIVED));
+    assert_eq!((last.n_offered, last.n_received), of_both);
+    // The rule drops the first of each ten that come to it, whichever way.
+    assert!(last.n_offered - last.n_received >= last.n_offered / 10, "{last:?}");
+    assert!(down.benchmark.is_none());
 }
 
 #[test]

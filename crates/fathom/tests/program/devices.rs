@@ -1,6 +1,6 @@
 //! Devices between the hosts of a lab: what they drop is found at its place, and they go with their lab.
 
-use fathom_model::{Conservation, Run};
+use fathom_model::{Conservation, Run, Side, names::count};
 
 use crate::stage::{Stage, lacks_root};
 
@@ -31,6 +31,33 @@ fn what_a_filter_drops_is_found_at_its_rule_and_nothing_is_unexplained() {
     assert_eq!(run.hosts["dut"].environment.get("device", "is"), Some("nft:20,1/50"));
     assert!(run.tests[0].trials[0].hosts.contains_key("dut"));
     assert_eq!(run.tests[0].trials[0].records.len(), 2, "a device records nothing");
+}
+
+#[test]
+fn frames_that_go_both_ways_at_once_are_accounted_for_together() {
+    if lacks_root() {
+        return;
+    }
+    let run = measure(&Stage::new(), &["--device", "nft:20,1/50", "--rate", "5k", "--direction", "both"]);
+    let ends: Vec<_> =
+        run.tests.iter().map(|test| (test.name.as_str(), test.from.as_str(), test.to.as_deref())).collect();
+    assert_eq!(ends, [("up", "a", Some("b")), ("down", "b", Some("a"))]);
+    for test in &run.tests {
+        let total = |side: Side, name: &str| {
+            let record = test.trials[0].records.values().find(|record| record.side == side).unwrap();
+            record.totals[name]
+        };
+        let (sent, received) = (total(Side::Initiator, count::SENT), total(Side::Responder, count::RECEIVED));
+        assert!(0 < received && received < sent, "{}: {received} of {sent}", test.name);
+        assert_eq!(test.trials[0].hosts.keys().collect::<Vec<_>>(), ["a", "b", "dut"]);
+    }
+    let sum = run.tests[0].conservation.as_ref().unwrap();
+    assert_eq!((sum.what.as_str(), sum.n_unexplained), ("frames both ways", 0), "{sum:#?}");
+    let n_met = sum.n_sent - dropped(sum, "sender") - dropped(sum, "device's receive ring");
+    assert_eq!(dropped(sum, "device's filter rule"), n_met.div_ceil(50), "{sum:#?}");
+    assert_eq!(run.tests[1].conservation, None);
+    let rule = run.findings.iter().find(|finding| finding.id == "device-rule").unwrap();
+    assert_eq!(rule.tests, ["up", "down"]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use fathom_model::{Environment, PeerClock, units::Nanos};
 use fathom_sys::clock;
 
 use self::host::Host;
-pub use self::trial::{Part, Supervision, TrialOutcome, TrialPlan};
+pub use self::trial::{Cast, Part, Supervision, TrialOutcome, TrialPlan};
 use crate::{
     Error, Failure, Link, Loss,
     connection::Heard,

@@ -1,4 +1,4 @@
-//! One trial: prepare the responder, then the initiators, start all together, gather what they recorded.
+//! One trial: prepare the responders, then the initiators, start all together, gather what they recorded.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -35,15 +35,22 @@ pub struct Part {
     pub interfaces: Vec<String>,
 }
 
+/// Who plays one test.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cast {
+    /// Who begins.
+    pub initiators: Vec<Part>,
+    /// Who answers, if the test needs one of ours.
+    pub responder: Option<Part>,
+}
+
 /// What is to be played.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrialPlan {
     /// The round, from 0.
     pub round: u32,
-    /// Who begins; the trial is over when all of them are.
-    pub initiators: Vec<Part>,
-    /// Who answers, if the test needs one of ours.
-    pub responder: Option<Part>,
+    /// The tests, which begin at the same instant; all go on until the initiators of all are over.
+    pub casts: Vec<Cast>,
     /// Who looks on: devices between the two, whose counters are read; they record nothing.
     pub bystanders: Vec<Part>,
 }
@@ -71,7 +78,7 @@ impl Part {
 
 /// Who looks on while a trial runs.
 pub struct Supervision<'a> {
-    /// Told how a host's role fares, at most twice a second each.
+    /// Told how a host's role in the first test fares, at most twice a second each.
     pub live: &'a mut dyn FnMut(&str, Side, Live),
     /// Asked ten times a second whether to stop at once.
     pub is_stopped: &'a dyn Fn() -> bool,
@@ -80,8 +87,8 @@ pub struct Supervision<'a> {
 /// What a trial left behind, whether or not it came to its end.
 #[derive(Debug)]
 pub struct TrialOutcome {
-    /// What was recorded.
-    pub trial: Trial,
+    /// What was recorded of each test, in the order of the casts; the counters of hosts stand beside each of them.
+    pub trials: Vec<Trial>,
     /// What could not be observed, by host.
     pub losses: BTreeMap<String, Vec<String>>,
     /// Why it did not come to its end.
@@ -94,15 +101,15 @@ impl Fleet {
         let mut course = match Course::new(self, plan, supervision) {
             Ok(course) => course,
             Err(error) => {
-                let trial = Trial { round: plan.round, ..Trial::default() };
-                return TrialOutcome { trial, losses: BTreeMap::new(), error: Some(error) };
+                let trials = vec![Trial { round: plan.round, ..Trial::default() }; plan.casts.len()];
+                return TrialOutcome { trials, losses: BTreeMap::new(), error: Some(error) };
             }
         };
         let error = course.run().err();
         if error.is_some() {
             course.abort();
         }
-        course.outcome(plan.round, error)
+        course.outcome(plan, error)
     }
 }
 
@@ -117,6 +124,8 @@ enum State {
 
 struct Playing<'a> {
     part: &'a Part,
+    /// The number of its test; nothing for who looks on.
+    cast: Option<usize>,
     /// The name of its record in the trial.
     entry: String,
     id: HostId,
@@ -157,7 +166,7 @@ impl Playing<'_> {
 /// A trial under way.
 struct Course<'a, 'b> {
     fleet: &'a mut Fleet,
-    /// The responder, if there is one, comes first, then those who look on.
+    /// The responders come first, then those who look on.
     parts: Vec<Playing<'a>>,
     /// So many of them go on until they are told that the initiators have finished.
     n_told: usize,
@@ -166,16 +175,23 @@ struct Course<'a, 'b> {
 
 impl<'a, 'b> Course<'a, 'b> {
     fn new(fleet: &'a mut Fleet, plan: &'a TrialPlan, supervision: &'a mut Supervision<'b>) -> Result<Self, Error> {
+        let casts = || plan.casts.iter().enumerate();
+        let responders = casts().filter_map(|(n, cast)| Some((Some(n), cast.responder.as_ref()?, None)));
+        let bystanders = plan.bystanders.iter().map(|part| (None, part, None));
+        let told: Vec<_> = responders.chain(bystanders).collect();
+        let of_cast = |(n, cast): (usize, &'a Cast)| {
+            cast.initiators.iter().enumerate().map(move |(idx, part)| (Some(n), part, Some(idx)))
+        };
+        let n_told = told.len();
         let mut parts = Vec::new();
-        let n_told = usize::from(plan.responder.is_some()) + plan.bystanders.len();
-        for (n, part) in plan.responder.iter().chain(&plan.bystanders).chain(&plan.initiators).enumerate() {
+        for (cast, part, initiator) in told.into_iter().chain(casts().flat_map(of_cast)) {
             let id = fleet.find(&part.host)?;
             if fleet.hosts[id].is_lost() {
                 return Err(fleet.hosts[id].lost());
             }
             fleet.refresh_clock(id)?;
-            let entry = entry(plan, part, n.checked_sub(n_told));
-            parts.push(Playing { part, entry, id, ticket: fleet.ticket(), state: State::Idle });
+            let entry = cast.map_or_else(|| part.host.clone(), |cast| entry(&plan.casts[cast], part, initiator));
+            parts.push(Playing { part, cast, entry, id, ticket: fleet.ticket(), state: State::Idle });
         }
         Ok(Self { fleet, parts, n_told, supervision })
     }
@@ -187,13 +203,9 @@ impl<'a, 'b> Course<'a, 'b> {
             self.prepare(n, Endpoints::new())?;
         }
         self.gather(deadline, Milestone::Ready, &told)?;
-        let endpoints = match self.parts.first().map(|first| &first.state) {
-            Some(State::Ready(endpoints)) => endpoints.clone(),
-            _ => Endpoints::new(),
-        };
         let deadline = clock::now() + PREPARE_PATIENCE;
         for n in initiators.clone() {
-            self.prepare(n, endpoints.clone())?;
+            self.prepare(n, self.told_to(n))?;
         }
         self.gather(deadline, Milestone::Ready, &initiators)?;
 
@@ -212,6 +224,15 @@ impl<'a, 'b> Course<'a, 'b> {
             }
         }
         Ok(())
+    }
+
+    /// What the responder of an initiator's test has told.
+    fn told_to(&self, n: usize) -> Endpoints {
+        let of_same = |playing: &&Playing<'_>| playing.cast == self.parts[n].cast;
+        match self.parts[..self.n_told].iter().find(of_same).map(|responder| &responder.state) {
+            Some(State::Ready(endpoints)) => endpoints.clone(),
+            _ => Endpoints::new(),
+        }
     }
 
     fn prepare(&mut self, n: usize, endpoints: Endpoints) -> Result<(), Error> {
@@ -250,7 +271,7 @@ impl<'a, 'b> Course<'a, 'b> {
     fn peer_clock(&self, n: usize) -> Option<PeerClock> {
         let is_initiator = |n: usize| n >= self.n_told;
         let mut peers = (0..self.parts.len())
-            .filter(|other| is_initiator(*other) != is_initiator(n) && !self.parts[*other].part.is_bystander());
+            .filter(|other| is_initiator(*other) != is_initiator(n) && self.parts[*other].cast == self.parts[n].cast);
         let peer = self.parts[peers.next()?].id;
         let is_one = peers.all(|other| self.parts[other].id == peer);
         is_one.then(|| self.fleet.peer_clock(self.parts[n].id, peer))
@@ -303,7 +324,8 @@ impl<'a, 'b> Course<'a, 'b> {
                 }
             }
             FromAgent::Interval { ticket, progress } => {
-                if let Some(playing) = self.parts.iter_mut().find(of(ticket)) {
+                let is_first = |playing: &&mut Playing<'_>| playing.cast == Some(0);
+                if let Some(playing) = self.parts.iter_mut().find(of(ticket)).filter(is_first) {
                     (self.supervision.live)(&playing.part.host, playing.part.role.side, progress.into());
                 }
             }
@@ -352,35 +374,39 @@ impl<'a, 'b> Course<'a, 'b> {
         }
     }
 
-    fn outcome(self, round: u32, error: Option<Error>) -> TrialOutcome {
-        let mut trial = Trial { round, ..Trial::default() };
+    fn outcome(self, plan: &TrialPlan, error: Option<Error>) -> TrialOutcome {
+        let mut trials = vec![Trial { round: plan.round, ..Trial::default() }; plan.casts.len()];
+        let mut starts = vec![Vec::new(); plan.casts.len()];
         let mut losses: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        let mut starts = Vec::new();
         for playing in self.parts {
             let State::Over(Some(outcome)) = playing.state else { continue };
             let Outcome { record, host, losses: lost } = *outcome;
-            if !playing.part.is_bystander() {
-                starts.push(self.fleet.hosts[playing.id].clock.ours(record.start_ns + record.start_late_ns));
-                trial.records.insert(playing.entry, record);
+            if let Some(cast) = playing.cast {
+                starts[cast].push(self.fleet.hosts[playing.id].clock.ours(record.start_ns + record.start_late_ns));
+                trials[cast].records.insert(playing.entry, record);
             }
             let name = &playing.part.host;
             if let Some(host) = host {
-                trial.hosts.insert(name.clone(), host);
+                for trial in &mut trials {
+                    trial.hosts.insert(name.clone(), host.clone());
+                }
             }
             losses.entry(name.clone()).or_default().extend(lost);
         }
-        trial.start_skew_ns = match (starts.iter().max(), starts.iter().min()) {
-            (Some(latest), Some(earliest)) => *latest - *earliest,
-            _ => Nanos::ZERO,
-        };
-        TrialOutcome { trial, losses, error }
+        for (trial, starts) in trials.iter_mut().zip(starts) {
+            trial.start_skew_ns = match (starts.iter().max(), starts.iter().min()) {
+                (Some(latest), Some(earliest)) => *latest - *earliest,
+                _ => Nanos::ZERO,
+            };
+        }
+        TrialOutcome { trials, losses, error }
     }
 }
 
 /// The name of a part's record: its host's, with an addition where that is taken by an initiator before it.
-fn entry(plan: &TrialPlan, part: &Part, initiator: Option<usize>) -> String {
-    let before = initiator.unwrap_or(plan.initiators.len());
-    let n_before = plan.initiators[..before].iter().filter(|other| other.host == part.host).count();
+fn entry(cast: &Cast, part: &Part, initiator: Option<usize>) -> String {
+    let before = initiator.unwrap_or(cast.initiators.len());
+    let n_before = cast.initiators[..before].iter().filter(|other| other.host == part.host).count();
     match (n_before, initiator) {
         (0, _) => part.host.clone(),
         (_, None) => format!("{}/responder", part.host),

@@ -3,7 +3,7 @@
 use std::{os::unix::net::UnixStream, thread};
 
 use fathom_engine::{Crew, Error, Observer, Session, Test, TestKind, Until};
-use fathom_fleet::{Fleet, Link, Loss, Part, Policy, Supervision, TrialOutcome, TrialPlan, agent};
+use fathom_fleet::{Cast, Fleet, Link, Loss, Part, Policy, Supervision, TrialOutcome, TrialPlan, agent};
 use fathom_model::{
     Endpoints, Environment, HostRecord, Layer, Metric, OptionDoc, Phases, Record, Role, Settings, Side, ValueKind,
     units::Nanos,
@@ -122,6 +122,7 @@ pub(crate) fn role(side: Side, measure: Nanos) -> Role {
         settings: Settings::default(),
         phases: Phases {
             warmup_max_ns: Nanos::from_millis(100),
+            is_warmup_whole: false,
             measure_ns: measure,
             interval_ns: Nanos::from_millis(20),
         },
@@ -137,13 +138,12 @@ pub(crate) fn part(host: &str, side: Side, measure: Nanos) -> Part {
     Part { host: host.to_owned(), role: role(side, measure), interfaces: vec!["lo".to_owned()] }
 }
 
+pub(crate) fn cast(from: &str, to: &str, measure: Nanos) -> Cast {
+    Cast { initiators: vec![part(from, Side::Initiator, measure)], responder: Some(part(to, Side::Responder, measure)) }
+}
+
 pub(crate) fn plan(from: &str, to: &str, measure: Nanos) -> TrialPlan {
-    TrialPlan {
-        round: 3,
-        initiators: vec![part(from, Side::Initiator, measure)],
-        responder: Some(part(to, Side::Responder, measure)),
-        bystanders: Vec::new(),
-    }
+    TrialPlan { round: 3, casts: vec![cast(from, to, measure)], bystanders: Vec::new() }
 }
 
 /// Plays a trial that nobody looks at.

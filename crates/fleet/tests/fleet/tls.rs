@@ -78,7 +78,7 @@ fn the_right_key_leads_to_an_agent_that_plays_a_trial() {
     for _ in 0..2 {
         let outcome = counting::play(&mut fleet, &counting::plan("a", "b", Nanos::from_millis(200)));
         assert!(outcome.error.is_none(), "{:?}", outcome.error);
-        assert!(outcome.trial.start_skew_ns < Nanos::from_millis(10), "{}", outcome.trial.start_skew_ns);
+        assert!(outcome.trials[0].start_skew_ns < Nanos::from_millis(10), "{}", outcome.trials[0].start_skew_ns);
     }
     assert_eq!(fleet.describe("b").unwrap().reached, format!("tls {}", door.address));
 }

@@ -10,9 +10,9 @@ use std::{
     thread,
 };
 
-use super::counting::{agent_in_thread, fleet, part, plan, play, role, serve};
+use super::counting::{agent_in_thread, cast, fleet, part, plan, play, role, serve};
 use fathom_fleet::{
-    Class, Destinations, Error, Fleet, Link, Loss, Policy, Supervision, TrialPlan, launcher,
+    Class, Destinations, Error, Fleet, Link, Loss, Policy, Supervision, launcher,
     protocol::{self, Ticket, ToAgent},
 };
 use fathom_model::{Record, Side, units::Nanos};
@@ -55,10 +55,10 @@ fn two_hosts_start_together_and_their_records_are_gathered() {
     let mut seen = Vec::new();
     let plan = plan("a", "b", Nanos::from_millis(700));
     let mut live = |host: &str, side, live: fathom_engine::Live| seen.push((host.to_owned(), side, live.growth));
-    let outcome = fleet.run_trial(&plan, &mut Supervision { live: &mut live, is_stopped: &|| false });
+    let mut outcome = fleet.run_trial(&plan, &mut Supervision { live: &mut live, is_stopped: &|| false });
 
     assert!(outcome.error.is_none(), "{:?}", outcome.error);
-    let trial = outcome.trial;
+    let trial = outcome.trials.remove(0);
     assert_eq!(trial.round, 3);
     assert_eq!(trial.records.keys().collect::<Vec<_>>(), ["a", "b"]);
     assert_eq!((trial.records["a"].side, trial.records["b"].side), (Side::Initiator, Side::Responder));
@@ -79,19 +79,38 @@ fn one_host_can_play_both_sides_and_is_watched_once() {
     let mut fleet = fleet(&["a"]);
     let outcome = play(&mut fleet, &plan("a", "a", SHORT));
     assert!(outcome.error.is_none(), "{:?}", outcome.error);
-    assert_eq!(outcome.trial.records.keys().collect::<Vec<_>>(), ["a", "a/responder"]);
-    assert_eq!(outcome.trial.hosts.len(), 1);
+    assert_eq!(outcome.trials[0].records.keys().collect::<Vec<_>>(), ["a", "a/responder"]);
+    assert_eq!(outcome.trials[0].hosts.len(), 1);
 }
 
 #[test]
 fn several_initiators_start_together() {
     let mut fleet = fleet(&["a", "b", "c"]);
     let mut plan = plan("a", "c", SHORT);
-    plan.initiators.push(part("b", Side::Initiator, SHORT));
+    plan.casts[0].initiators.push(part("b", Side::Initiator, SHORT));
     let outcome = play(&mut fleet, &plan);
     assert!(outcome.error.is_none(), "{:?}", outcome.error);
-    assert_eq!(outcome.trial.records.keys().collect::<Vec<_>>(), ["a", "b", "c"]);
-    assert!(outcome.trial.start_skew_ns < Nanos::from_millis(10), "{}", outcome.trial.start_skew_ns);
+    assert_eq!(outcome.trials[0].records.keys().collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert!(outcome.trials[0].start_skew_ns < Nanos::from_millis(10), "{}", outcome.trials[0].start_skew_ns);
+}
+
+#[test]
+fn two_tests_that_are_made_together_have_a_trial_each_and_the_counters_of_their_hosts_in_both() {
+    let mut fleet = fleet(&["a", "b"]);
+    let mut plan = plan("a", "b", SHORT);
+    plan.casts.push(cast("b", "a", SHORT));
+    let outcome = play(&mut fleet, &plan);
+    assert!(outcome.error.is_none(), "{:?}", outcome.error);
+    for (trial, sides) in outcome.trials.iter().zip([["a", "b"], ["b", "a"]]) {
+        let of = |side: Side| trial.records.iter().find(|(_, record)| record.side == side).unwrap();
+        let ((from, sent), (to, received)) = (of(Side::Initiator), of(Side::Responder));
+        assert_eq!([from, to], sides);
+        assert!(sent.complete && received.complete && steps(sent) > 0 && steps(received) > 0, "{trial:?}");
+        assert_eq!(trial.hosts.keys().collect::<Vec<_>>(), ["a", "b"]);
+    }
+    let starts = || outcome.trials.iter().flat_map(|trial| trial.records.values().map(|one| one.start_ns));
+    let spread = starts().max().unwrap() - starts().min().unwrap();
+    assert!(spread < Nanos::from_millis(10), "the start was spread over {spread}");
 }
 
 #[test]
@@ -110,7 +129,7 @@ fn a_host_is_described_with_its_clock() {
 fn a_panic_of_a_test_is_told_and_the_agent_goes_on() {
     let mut fleet = fleet(&["a", "b"]);
     let mut faulty = plan("a", "b", SHORT);
-    faulty.initiators[0].role.settings.set("fault", "panic");
+    faulty.casts[0].initiators[0].role.settings.set("fault", "panic");
     let outcome = play(&mut fleet, &faulty);
     let error = outcome.error.unwrap();
     assert_eq!(error.class(), Class::Failed);
@@ -118,7 +137,7 @@ fn a_panic_of_a_test_is_told_and_the_agent_goes_on() {
         error.to_string().starts_with("host `a`: the test `count`") && error.to_string().contains("told to"),
         "{error}"
     );
-    assert!(!outcome.trial.records["b"].complete, "what the other side recorded is kept");
+    assert!(!outcome.trials[0].records["b"].complete, "what the other side recorded is kept");
     assert!(play(&mut fleet, &plan("a", "b", SHORT)).error.is_none(), "the next trial runs");
 }
 
@@ -126,14 +145,15 @@ fn a_panic_of_a_test_is_told_and_the_agent_goes_on() {
 fn what_cannot_be_prepared_is_told_before_anything_starts() {
     let mut fleet = fleet(&["a", "b"]);
     let mut unknown = plan("a", "b", SHORT);
-    unknown.initiators[0].role.kind = "cuont".to_owned();
+    unknown.casts[0].initiators[0].role.kind = "cuont".to_owned();
     let error = play(&mut fleet, &unknown).error.unwrap();
     assert_eq!(
         (error.class(), error.to_string()),
         (Class::Usage, "host `a`: there is no test kind `cuont`; there are count".to_owned())
     );
 
-    let alone = TrialPlan { responder: None, ..plan("a", "b", SHORT) };
+    let mut alone = plan("a", "b", SHORT);
+    alone.casts[0].responder = None;
     let error = play(&mut fleet, &alone).error.unwrap();
     assert_eq!(error.class(), Class::Preflight, "{error}");
     let nobody = plan("a", "nobody", SHORT);
@@ -169,7 +189,7 @@ fn a_connection_that_breaks_leaves_what_the_others_recorded() {
         (error.class(), error.to_string()),
         (Class::Incomplete, "host `b` was lost: the connection was closed".to_owned())
     );
-    assert!(!outcome.trial.records["a"].complete && steps(&outcome.trial.records["a"]) > 10);
+    assert!(!outcome.trials[0].records["a"].complete && steps(&outcome.trials[0].records["a"]) > 10);
     assert!(fleet.has("a") && !fleet.has("b"));
     assert_eq!(play(&mut fleet, &plan).error.unwrap().class(), Class::Incomplete, "a lost host stays lost");
     fleet.connect("b", agent_in_thread(Policy::own())).unwrap();
@@ -192,7 +212,7 @@ fn children_in_namespaces_of_their_own_start_together() {
     }
     let outcome = play(&mut fleet, &plan("a", "b", SHORT));
     assert!(outcome.error.is_none(), "{:?}", outcome.error);
-    assert!(outcome.trial.start_skew_ns < Nanos::from_millis(10), "{}", outcome.trial.start_skew_ns);
+    assert!(outcome.trials[0].start_skew_ns < Nanos::from_millis(10), "{}", outcome.trials[0].start_skew_ns);
 }
 
 #[test]
@@ -207,7 +227,7 @@ fn a_child_that_is_killed_is_named_with_the_signal() {
     let outcome = fleet.run_trial(&plan("b", "a", LONG), &mut Supervision { live: &mut live, is_stopped: &|| false });
     let text = outcome.error.unwrap().to_string();
     assert!(text.contains("host `b` was lost") && text.contains("signal: 9 (SIGKILL)"), "{text}");
-    assert!(!outcome.trial.records["a"].complete, "what the responder recorded is kept");
+    assert!(!outcome.trials[0].records["a"].complete, "what the responder recorded is kept");
 }
 
 #[test]
@@ -226,7 +246,7 @@ fn a_child_that_hangs_is_given_up_after_three_seconds() {
     let outcome = fleet.run_trial(&plan("a", "b", LONG), &mut Supervision { live: &mut live, is_stopped: &|| false });
     let text = outcome.error.unwrap().to_string();
     assert!(text.starts_with("host `b` was lost: nothing was heard for 3 s; it ended with signal: 9"), "{text}");
-    assert!(!outcome.trial.records["a"].complete, "what the other side recorded is kept");
+    assert!(!outcome.trials[0].records["a"].complete, "what the other side recorded is kept");
     assert!(clock::now() - begin < Nanos::from_secs(8));
 }
 
@@ -238,8 +258,8 @@ fn a_trial_that_is_stopped_keeps_what_was_measured() {
     let plan = plan("a", "b", LONG);
     let outcome = fleet.run_trial(&plan, &mut Supervision { live: &mut live, is_stopped: &|| stopped.get() });
     assert!(matches!(outcome.error, Some(Error::Interrupted)), "{:?}", outcome.error);
-    assert_eq!(outcome.trial.records.len(), 2);
-    assert!(outcome.trial.records.values().all(|record| !record.complete && steps(record) > 10));
+    assert_eq!(outcome.trials[0].records.len(), 2);
+    assert!(outcome.trials[0].records.values().all(|record| !record.complete && steps(record) > 10));
     assert!(clock::now() - begin < Nanos::from_secs(5));
 }
 

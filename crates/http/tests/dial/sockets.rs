@@ -26,8 +26,12 @@ const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 fn ask(options: &[(&str, &str)]) -> Result<Record, Error> {
     let settings = options.iter().fold(Settings::default(), |all, (name, value)| all.with(name, *value));
     let settings = settings.with("connections", "2").with("requests", "20").complete(Closed.options())?;
-    let phases =
-        Phases { warmup_max_ns: Nanos::ZERO, measure_ns: Nanos::from_secs(20), interval_ns: Nanos::from_millis(20) };
+    let phases = Phases {
+        warmup_max_ns: Nanos::ZERO,
+        is_warmup_whole: false,
+        measure_ns: Nanos::from_secs(20),
+        interval_ns: Nanos::from_millis(20),
+    };
     let role = Role {
         test: "requests".to_owned(),
         kind: Closed.name().to_owned(),

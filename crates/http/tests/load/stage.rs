@@ -14,6 +14,7 @@ use crate::common::{reactor, read_request};
 
 pub(crate) const PHASES: Phases = Phases {
     warmup_max_ns: Nanos::from_millis(40),
+    is_warmup_whole: false,
     measure_ns: Nanos::from_millis(160),
     interval_ns: Nanos::from_millis(20),
 };

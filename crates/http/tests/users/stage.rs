@@ -16,8 +16,12 @@ use crate::{
 };
 
 /// Long enough for what ends by itself, however busy the machine is.
-pub(crate) const LONG: Phases =
-    Phases { warmup_max_ns: Nanos::ZERO, measure_ns: Nanos::from_secs(20), interval_ns: Nanos::from_millis(20) };
+pub(crate) const LONG: Phases = Phases {
+    warmup_max_ns: Nanos::ZERO,
+    is_warmup_whole: false,
+    measure_ns: Nanos::from_secs(20),
+    interval_ns: Nanos::from_millis(20),
+};
 
 /// A crowd that asks these servers.
 pub(crate) fn crowd(urls: &str, options: &[(&str, &str)], coming: Coming) -> Crowd {

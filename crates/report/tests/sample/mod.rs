@@ -485,6 +485,7 @@ pub(crate) fn run() -> Run {
         kind: test.kind.clone(),
         from: test.from.clone(),
         to: test.to.clone(),
+        beside: None,
         warmup: "400ms".to_owned(),
         duration: "2s".to_owned(),
         options: test.options.clone(),

@@ -192,7 +192,12 @@ pub(crate) mod tests {
             kind: "tcp_rr".to_owned(),
             side: Side::Initiator,
             settings: Settings::default().with("request", request).with("response", response),
-            phases: Phases { warmup_max_ns: Nanos::ZERO, measure_ns: Nanos::ZERO, interval_ns: Nanos::ZERO },
+            phases: Phases {
+                warmup_max_ns: Nanos::ZERO,
+                is_warmup_whole: false,
+                measure_ns: Nanos::ZERO,
+                interval_ns: Nanos::ZERO,
+            },
             address: None,
             interface: None,
             peer: BTreeMap::new(),

@@ -76,6 +76,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         kind: "app_lua".to_owned(),
         from: ends.from().to_owned(),
         to: None,
+        beside: None,
         warmup: measuring::span(matches, "warmup", SPANS.0)?.exact(),
         duration: measuring::span(matches, "duration", SPANS.1)?.exact(),
         options: settings,

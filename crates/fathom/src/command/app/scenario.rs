@@ -104,6 +104,7 @@ pub(super) fn run(matches: &ArgMatches, file: &str) -> anyhow::Result<Exit> {
         kind: KIND.to_owned(),
         from: ends.from().to_owned(),
         to: None,
+        beside: None,
         warmup: measuring::span(matches, "warmup", spans.0)?.exact(),
         duration: measuring::span(matches, "duration", spans.1)?.exact(),
         options: settings,

@@ -63,7 +63,8 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let allowed = Allowed::gather(matches.get_many::<String>("allow").into_iter().flatten())?;
     let url = matches.get_one::<String>("url").map(|url| format!(" {url}")).unwrap_or_default();
     check_targets(&settings, &allowed, &format!("fathom app try {file}{url}"))?;
-    let phases = Phases { warmup_max_ns: Nanos::ZERO, measure_ns: PATIENCE, interval_ns: INTERVAL };
+    let phases =
+        Phases { warmup_max_ns: Nanos::ZERO, is_warmup_whole: false, measure_ns: PATIENCE, interval_ns: INTERVAL };
     let role = Role {
         test: "try".to_owned(),
         kind: "app_scenario".to_owned(),

@@ -75,6 +75,10 @@ pub(crate) const METHODS: &[Method] = &[
     Method { name: "reset", about: "how long a reset takes, which you start (RFC 6201)", run: |bench| bench.reset() },
 ];
 
+/// What rates and counts are of where frames go both ways at once.
+const BOTH_WAYS: &str = "frames went both ways at once (RFC 2544 section 14): a rate is offered each way, and what was lost or forwarded is of \
+                         both ways together";
+
 /// What ended a method, and with it the benchmark.
 type Ended = Result<(), Cut<Error>>;
 
@@ -90,16 +94,20 @@ struct Bench<'a, 'b, 'c> {
 }
 
 impl Course<'_> {
-    /// Carries the methods of a test out, and writes what was found into its run; why it was ended early.
+    /// Carries the methods of a test out, and writes what was found into its run, the first of those that are made together; why it
+    /// was ended early.
     pub(super) fn benchmark(
         &self,
-        into: &mut TestRun,
+        mut into: Vec<&mut TestRun>,
         test: &TestPlan,
         (known, hosts): (&BTreeMap<String, Host>, &mut Hosts),
     ) -> anyhow::Result<Option<Error>> {
         let wanted = Wanted::of(test)?;
         let own = self.own_maximum(wanted.size_bytes);
-        let begun = begun(&wanted, own, known.get(&test.from))?;
+        let mut begun = begun(&wanted, own, known.get(&test.from))?;
+        if into.len() > 1 {
+            begun.remarks.push(BOTH_WAYS.to_owned());
+        }
         let trials = Trials {
             course: self,
             test,
@@ -130,8 +138,11 @@ impl Course<'_> {
         found.trials = trials.made;
         // The trials at the throughput, or the last ones that there were, show what the hosts did meanwhile.
         let shown = throughput.and_then(|rate| trials.kept.remove(&tester::key(rate)));
-        into.trials.extend(shown.or_else(|| trials.kept.pop_first().map(|(_, trial)| trial)));
-        into.benchmark = Some(found);
+        let shown = shown.or_else(|| trials.kept.pop_first().map(|(_, shown)| shown)).unwrap_or_default();
+        for (run, trial) in into.iter_mut().zip(shown) {
+            run.trials.push(trial);
+        }
+        into[0].benchmark = Some(found);
         Ok(error)
     }
 }

@@ -41,10 +41,12 @@ pub(in crate::execute) fn measure(plan: &Plan, surroundings: &Surroundings) -> a
     if !surroundings.is_quiet {
         eprintln!("measuring fathom's own maximum first");
     }
+    let is_both = plan.tests.iter().any(|test| test.beside.is_some());
+    let ways = if is_both { Ways::Both } else { Ways::One };
     let flat_out = |size: &u64| TestPlan { duration: DURATION.exact(), ..flat(sample, *size) };
-    for test in play(sizes.iter().map(flat_out).collect(), surroundings)? {
-        let sent = approximate(best(&test).offered) / DURATION.as_secs_f64();
-        if let Some(size) = test.options.size("size").filter(|_| sent > 0.0) {
+    for together in play((sizes.iter().map(flat_out).collect(), ways), surroundings)? {
+        let sent = approximate(best(&together).offered / together.len() as u64) / DURATION.as_secs_f64();
+        if let Some(size) = together[0].options.size("size").filter(|_| sent > 0.0) {
             let own = OwnMaximum { rate: sent * SHARE, flat_out: sent, loss_ratio: 1.0, unsent_ratio: 1.0 };
             maxima.insert(size.0, own);
         }
@@ -56,8 +58,8 @@ pub(in crate::execute) fn measure(plan: &Plan, surroundings: &Surroundings) -> a
         if tests.is_empty() {
             break;
         }
-        for test in play(tests, surroundings)? {
-            let (seen, size) = (best(&test), test.options.size("size").unwrap_or(Bytes(0)).0);
+        for together in play((tests, ways), surroundings)? {
+            let (seen, size) = (best(&together), together[0].options.size("size").unwrap_or(Bytes(0)).0);
             let Some(own) = maxima.get_mut(&size) else { continue };
             (own.loss_ratio, own.unsent_ratio) = (seen.loss_ratio().unwrap_or(1.0), seen.unsent_ratio());
             if !is_kept(own) && attempt < ATTEMPTS {
@@ -96,17 +98,40 @@ fn flat(sample: &TestPlan, size: u64) -> TestPlan {
     }
 }
 
-/// The trial in which most was sent as it was due.
-fn best(test: &TestRun) -> Seen {
-    let all = test.trials.iter().map(seen);
+/// Which way frames go between the two hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ways {
+    One,
+    /// Both at once: each end sends what it can beside what it receives.
+    Both,
+}
+
+/// The trial in which most was sent as it was due, of tests that were made together.
+fn best(together: &[TestRun]) -> Seen {
+    let n_trials = together.iter().map(|test| test.trials.len()).min().unwrap_or(0);
+    let all = (0..n_trials).map(|n| seen(together.iter().map(|test| &test.trials[n])));
     all.min_by(|a, b| (a.unsent_ratio()).total_cmp(&b.unsent_ratio()).then(b.offered.cmp(&a.offered)))
         .unwrap_or_default()
 }
 
 /// Runs tests between two hosts of a lab that is built for them; each three times, as others use the machine too.
-fn play(tests: Vec<TestPlan>, surroundings: &Surroundings) -> anyhow::Result<Vec<TestRun>> {
+///
+/// What was made together stands together.
+fn play((tests, ways): (Vec<TestPlan>, Ways), surroundings: &Surroundings) -> anyhow::Result<Vec<Vec<TestRun>>> {
     let [from, to] = ["a", "b"].map(str::to_owned);
-    let between = |test: TestPlan| TestPlan { from: from.clone(), to: Some(to.clone()), ..test };
+    let there = |test: &TestPlan| TestPlan { from: from.clone(), to: Some(to.clone()), beside: None, ..test.clone() };
+    let back = |test: &TestPlan| TestPlan {
+        name: format!("{}, back", test.name),
+        from: to.clone(),
+        to: Some(from.clone()),
+        beside: Some(test.name.clone()),
+        ..test.clone()
+    };
+    let of_each = |test: &TestPlan| match ways {
+        Ways::One => vec![there(test)],
+        Ways::Both => vec![there(test), back(test)],
+    };
+    let n_ways = if ways == Ways::Both { 2 } else { 1 };
     // Jumbo frames need a wire that carries them.
     let longest = tests.iter().map(size).max().and_then(|size| u32::try_from(size).ok()).unwrap_or(0);
     let lab = LabPlan { preset: "pair".to_owned(), mtu_bytes: (longest > ETHERNET).then_some(longest), device: None };
@@ -116,7 +141,7 @@ fn play(tests: Vec<TestPlan>, surroundings: &Surroundings) -> anyhow::Result<Vec
         rounds: 3,
         until_ci: None,
         seed: 1,
-        tests: tests.into_iter().map(between).collect(),
+        tests: tests.iter().flat_map(of_each).collect(),
         via: None,
         lab: Some(lab),
         hosts: [&from, &to].into_iter().map(|name| (name.clone(), Reach::Lab(name.clone()))).collect(),
@@ -129,5 +154,5 @@ fn play(tests: Vec<TestPlan>, surroundings: &Surroundings) -> anyhow::Result<Vec
         command: surroundings.command.clone(),
         watcher: None,
     };
-    Ok(execute(&plan, &alone)?.run.tests)
+    Ok(execute(&plan, &alone)?.run.tests.chunks(n_ways).map(<[TestRun]>::to_vec).collect())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fathom_fleet::Error;
 use fathom_model::{
-    Record, Side, TestPlan, Trial,
+    Histogram, Record, Side, TestPlan, Trial,
     benchmark::BenchmarkTrial,
     names::count,
     units::{Nanos, PerSec},
@@ -29,8 +29,8 @@ pub(super) struct Trials<'a, 'b> {
     /// The method that is carried out.
     pub(super) method: &'static str,
     pub(super) made: Vec<BenchmarkTrial>,
-    /// The last trial of each rate of a stream, by the rate in hundredths of a frame per second.
-    pub(super) kept: BTreeMap<u64, Trial>,
+    /// The last trial of each rate of a stream, of all tests that are made together, by the rate in hundredths of a frame per second.
+    pub(super) kept: BTreeMap<u64, Vec<Trial>>,
 }
 
 /// A rate as a key.
@@ -62,7 +62,7 @@ impl Tester for Trials<'_, '_> {
             return Err(error);
         }
         self.course.wait(self.pause)?;
-        let seen = Seen { took: clock::now() - began, ..seen(&outcome.trial) };
+        let seen = Seen { took: clock::now() - began, ..seen(&outcome.trials) };
         self.made.push(BenchmarkTrial {
             what: self.method.to_owned(),
             rate: asked.traffic.rate(),
@@ -72,7 +72,7 @@ impl Tester for Trials<'_, '_> {
             n_received: seen.received,
         });
         if let Traffic::Stream { rate, .. } = asked.traffic {
-            self.kept.insert(key(rate), outcome.trial);
+            self.kept.insert(key(rate), outcome.trials);
         }
         Ok(seen)
     }
@@ -108,9 +108,13 @@ fn exact(rate: f64) -> String {
     PerSec::new(rate).expect("a method asks for rates above zero").exact()
 }
 
-/// What the receiver's distributions say of latencies, where it could tell them.
-fn latencies(receiver: &Record) -> Option<Latencies> {
-    let of = |name: &str| receiver.distributions.get(name).filter(|times| times.count() > 0);
+/// What the receivers' distributions say of latencies, where they could tell them.
+fn latencies(receivers: &[&Record]) -> Option<Latencies> {
+    let of = |name: &str| {
+        let mut all = Histogram::new();
+        receivers.iter().filter_map(|receiver| receiver.distributions.get(name)).for_each(|times| all.merge(times));
+        (all.count() > 0).then_some(all)
+    };
     let times = of(LATENCY)?;
     let quantile = |q: f64| times.quantile(q).map(Nanos);
     let variation = of(VARIATION)
@@ -119,20 +123,21 @@ fn latencies(receiver: &Record) -> Option<Latencies> {
     Some(Latencies { n: times.count(), min, median: quantile(0.5)?, worst: quantile(0.999)?, max, variation })
 }
 
-/// What the records of a trial say.
-pub(super) fn seen(trial: &Trial) -> Seen {
-    let of = |side: Side| trial.records.values().find(|record| record.side == side);
-    let total = |record: Option<&Record>, name: &str| record.and_then(|record| record.totals.get(name)).copied();
-    let (sender, receiver) = (of(Side::Initiator), of(Side::Responder));
-    let offered = total(sender, count::SENT).unwrap_or(0);
+/// What the records of the tests of one trial say together.
+pub(super) fn seen<'a>(trials: impl IntoIterator<Item = &'a Trial>) -> Seen {
+    let records: Vec<&Record> = trials.into_iter().flat_map(|trial| trial.records.values()).collect();
+    let of = |side: Side| -> Vec<&Record> { records.iter().copied().filter(|record| record.side == side).collect() };
+    let total = |record: &&Record, name: &str| record.totals.get(name).copied();
+    let (senders, receivers) = (of(Side::Initiator), of(Side::Responder));
+    let offered = |sender: &&Record| total(sender, count::SENT).unwrap_or(0);
     Seen {
         // Flat out, nothing is intended but what is sent.
-        intended: total(sender, count::INTENDED).unwrap_or(offered),
-        offered,
-        received: total(receiver, count::RECEIVED).unwrap_or(0),
-        latencies: receiver.and_then(latencies),
-        recovery: total(receiver, RECOVERY_NS).map(Nanos),
-        lag: total(sender, count::SCHEDULE_LAG_NS_MAX).map_or(Nanos::ZERO, Nanos),
+        intended: senders.iter().map(|one| total(one, count::INTENDED).unwrap_or_else(|| offered(one))).sum(),
+        offered: senders.iter().map(offered).sum(),
+        received: receivers.iter().filter_map(|one| total(one, count::RECEIVED)).sum(),
+        latencies: latencies(&receivers),
+        recovery: receivers.iter().filter_map(|one| total(one, RECOVERY_NS)).max().map(Nanos),
+        lag: Nanos(senders.iter().filter_map(|one| total(one, count::SCHEDULE_LAG_NS_MAX)).max().unwrap_or(0)),
         took: Nanos::ZERO,
     }
 }

@@ -146,7 +146,12 @@ impl Ready {
             kind: KIND.to_owned(),
             side: Side::Initiator,
             settings: load.settings().complete(kind.options())?,
-            phases: Phases { warmup_max_ns: Nanos::ZERO, measure_ns: LONGEST, interval_ns: Nanos::from_millis(100) },
+            phases: Phases {
+                warmup_max_ns: Nanos::ZERO,
+                is_warmup_whole: false,
+                measure_ns: LONGEST,
+                interval_ns: Nanos::from_millis(100),
+            },
             address: Some(own),
             interface: Some(interface.to_owned()),
             peer: told.into_iter().map(|(key, value)| (key.to_owned(), value)).collect::<Endpoints>(),
@@ -176,8 +181,12 @@ pub(super) fn send(job: &Job) -> anyhow::Result<Sent> {
     let start = clock::now() + HEAD_START;
     let outcomes = thread::scope(|scope| {
         let run = |ready: Ready| {
-            let phases =
-                Phases { warmup_max_ns: Nanos::ZERO, measure_ns: LONGEST, interval_ns: Nanos::from_millis(100) };
+            let phases = Phases {
+                warmup_max_ns: Nanos::ZERO,
+                is_warmup_whole: false,
+                measure_ns: LONGEST,
+                interval_ns: Nanos::from_millis(100),
+            };
             let session = Session { stop: stop.clone(), ..Session::new(start, phases) };
             scope.spawn(move || {
                 let Ready { name, source, load, test } = ready;

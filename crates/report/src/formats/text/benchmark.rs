@@ -1,6 +1,6 @@
 //! Benchmarks of all frame sizes: one table of values, one of losses, and what must be said.
 
-use fathom_model::Run;
+use fathom_model::{Run, TestRun};
 
 use super::{
     detail::grid,
@@ -14,9 +14,11 @@ use crate::benchmark::{TITLES, lines, loss, reference, remarks, tests};
 /// The column that says that a result is irregular.
 const MARK: usize = 3;
 
-/// Whether a run has nothing but benchmarks.
+/// Whether a run has nothing but benchmarks, and tests that were made together with them.
 pub(super) fn is_all(run: &Run) -> bool {
-    !run.tests.is_empty() && run.tests.iter().all(|test| test.benchmark.is_some() && test.unavailable.is_none())
+    let is_beside = |name: &str| run.plan.tests.iter().any(|test| test.name == name && test.beside.is_some());
+    let is_one = |test: &TestRun| test.unavailable.is_none() && (test.benchmark.is_some() || is_beside(&test.name));
+    !run.tests.is_empty() && run.tests.iter().all(is_one)
 }
 
 pub(super) fn write(screen: &mut Screen, run: &Run) {

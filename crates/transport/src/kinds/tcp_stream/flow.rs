@@ -229,6 +229,7 @@ mod tests {
         drop_large_segments(&far);
         let phases = Phases {
             warmup_max_ns: Nanos::ZERO,
+            is_warmup_whole: false,
             measure_ns: Nanos::from_millis(50),
             interval_ns: Nanos::from_millis(10),
         };

@@ -9,7 +9,7 @@ mod metrics;
 
 use std::sync::Arc;
 
-use fathom_engine::{Crew, Error, Session, Test, TestKind, Until};
+use fathom_engine::{Crew, Error, Session, Test, TestKind};
 use fathom_model::{
     Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, ValueKind,
     names::{count, tcp},
@@ -395,11 +395,7 @@ impl Test for Stream {
         }
         let first = tasks.first().map(|task| Arc::clone(&task.socket));
         let mut watch = watch(&tasks, (sent, received));
-        let until = match side {
-            Side::Initiator if role.settings.span(OMIT.name).is_some() => Until::FullPhasesOver,
-            _ => side.into(),
-        };
-        let crew = Crew { states: tasks, counters, cores: &role.cores, until };
+        let crew = Crew { states: tasks, counters, cores: &role.cores, until: side.into() };
         let conducted = crew.conduct(session, &mut watch, |worker, Task { socket, idx, inlet }| {
             let start = worker.start;
             let flow = |counter| Flow::new(worker, (session, side), (&socket, counter));

@@ -42,7 +42,7 @@ use fathom_sys::{
 const RATE: f64 = 5_000.0;
 /// What the searches begin with.
 const MAX_RATE: f64 = 12_000.0;
-/// What a sender catches up with at once; little of what passes in a trial.
+/// What a sender makes good after 5 ms; little of what passes in a trial.
 const SMALL_BURST: u32 = 30;
 /// A buffer of many steps.
 const LARGE_BURST: u32 = 300;
@@ -286,7 +286,7 @@ fn a_policer_recovers_as_soon_as_its_bucket_holds_what_a_sender_catches_up_with(
     let found = outcome.found.unwrap();
     println!("{found:?}");
     assert_eq!((found.runs.len(), found.n_lossless, found.n_unrecovered), (2, 0, 0), "{found:?}");
-    // At half of the overload the bucket gains 1000 tokens per second, and no more than 64 frames that are late leave at once.
+    // At half of the overload the bucket gains 1000 tokens per second, and what is made good after a pause of 10 ms is 80 frames.
     assert!(found.runs.iter().all(|run| *run < Nanos::from_millis(500)), "{found:?}");
     // Half of an overload of four times the rate is one too, and a device does not recover from what goes on.
     let endless = Recovery { overload: 4.0 * RATE, duration: Nanos::from_millis(500), n: 1 };

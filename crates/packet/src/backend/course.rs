@@ -4,7 +4,10 @@ use fathom_engine::Worker;
 use fathom_model::units::Nanos;
 use fathom_sys::clock;
 
-use super::{Load, Stamping, counter, departures::Departures};
+use super::{
+    Load, Stamping, counter,
+    departures::{Departures, Look},
+};
 use crate::{
     craft::{Blueprint, Per, Zero},
     wire::Mark,
@@ -20,6 +23,8 @@ const LOOK_UP: Nanos = Nanos::from_millis(20);
 pub(super) struct Course {
     load: Load,
     departures: Option<Departures>,
+    /// The last look at the schedule: what was due then leaves as of then.
+    look: Look,
     left: u64,
     turns: Turns,
     /// Where nothing changes but the mark.
@@ -98,35 +103,46 @@ impl Course {
     pub(super) fn of(load: Load) -> Self {
         let (departures, turns) = (load.departures.clone(), Turns::of(&load));
         let renumbering = Renumbering::of(&load.blueprint);
-        Self { left: load.count.unwrap_or(u64::MAX), load, departures, turns, renumbering }
+        let look = Look { now: Nanos::ZERO, end: None };
+        Self { left: load.count.unwrap_or(u64::MAX), load, departures, look, turns, renumbering }
     }
 
-    pub(super) const fn is_done(&self) -> bool {
-        self.left == 0
+    /// Whether nothing will leave any more: the count is reached, or the trial is over and all that was due by then is accounted for.
+    pub(super) fn is_over(&mut self, worker: &Worker<'_>) -> bool {
+        if self.left == 0 {
+            return true;
+        }
+        if !worker.is_over() {
+            return false;
+        }
+        let Some(departures) = &self.departures else { return true };
+        let end = *self.look.end.get_or_insert_with(|| clock::now() - worker.start);
+        departures.due() > end
     }
 
-    /// How many frames are to leave now, at most so many; when none is due, waits for the next one first, but not long.
+    /// How many frames are to leave now, at most so many; when none may, waits for the next one first, but not long.
     pub(super) fn due(&mut self, worker: &Worker<'_>, most: usize) -> usize {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(most);
         let Some(departures) = &mut self.departures else { return most };
         let now = clock::now();
-        let elapsed = now - worker.start;
-        let wait = departures.due().since(elapsed);
-        if wait > SLEEP_ERROR {
-            clock::sleep_until(now + (wait - SLEEP_ERROR).min(LOOK_UP));
-            return 0;
-        }
-        if wait > Nanos::ZERO {
-            std::hint::spin_loop();
-            return 0;
-        }
-        worker.raise(counter::LAG, elapsed.since(departures.due()).0);
-        let unsent = departures.give_up_late(elapsed);
+        self.look.now = now - worker.start;
+        let unsent = departures.give_up_late(self.look);
         if unsent > 0 {
             worker.add(counter::UNSENT, unsent);
             worker.add(counter::INTENDED, unsent);
         }
-        departures.count_due(elapsed, most)
+        let n = departures.count_leaving(self.look, most);
+        if n > 0 {
+            worker.raise(counter::LAG, self.look.now.since(departures.due()).0);
+            return n;
+        }
+        let wait = departures.leaves_at().since(self.look.now);
+        if wait > SLEEP_ERROR {
+            clock::sleep_until(now + (wait - SLEEP_ERROR).min(LOOK_UP));
+        } else {
+            std::hint::spin_loop();
+        }
+        0
     }
 
     /// The turns to come, without taking them.
@@ -141,18 +157,8 @@ impl Course {
             self.turns.next();
         }
         if let Some(departures) = &mut self.departures {
-            (0..n).for_each(|_| departures.advance());
+            (0..n).for_each(|_| departures.leave(self.look));
             worker.add(counter::INTENDED, n as u64);
-        }
-    }
-
-    /// Counts what was due until the end and has not left.
-    pub(super) fn end(&mut self, worker: &Worker<'_>) {
-        let elapsed = clock::now() - worker.start;
-        if let Some(departures) = self.departures.as_mut().filter(|_| self.left > 0) {
-            let unsent = departures.give_up_due(elapsed);
-            worker.add(counter::UNSENT, unsent);
-            worker.add(counter::INTENDED, unsent);
         }
     }
 

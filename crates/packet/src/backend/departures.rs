@@ -2,6 +2,18 @@
 //!
 //! Times are counted in ticks of 2⁻¹⁶ ns from the start, so a minute at a million per second drifts by less than a microsecond.
 //! Knows no clock.
+//!
+//! A sender is held up now and then, by other processes or by the host of a virtual machine. What was due meanwhile must not leave
+//! in a clump, which the device under test would drop and which nobody asked for. So it is made good a little faster than the
+//! schedule, as by the generic cell rate algorithm (ITU-T I.371):
+//!
+//! - A burst (one frame, where none is asked for) may begin when it is due and `ready` ≤ now + [`TOLERANCE`].
+//! - When it begins, `ready` becomes max(`ready`, now), and with its last frame 7/8 of the gap from its own time to that of the next
+//!   are added; so bursts follow each other at 8/7 of the rate at most, whatever was missed. It counts from when a burst begins,
+//!   since a long one takes a part of the gap to leave.
+//! - What is late by more than [`LATE_MAX`] never leaves: it is given up, and `ready` stays.
+//! - When the trial is over, nothing more becomes due, and what is left goes on leaving by the same law until it has left or is too
+//!   late. Every frame that was due by the end has then either left or was given up.
 
 use std::sync::Arc;
 
@@ -12,8 +24,21 @@ use crate::craft::mix;
 
 /// Ticks in a nanosecond, as a power of two.
 pub(super) const TICK_BITS: u8 = 16;
-/// The most frames that may be late together: half of the 256 that small rings and queues hold.
-const LATE_MAX: u64 = 128;
+/// How far those that leave together may run ahead of their distances.
+///
+/// A sender that keeps its schedule looks at it anew after each batch, and hands one of 16 to 64 frames on in 10 to 30 µs; what
+/// became due meanwhile is to leave at once, or it would never leave in batches.
+const TOLERANCE: Nanos = Nanos::from_micros(32);
+/// At high rates it is less: no more frames leave together than half of what small rings and queues hold.
+const TOGETHER_MAX: u64 = 128;
+/// What is later than this is given up: longer than most stalls, and made good within 70 ms.
+///
+/// At low rates it is longer: as many frames as small queues hold, or one burst, may always be made good.
+const LATE_MAX: Nanos = Nanos::from_millis(10);
+/// The same when the trial is over, at rates so low that it is less: nobody waits for long for the last frames.
+pub(super) const OVERTIME: u64 = Nanos::from_secs(1).0 << TICK_BITS;
+/// No gap and no lateness is longer than this, some 20 hours, so that sums of times do not overflow.
+const GAP_MAX: u64 = 1 << 62;
 /// Random gaps are drawn from as many as this: the means of equally likely parts of an exponential distribution, whose mean is exact
 /// and whose standard deviation is too small by less than a ten-thousandth.
 pub(super) const N_GAPS: usize = 1 << GAP_BITS;
@@ -28,6 +53,8 @@ pub(super) struct Rhythm {
     pub(super) burst: u64,
     /// The gaps to draw from at random, and what is drawn follows from.
     pub(super) random: Option<Random>,
+    /// By how much `ready` may lie ahead when a frame leaves.
+    pub(super) tolerance: u64,
     /// A frame that is later than this does not leave any more.
     pub(super) late_max: u64,
     /// The distance that holds from some time on.
@@ -51,16 +78,30 @@ pub(super) struct Random {
 }
 
 /// The departures of one worker, in order: the next one, and how to get to the one after it.
-///
-/// A sender that catches up after it was held up sends a burst that nobody asked for: the device under test drops it, and the
-/// loss is the tool's. So what is late by more than a little never leaves, and is counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Departures {
     pub(super) rhythm: Rhythm,
-    /// When the next one is due, in ticks.
+    pub(super) next: Next,
+}
+
+/// The next departure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Next {
+    /// When it is due, in ticks.
     pub(super) due: u64,
-    /// How many came before it.
-    n: u64,
+    /// When those before it are made good for, in ticks.
+    pub(super) ready: u64,
+    /// How many of its burst came before it.
+    pub(super) place: u64,
+    /// How many bursts came before its own.
+    pub(super) n_bursts: u64,
+}
+
+/// A look at the schedule: the time, and when the trial was over, if it is; both from the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Look {
+    pub(super) now: Nanos,
+    pub(super) end: Option<Nanos>,
 }
 
 /// Which frames leave together, and how their bursts are spread over time.
@@ -85,6 +126,21 @@ pub struct Step {
     pub rate: PerSec,
 }
 
+impl Look {
+    pub(super) const fn ticks(self) -> u64 {
+        self.now.0 << TICK_BITS
+    }
+
+    /// Frames that are due by then are part of the trial, so far.
+    fn horizon(self) -> Nanos {
+        self.end.map_or(self.now, |end| end.min(self.now))
+    }
+
+    fn is_over(self) -> bool {
+        self.end.is_some_and(|end| self.now > end)
+    }
+}
+
 impl Departures {
     /// One worker's share of a pattern; nothing for a rate of zero.
     ///
@@ -97,7 +153,7 @@ impl Departures {
         let burst = u64::from(pattern.burst);
         // From one burst of any worker to the next.
         let all = |rate: PerSec| 1e9 / rate.get() * approximate(1 << TICK_BITS) * approximate(burst);
-        let own = |rate: PerSec| rounded((all(rate) * approximate(share.of as u64)).ceil()).max(1);
+        let own = |rate: PerSec| rounded((all(rate) * approximate(share.of as u64)).ceil()).clamp(1, GAP_MAX);
         let gap = own(pattern.rate);
         let turn = pattern.step.map(|step| Turn { at: step.at.0.saturating_mul(1 << TICK_BITS), gap: own(step.rate) });
         let random = match pattern.process {
@@ -106,16 +162,22 @@ impl Departures {
         };
         // The shorter distance says what a queue holds, before and after a step.
         let shortest = turn.map_or(gap, |turn| turn.gap.min(gap));
-        let late_max = (shortest / burst).saturating_mul(LATE_MAX.max(burst));
+        let bursts_together = (TOGETHER_MAX / burst).max(1);
+        let tolerance = (TOLERANCE.0 << TICK_BITS).min((bursts_together - 1).saturating_mul(pace(shortest)));
+        let few = (shortest / burst).saturating_mul(TOGETHER_MAX.max(burst));
+        let late_max = (LATE_MAX.0 << TICK_BITS).max(few).min(GAP_MAX);
+        let rhythm = Rhythm { gap, burst, random, tolerance, late_max, turn };
         // Each worker's bursts lie between those of the others.
-        let due = if random.is_some() { 0 } else { rounded(all(pattern.rate) * approximate(share.idx as u64)) };
-        (pattern.rate.get() > 0.0).then_some(Self { rhythm: Rhythm { gap, burst, random, late_max, turn }, due, n: 0 })
+        let is_random = rhythm.random.is_some();
+        let due = if is_random { 0 } else { rounded(all(pattern.rate) * approximate(share.idx as u64)).min(GAP_MAX) };
+        let next = Next { due, ready: 0, place: 0, n_bursts: 0 };
+        (pattern.rate.get() > 0.0).then_some(Self { rhythm, next })
     }
 
     /// When the next one is due.
     #[must_use]
     pub const fn due(&self) -> Nanos {
-        Nanos(self.due >> TICK_BITS)
+        Nanos(self.next.due >> TICK_BITS)
     }
 
     /// The mean distance from one to the next, where they are nearest.
@@ -128,75 +190,85 @@ impl Departures {
     /// Whether the next one is of the rate after a step.
     #[must_use]
     pub fn is_after_step(&self) -> bool {
-        self.rhythm.is_after_turn(self.due)
+        self.rhythm.is_after_turn(self.next.due)
     }
 
-    /// Goes on to the one after it.
-    #[inline]
-    pub fn advance(&mut self) {
-        self.n += 1;
-        self.due = self.rhythm.after(self.due, self.n);
+    /// When the next one may leave at the earliest.
+    pub(super) fn leaves_at(&self) -> Nanos {
+        let allowed = self.next.ready.saturating_sub(self.rhythm.tolerance).div_ceil(1 << TICK_BITS);
+        self.due().max(Nanos(allowed))
     }
 
-    /// How many are due by now, at most so many, and none beyond a step.
-    #[must_use]
-    pub fn count_due(&self, elapsed: Nanos, most: usize) -> usize {
-        let (mut due, mut n) = (self.due, self.n);
-        let is_after_step = self.is_after_step();
-        let is_due = |due: u64| due >> TICK_BITS <= elapsed.0 && self.rhythm.is_after_turn(due) == is_after_step;
+    /// How many may leave at a look, at most so many, and none beyond a step.
+    pub(super) fn count_leaving(&self, look: Look, most: usize) -> usize {
+        let (mut next, is_after_step) = (self.next, self.is_after_step());
+        let (now, horizon) = (look.ticks(), look.horizon().0);
         let mut count = 0;
-        while count < most && is_due(due) {
+        while count < most
+            && next.due >> TICK_BITS <= horizon
+            && next.ready <= now + self.rhythm.tolerance
+            && self.rhythm.is_after_turn(next.due) == is_after_step
+        {
+            next = self.rhythm.left(next, now);
             count += 1;
-            n += 1;
-            due = self.rhythm.after(due, n);
         }
         count
     }
 
-    /// Gives up what is too late to leave; how many that are.
-    pub fn give_up_late(&mut self, elapsed: Nanos) -> u64 {
-        let now = elapsed.0 << TICK_BITS;
-        let mut given_up = 0;
-        // Those of the first rate, and then those of the second.
-        for _ in 0..2 {
-            let Some((too_late, gap)) = self.rhythm.constant_late(self.due, now) else { break };
-            self.n += too_late;
-            self.due += too_late * gap;
-            given_up += too_late;
-        }
-        while now.saturating_sub(self.due) > self.rhythm.late_max {
-            self.advance();
-            given_up += 1;
-        }
-        given_up
+    /// The next one leaves at a look; goes on to the one after it.
+    #[inline]
+    pub(super) fn leave(&mut self, look: Look) {
+        self.next = self.rhythm.left(self.next, look.ticks());
     }
 
-    /// Gives up all that was due by the end; how many that are.
-    pub fn give_up_due(&mut self, end: Nanos) -> u64 {
+    /// Gives up what is too late to leave; how many that are.
+    pub(super) fn give_up_late(&mut self, look: Look) -> u64 {
+        let late_max = if look.is_over() { self.rhythm.late_max.min(OVERTIME) } else { self.rhythm.late_max };
+        let part_of_trial = (look.horizon().0 + 1) << TICK_BITS;
+        self.give_up_before(look.ticks().saturating_sub(late_max).min(part_of_trial))
+    }
+
+    /// Gives up all that are due before a time in ticks; how many that are.
+    fn give_up_before(&mut self, until: u64) -> u64 {
         let mut given_up = 0;
-        while self.due() <= end {
-            self.advance();
-            given_up += 1;
+        while self.next.due < until {
+            let n_bursts = self.rhythm.n_equal(self.next.due, until);
+            given_up += n_bursts * self.rhythm.burst - self.next.place;
+            let gap = self.rhythm.gap(&self.next);
+            let due = self.next.due.saturating_add(n_bursts * gap);
+            self.next = Next { due, place: 0, n_bursts: self.next.n_bursts + n_bursts, ..self.next };
         }
         given_up
     }
 }
 
 impl Rhythm {
-    /// When departure `n` is due, if the one before it is at `due`.
+    /// What follows a departure that leaves at a time.
     #[inline]
-    fn after(&self, due: u64, n: u64) -> u64 {
-        if self.burst > 1 && !n.is_multiple_of(self.burst) {
-            return due;
+    fn left(&self, mut next: Next, now: u64) -> Next {
+        if next.place == 0 {
+            next.ready = next.ready.max(now);
         }
-        let gap = match &self.random {
-            None => self.gap_at(due),
+        next.place += 1;
+        if next.place == self.burst {
+            let gap = self.gap(&next);
+            next.ready = next.ready.saturating_add(pace(gap));
+            next.due = next.due.saturating_add(gap);
+            (next.place, next.n_bursts) = (0, next.n_bursts + 1);
+        }
+        next
+    }
+
+    /// From the burst of a departure to the one after it.
+    #[inline]
+    fn gap(&self, next: &Next) -> u64 {
+        match &self.random {
+            None => self.turn.filter(|turn| next.due >= turn.at).map_or(self.gap, |turn| turn.gap),
             Some(random) => {
-                let drawn = mix(random.seed, n / self.burst) >> (u64::BITS - u32::from(GAP_BITS));
+                let drawn = mix(random.seed, next.n_bursts + 1) >> (u64::BITS - u32::from(GAP_BITS));
                 random.gaps[usize::try_from(drawn).expect("few bits are left")]
             }
-        };
-        due.saturating_add(gap)
+        }
     }
 
     #[inline]
@@ -204,20 +276,22 @@ impl Rhythm {
         self.turn.is_some_and(|turn| due >= turn.at)
     }
 
-    /// The equal distance from a burst that is due then to the next.
-    #[inline]
-    fn gap_at(&self, due: u64) -> u64 {
-        self.turn.filter(|turn| due >= turn.at).map_or(self.gap, |turn| turn.gap)
+    /// How many bursts from `due` on are at equal distances and due before a time: one, where distances are random.
+    fn n_equal(&self, due: u64, until: u64) -> u64 {
+        if self.random.is_some() {
+            return 1;
+        }
+        match self.turn {
+            Some(turn) if due < turn.at => (until.min(turn.at) - due).div_ceil(self.gap),
+            Some(turn) => (until - due).div_ceil(turn.gap),
+            None => (until - due).div_ceil(self.gap),
+        }
     }
+}
 
-    /// How many departures from `due` on are too late, and the distance between them: all of one rate; nothing for other rhythms.
-    fn constant_late(&self, due: u64, now: u64) -> Option<(u64, u64)> {
-        let gap = self.gap_at(due);
-        let too_late = now.saturating_sub(due).saturating_sub(self.late_max).div_ceil(gap);
-        let until_turn = self.turn.filter(|turn| due < turn.at).map(|turn| (turn.at - due).div_ceil(gap));
-        let is_constant = self.burst == 1 && self.random.is_none();
-        is_constant.then(|| (until_turn.map_or(too_late, |until_turn| too_late.min(until_turn)), gap))
-    }
+/// How far apart bursts are at least that lie a gap apart in the schedule: 7/8 of it.
+pub(super) const fn pace(gap: u64) -> u64 {
+    gap - gap / 8
 }
 
 /// The means of equally likely parts of an exponential distribution with this mean.
@@ -236,61 +310,134 @@ fn exponential(mean: u64) -> Arc<[u64; N_GAPS]> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use proptest::prelude::*;
 
-    const ALONE: Share = Share { idx: 0, of: 1 };
+    use super::{
+        super::virtual_sender::{ALONE, Left, Stall, VirtualSender, looks, n_due, next_look, pattern, patterns},
+        *,
+    };
 
-    fn pattern(rate: f64, burst: u32, process: Process) -> Pattern {
-        Pattern { rate: PerSec::new(rate).unwrap(), burst, process, step: None }
-    }
+    const SECOND: Nanos = Nanos::from_secs(1);
 
     fn constant(rate: f64) -> Departures {
         Departures::new(&pattern(rate, 1, Process::Constant), ALONE).unwrap()
     }
 
+    fn stall(from_us: u64, until_us: u64) -> Stall {
+        Stall { from: Nanos::from_micros(from_us), until: Nanos::from_micros(until_us) }
+    }
+
+    /// What has left in a trial of 100 ms with these stalls, in which nothing else was given up.
+    fn sent(departures: &Departures, stalls: &[Stall]) -> VirtualSender {
+        let mut sender = VirtualSender::new(departures.clone(), Nanos::from_millis(100));
+        sender.run(stalls);
+        assert_eq!(sender.n_intended(), n_due(departures.clone(), sender.end));
+        sender
+    }
+
     fn times(mut departures: Departures, n: usize) -> Vec<u64> {
         let mut next = || {
-            let due = departures.due().0;
-            departures.advance();
-            due
+            let due = departures.due();
+            departures.leave(Look { now: due, end: None });
+            due.0
         };
         (0..n).map(|_| next()).collect()
+    }
+
+    /// By how much bursts at equal distances came sooner after each other than 7/8 of them, in ticks: at most the tolerance.
+    fn ahead(left: &[Left], gap: u64) -> u64 {
+        let mut begun = left.to_vec();
+        begun.dedup_by_key(|left| left.due);
+        let (mut latest, mut ahead) = (i128::MIN, 0);
+        for (n, left) in (0_i128..).zip(begun) {
+            let slack = i128::from(left.at) - n * i128::from(pace(gap));
+            latest = latest.max(slack);
+            ahead = ahead.max(latest - slack);
+        }
+        u64::try_from(ahead).unwrap()
     }
 
     #[test]
     fn a_constant_rate_neither_drifts_nor_is_exceeded() {
         for rate in [1_000.0, 333_333.0, 1_488_095.0] {
-            let mut departures = constant(rate);
-            let n = departures.give_up_due(Nanos::from_secs(10));
+            let n = n_due(constant(rate), SECOND * 10);
             assert!(n.abs_diff(rounded(rate * 10.0)) <= 1 && approximate(n - 1) <= rate * 10.0, "{rate}: {n}");
         }
         assert_eq!(Departures::new(&pattern(0.0, 1, Process::Constant), ALONE), None);
     }
 
     #[test]
-    fn a_stall_costs_frames_and_makes_no_burst() {
-        let mut departures = constant(1e6);
-        assert_eq!(departures.give_up_late(Nanos::from_micros(9)), 0);
-        assert_eq!(departures.count_due(Nanos::from_micros(9), 64), 10);
-        assert_eq!(departures.count_due(Nanos::from_micros(9), 4), 4);
-        // Frames 0 to 5000 are due, and one that is late by 128 µs may still leave.
-        assert_eq!(departures.give_up_late(Nanos::from_micros(5_000)), 5_000 - LATE_MAX);
-        assert_eq!(departures.due(), Nanos::from_micros(5_000 - LATE_MAX));
-        assert_eq!(departures.give_up_late(Nanos::from_micros(5_000)), 0);
+    fn what_was_missed_in_a_stall_is_made_good_a_little_faster_than_the_schedule() {
+        let departures = constant(1e6);
+        let sender = sent(&departures, &[stall(20_000, 21_300)]);
+        assert_eq!(sender.n_unsent, 0);
+        assert!(ahead(&sender.left, departures.rhythm.gap) <= departures.rhythm.tolerance);
+        let between = |from: Nanos, until: Nanos| {
+            let span = (from.0 << TICK_BITS)..(until.0 << TICK_BITS);
+            sender.left.iter().filter(|left| span.contains(&left.at)).count()
+        };
+        // 37 at once, and then a batch every 5 µs at 8/7 of the rate.
+        let after = Nanos::from_micros(21_300);
+        assert_eq!(between(after, after + Nanos(1)), 37);
+        let faster = between(after + Nanos(1), after + Nanos::from_millis(7));
+        assert!((7_990..=8_001).contains(&faster), "{faster} in 7 ms");
+        // 1300 frames less 37 are made good at 8/7 in seven times as long, and from then on each leaves when it is due.
+        let mut late = sender.left.iter().filter(|left| left.at.saturating_sub(left.due) > 5_000 << TICK_BITS);
+        let last = late.next_back().unwrap().at >> TICK_BITS;
+        assert!((29_900_000..30_400_000).contains(&last), "{last}");
+    }
+
+    #[test]
+    fn what_is_later_than_ten_milliseconds_is_given_up() {
+        let sender = sent(&constant(1e6), &[stall(20_000, 35_000)]);
+        // Up to 19,995 µs all has left; of the rest, what was due before 25 ms.
+        let departures = constant(1e6);
+        let before = |until: u64| n_due(departures.clone(), Nanos(until * 1_000 - 1));
+        assert_eq!(sender.n_unsent, before(25_000) - n_due(departures.clone(), Nanos::from_micros(19_995)));
+        assert_eq!(sender.lag() >> TICK_BITS, 10_000_000, "one that is as late as may be leaves");
+        assert_eq!(constant(1e3).rhythm.late_max >> TICK_BITS, 128_000_000, "few frames may all be late");
+    }
+
+    #[test]
+    fn no_more_leave_together_than_half_a_small_ring() {
+        for (rate, burst, most) in
+            [(1e5, 1, 4), (1e6, 1, 37), (1e7, 1, 128), (5e7, 1, 128), (1e7, 50, 100), (1e8, 500, 500)]
+        {
+            let departures = Departures::new(&pattern(rate, burst, Process::Constant), ALONE).unwrap();
+            let look = Look { now: Nanos::from_millis(5), end: None };
+            assert_eq!(departures.count_leaving(look, usize::MAX), most, "{rate} in bursts of {burst}");
+        }
     }
 
     #[test]
     fn a_burst_leaves_at_once_and_keeps_the_rate() {
         let bursts = Departures::new(&pattern(1e6, 4, Process::Constant), ALONE).unwrap();
-        assert_eq!(times(bursts.clone(), 9), [0, 0, 0, 0, 4_000, 4_000, 4_000, 4_000, 8_000]);
-        let mut late = bursts;
-        assert_eq!(late.give_up_late(Nanos::from_micros(1_001)), 876, "whole bursts before 873 µs");
+        assert_eq!(times(bursts, 9), [0, 0, 0, 0, 4_000, 4_000, 4_000, 4_000, 8_000]);
         let long = Departures::new(&pattern(1e6, 1_000, Process::Constant), ALONE).unwrap();
-        assert_eq!(
-            long.rhythm.late_max >> TICK_BITS,
-            1_000_000,
-            "a burst may take as long as its distance to the next"
-        );
+        let sender = sent(&long, &[stall(20_100, 23_900)]);
+        assert_eq!(sender.n_unsent, 0);
+        assert!(ahead(&sender.left, long.rhythm.gap) == 0, "long bursts do not leave together");
+        let longest = Departures::new(&pattern(1e6, 50_000, Process::Constant), ALONE).unwrap();
+        assert_eq!(longest.rhythm.late_max, longest.rhythm.gap, "a burst may take as long as its distance to the next");
+    }
+
+    #[test]
+    fn a_long_burst_that_takes_a_while_to_leave_does_not_delay_the_next() {
+        let mut departures = Departures::new(&pattern(1e6, 1_000, Process::Constant), ALONE).unwrap();
+        for n in 0..1_000 {
+            // A frame each 600 ns.
+            departures.leave(Look { now: Nanos(n * 600), end: None });
+        }
+        assert_eq!(departures.leaves_at(), Nanos::from_millis(1));
+    }
+
+    #[test]
+    fn of_a_burst_that_has_begun_the_rest_is_given_up() {
+        let mut departures = Departures::new(&pattern(1e6, 1_000, Process::Constant), ALONE).unwrap();
+        (0..300).for_each(|_| departures.leave(Look { now: Nanos::ZERO, end: None }));
+        let look = Look { now: Nanos::from_micros(12_500), end: None };
+        assert_eq!(departures.give_up_late(look), 700 + 2_000);
+        assert_eq!((departures.due(), departures.next.place), (Nanos::from_millis(3), 0));
     }
 
     #[test]
@@ -311,6 +458,22 @@ mod tests {
         assert!((beyond - (-3.0_f64).exp()).abs() < 0.003, "{beyond}");
     }
 
+    #[test]
+    fn random_gaps_are_made_good_by_their_own_length() {
+        let departures = Departures::new(&pattern(1e6, 1, Process::Poisson { seed: 5 }), ALONE).unwrap();
+        let sender = sent(&departures, &[stall(20_000, 21_300)]);
+        assert_eq!(sender.n_unsent, 0);
+        let (stalled, tolerance) = (21_300_000 << TICK_BITS, departures.rhythm.tolerance);
+        let late: Vec<&Left> = sender.left.iter().skip_while(|left| left.at < stalled).take(5_000).collect();
+        for (nth, left) in late.iter().enumerate().step_by(100) {
+            let scheduled = left.due - late[0].due;
+            let took = left.at - late[0].at;
+            assert!(took + tolerance >= pace(scheduled), "{nth}: {scheduled} in {took}");
+            // All of them are late, so each leaves as soon as it may: within a look, and a tick for each.
+            assert!(took <= pace(scheduled) + (5_000 << TICK_BITS) + 5_000, "{nth}: {scheduled} in {took}");
+        }
+    }
+
     fn stepped(rate: f64, burst: u32, (at, then): (Nanos, f64)) -> Departures {
         let step = Some(Step { at, rate: PerSec::new(then).unwrap() });
         Departures::new(&Pattern { step, ..pattern(rate, burst, Process::Constant) }, ALONE).unwrap()
@@ -324,26 +487,43 @@ mod tests {
         assert_eq!(times(stepped(1e6, 1, between), 6), [0, 1_000, 2_000, 3_000, 5_000, 7_000]);
         assert_eq!(times(stepped(1e6, 2, step), 8), [0, 0, 2_000, 2_000, 4_000, 4_000, 8_000, 8_000]);
         let mut departures = stepped(1e6, 1, step);
-        assert_eq!(departures.count_due(Nanos::from_micros(9), 64), 3, "what leaves together is of one rate");
-        (0..3).for_each(|_| departures.advance());
+        let look = Look { now: Nanos::from_micros(9), end: None };
+        assert_eq!(departures.count_leaving(look, 64), 3, "what leaves together is of one rate");
+        (0..3).for_each(|_| departures.leave(look));
         assert!(departures.is_after_step());
-        assert_eq!(departures.count_due(Nanos::from_micros(9), 64), 4);
+        assert_eq!(departures.count_leaving(look, 64), 4);
+    }
+
+    #[test]
+    fn a_stall_across_a_step_is_made_good_at_each_rate() {
+        let departures = stepped(1e6, 1, (Nanos::from_millis(21), 0.1e6));
+        let sender = sent(&departures, &[stall(20_000, 22_000)]);
+        assert_eq!(sender.n_unsent, 0);
+        let is_after = |left: &&Left| departures.rhythm.is_after_turn(left.due);
+        let after: Vec<Left> = sender.left.iter().filter(is_after).copied().collect();
+        let before: Vec<Left> = sender.left.iter().filter(|left| !is_after(left)).copied().collect();
+        assert!(ahead(&before, departures.rhythm.gap) <= departures.rhythm.tolerance);
+        assert!(ahead(&after, departures.rhythm.turn.unwrap().gap) <= departures.rhythm.tolerance);
+        // 1000 frames at 8/7 of the first rate take 875 µs, less what leaves together.
+        assert!((22_840_000..22_880_000).contains(&(after[0].at >> TICK_BITS)), "{}", after[0].at >> TICK_BITS);
     }
 
     #[test]
     fn what_is_too_late_is_the_same_at_once_and_one_by_one_across_a_step() {
-        let at = Nanos::from_millis(1);
-        for (then, until) in [(0.5e6, 1_050), (0.5e6, 5_000), (0.5e6, 900), (3e6, 1_500), (3e6, 1_001)] {
+        let at = Nanos::from_millis(11);
+        for (then, until) in
+            [(0.5e6, 11_500), (0.5e6, 25_000), (0.5e6, 10_900), (3e6, 21_500), (3e6, 21_001), (50.0, 60_000)]
+        {
             let (mut at_once, mut one_by_one) = (stepped(1e6, 1, (at, then)), stepped(1e6, 1, (at, then)));
-            let elapsed = Nanos::from_micros(until);
-            let given_up = at_once.give_up_late(elapsed);
-            let late = |departures: &Departures| (elapsed.0 << TICK_BITS).saturating_sub(departures.due);
+            let look = Look { now: Nanos::from_micros(until), end: None };
+            let given_up = at_once.give_up_late(look);
             let mut n = 0;
-            while late(&one_by_one) > one_by_one.rhythm.late_max {
-                one_by_one.advance();
+            while look.ticks().saturating_sub(one_by_one.next.due) > one_by_one.rhythm.late_max {
+                let gap = one_by_one.rhythm.gap(&one_by_one.next);
+                one_by_one.next.due += gap;
                 n += 1;
             }
-            assert_eq!((given_up, &at_once), (n, &one_by_one), "{then} at {until} µs");
+            assert_eq!((given_up, at_once.due()), (n, one_by_one.due()), "{then} at {until} µs");
             assert!(n > 0);
         }
     }
@@ -357,5 +537,73 @@ mod tests {
         let mut all: Vec<u64> = (0..3).flat_map(of_worker).collect();
         all.sort_unstable();
         assert_eq!(all, (0..12).map(|n| n * 1_000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn workers_that_stall_together_make_it_good_together() {
+        let mut all = Vec::new();
+        for idx in 0..3 {
+            let departures = Departures::new(&pattern(3e6, 1, Process::Constant), Share { idx, of: 3 }).unwrap();
+            let sender = sent(&departures, &[stall(20_000, 21_300)]);
+            assert_eq!(sender.n_unsent, 0);
+            assert!(ahead(&sender.left, departures.rhythm.gap) <= departures.rhythm.tolerance);
+            all.extend(sender.left);
+        }
+        let at_once = all.iter().filter(|left| left.at == 21_300_000 << TICK_BITS).count();
+        assert_eq!(at_once, 3 * 37);
+    }
+
+    #[test]
+    fn what_a_stall_at_the_end_has_left_over_leaves_behind_the_end_at_the_same_pace() {
+        let end = Nanos::from_millis(100);
+        let departures = constant(1e6);
+        let mut sender = VirtualSender::new(departures.clone(), end);
+        let done = sender.run(&[stall(98_000, 101_000)]);
+        assert_eq!((sender.n_unsent, sender.n_intended()), (0, n_due(departures.clone(), end)));
+        assert!(sender.left.iter().all(|left| left.due >> TICK_BITS <= end.0), "what is due later is no part of it");
+        assert!(ahead(&sender.left, departures.rhythm.gap) <= departures.rhythm.tolerance);
+        // 2000 frames at 8/7 of the rate take 1.75 ms.
+        assert!((102_600_000..102_800_000).contains(&done.0), "{done}");
+        let mut sender = VirtualSender::new(departures.clone(), end);
+        let done = sender.run(&[stall(98_000, 200_000)]);
+        assert_eq!((sender.n_unsent, sender.n_intended()), (2_005, n_due(departures, end)), "all was too late");
+        assert!(done <= Nanos::from_micros(200_010), "{done}");
+    }
+
+    #[test]
+    fn nobody_waits_long_for_the_last_frames_of_a_slow_schedule() {
+        let mut departures = Departures::new(&pattern(1_000.0, 20_000, Process::Constant), ALONE).unwrap();
+        (0..5).for_each(|_| departures.leave(Look { now: Nanos::ZERO, end: None }));
+        let end = Some(Nanos::from_millis(500));
+        assert_eq!(departures.give_up_late(Look { now: Nanos::from_millis(1_000), end }), 0);
+        assert_eq!(departures.give_up_late(Look { now: Nanos::from_millis(1_001), end }), 19_995);
+        assert_eq!(departures.due(), SECOND * 20);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
+
+        #[test]
+        fn whatever_holds_a_sender_up_all_that_was_due_has_left_or_was_given_up((pattern, (looks, end)) in (patterns(), looks())) {
+            let departures = Departures::new(&pattern, ALONE).unwrap();
+            let mut sender = VirtualSender::new(departures.clone(), end);
+            for look in &looks {
+                sender.look(*look);
+            }
+            let mut now = looks[looks.len() - 1];
+            while !sender.is_over(now) {
+                now = next_look(&sender, now);
+                sender.look(now);
+            }
+            prop_assert_eq!(sender.n_intended(), n_due(departures.clone(), end));
+            prop_assert!(now <= end.max(looks[looks.len() - 1]) + SECOND + Nanos::from_millis(1), "over at {}", now);
+            let Rhythm { late_max, tolerance, gap, random, turn, .. } = departures.rhythm;
+            for Left { at, due } in &sender.left {
+                prop_assert!(at >> TICK_BITS >= due >> TICK_BITS && at.saturating_sub(*due) <= late_max, "{} at {}", due, at);
+            }
+            if random.is_none() && turn.is_none() {
+                prop_assert!(ahead(&sender.left, gap) <= tolerance);
+            }
+        }
     }
 }

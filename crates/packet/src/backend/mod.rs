@@ -11,6 +11,9 @@ mod socket;
 mod super_frames;
 mod xsk;
 
+#[cfg(test)]
+mod virtual_sender;
+
 use std::{fmt, sync::Arc};
 
 use fathom_engine::{Error, Worker, pace::Share};

@@ -72,7 +72,7 @@ impl Batch {
 
 impl Generator for Batches {
     fn send(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
-        while !self.course.is_done() && !worker.is_over() {
+        while !self.course.is_over(worker) {
             let n = self.course.due(worker, MAX_BATCH);
             if n == 0 {
                 continue;
@@ -92,7 +92,6 @@ impl Generator for Batches {
                 }
             }
         }
-        self.course.end(worker);
         Ok(())
     }
 }

@@ -157,7 +157,7 @@ impl Cutting {
 
 impl Generator for Cutting {
     fn send(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
-        while !self.course.is_done() && !worker.is_over() {
+        while !self.course.is_over(worker) {
             let n = self.course.due(worker, self.headers.len());
             if n == 0 {
                 continue;
@@ -174,7 +174,6 @@ impl Generator for Cutting {
                 }
             }
         }
-        self.course.end(worker);
         Ok(())
     }
 }

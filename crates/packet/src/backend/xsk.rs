@@ -80,7 +80,7 @@ impl Rings {
 impl Generator for Rings {
     fn send(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
         let mut n_submitted = 0;
-        while !self.course.is_done() && !worker.is_over() {
+        while !self.course.is_over(worker) {
             let n = self.course.due(worker, BATCH);
             let n = self.submit(n);
             self.course.take(worker, n);
@@ -97,7 +97,6 @@ impl Generator for Rings {
         self.tell(worker, n_submitted);
         // What the device has not taken by now was not sent.
         worker.add(counter::REFUSED, self.transmitter.n_lent() as u64);
-        self.course.end(worker);
         Ok(())
     }
 }

@@ -141,9 +141,9 @@ pub struct Seen {
     pub took: Nanos,
 }
 
-/// What is made up for after a longer stall leaves in one burst, which a small buffer does not hold.
+/// What is made up for after a longer stall is a seventh above the rate for longer than 35 ms, which a small buffer does not hold.
 ///
-/// At 20,000 frames per second it is of a hundred; at higher rates what is that late does not leave at all.
+/// At 20,000 frames per second it is of a hundred that come on top of what the device forwards.
 const LAG_MAX: Nanos = Nanos::from_millis(5);
 
 impl Seen {

@@ -29,9 +29,15 @@ impl<'a, T: Tester> Checked<'a, T> {
 
     /// One trial that counts.
     pub(super) fn trial(&mut self, asked: &Asked) -> Result<Seen, Cut<T::Error>> {
+        let (unsent_max, lag_max) = (self.unsent_max, self.lag_max);
+        self.trial_that(asked, |seen| seen.is_as_asked(unsent_max, lag_max))
+    }
+
+    /// One trial that tells what the method wants to know.
+    pub(super) fn trial_that(&mut self, asked: &Asked, tells: impl Fn(&Seen) -> bool) -> Result<Seen, Cut<T::Error>> {
         for _ in 0..TRIES {
             let seen = self.tester.trial(asked).map_err(Cut::Failed)?;
-            if seen.is_as_asked(self.unsent_max, self.lag_max) {
+            if tells(&seen) {
                 return Ok(seen);
             }
             self.n_void += 1;

@@ -11,7 +11,7 @@ pub(super) struct VirtualDevice {
     pub(super) latencies: Option<Latencies>,
     /// Of so many trials, one is sent only in part.
     pub(super) stalls_every: Option<u32>,
-    /// Of so many trials, one leaves in part so late that the device drops of it.
+    /// Of so many trials, one pauses for 20 ms and makes up for it, so that the device drops what it could have forwarded meanwhile.
     pub(super) lags_every: Option<u32>,
     /// The highest rate that the tool sends.
     pub(super) sends_max: f64,
@@ -80,7 +80,7 @@ impl Tester for VirtualDevice {
         let offered = rounded(approximate(intended) * (self.sends_max / rate).min(1.0) * stalled);
         let is_late = self.lags_every.is_some_and(|every| self.n_trials.is_multiple_of(every));
         let lag = if is_late { Nanos::from_millis(20) } else { Nanos::ZERO };
-        let cut_off = rounded(rate * (self.outage + lag).as_secs_f64());
+        let cut_off = rounded(rate * self.outage.as_secs_f64() + self.rate * lag.as_secs_f64());
         let received = offered.min(self.passed(&asked.traffic)).saturating_sub(cut_off);
         let recovery = self.recovers_in;
         Ok(Seen { intended, offered, received, latencies: self.latencies, recovery, lag, took: span })

@@ -20,6 +20,8 @@ use crate::execute::{Surroundings, complete, execute};
 const DURATION: Nanos = Nanos::from_millis(300);
 /// A rate is kept when no more than this was not sent and nothing was lost: less than half of the finest usual precision.
 const UNSENT_MAX: f64 = 0.002;
+/// Longer than most pauses of a sender that keeps its schedule; one that is too slow falls behind by more before anything is unsent.
+const LAG_MAX: Nanos = Nanos::from_millis(5);
 /// Flat out a sender is at its end, on its schedule it needs a little room; each attempt takes as much less again.
 const SHARE: f64 = 0.85;
 /// The longest frame that needs no larger MTU than that of Ethernet.
@@ -61,7 +63,7 @@ pub(in crate::execute) fn measure(plan: &Plan, surroundings: &Surroundings) -> a
         for together in play((tests, ways), surroundings)? {
             let (seen, size) = (best(&together), together[0].options.size("size").unwrap_or(Bytes(0)).0);
             let Some(own) = maxima.get_mut(&size) else { continue };
-            (own.loss_ratio, own.unsent_ratio) = (seen.loss_ratio().unwrap_or(1.0), seen.unsent_ratio());
+            (own.loss_ratio, own.unsent_ratio) = (seen.loss_ratio().unwrap_or(1.0), unsent_ratio(&seen));
             if !is_kept(own) && attempt < ATTEMPTS {
                 own.rate *= SHARE;
             }
@@ -106,12 +108,17 @@ enum Ways {
     Both,
 }
 
+/// What was not sent as it was due: what a sender was behind by has left behind the end of the trial.
+fn unsent_ratio(seen: &Seen) -> f64 {
+    let behind = if seen.lag > LAG_MAX { seen.lag.as_secs_f64() / DURATION.as_secs_f64() } else { 0.0 };
+    seen.unsent_ratio().max(behind.min(1.0))
+}
+
 /// The trial in which most was sent as it was due, of tests that were made together.
 fn best(together: &[TestRun]) -> Seen {
     let n_trials = together.iter().map(|test| test.trials.len()).min().unwrap_or(0);
     let all = (0..n_trials).map(|n| seen(together.iter().map(|test| &test.trials[n])));
-    all.min_by(|a, b| (a.unsent_ratio()).total_cmp(&b.unsent_ratio()).then(b.offered.cmp(&a.offered)))
-        .unwrap_or_default()
+    all.min_by(|a, b| unsent_ratio(a).total_cmp(&unsent_ratio(b)).then(b.offered.cmp(&a.offered))).unwrap_or_default()
 }
 
 /// Runs tests between two hosts of a lab that is built for them; each three times, as others use the machine too.

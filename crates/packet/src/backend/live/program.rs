@@ -14,7 +14,7 @@ use fathom_sys::{
 
 use super::super::{
     Load, Port, Stamping,
-    departures::{Departures, GAP_BITS, N_GAPS, Random, TICK_BITS},
+    departures::{Departures, GAP_BITS, N_GAPS, OVERTIME, Random, Rhythm, TICK_BITS, pace},
 };
 use crate::{
     craft::{Blueprint, Change, Cover, Edit, Per, Shape, Zero},
@@ -33,6 +33,17 @@ pub(super) struct Maps {
     order: Option<Array<1>>,
     gaps: Option<Array<N_GAPS>>,
     is_paced: bool,
+    clock: Clock,
+}
+
+/// Where a program reads the time.
+#[derive(Debug)]
+enum Clock {
+    /// `CLOCK_MONOTONIC`.
+    Monotonic,
+    /// What a test says that it is.
+    #[cfg(test)]
+    Virtual(Array<1>),
 }
 
 /// What a program has done so far.
@@ -45,31 +56,38 @@ pub(super) struct State {
     pub(super) lag: Nanos,
 }
 
-const STATE_WORDS: usize = 9;
+const STATE_WORDS: usize = 11;
 // Places in the state.
 const SENT: i16 = 0;
-const UNSENT: i16 = 8;
+const READY: i16 = 8;
 const DUE: i16 = 16;
+/// In ticks.
 const LAG: i16 = 24;
 const START: i16 = 32;
 const DONE: i16 = 40;
 const FLOW: i16 = 48;
 const SEQUENCE: i16 = 56;
-/// The number of the next departure, where its gap follows from it.
-const N_DUE: i16 = 64;
+// What each frame needs ends here, with the first cache line.
+const UNSENT: i16 = 64;
+/// The place of the next departure in its burst, where those have more than one.
+const PLACE: i16 = 72;
+/// The number of its burst, where its gap follows from that.
+const BURST: i16 = 80;
 
 // Places on the stack.
 const KEY: i16 = -4;
 const THIS_FLOW: i16 = -16;
 const THIS_SEQUENCE: i16 = -24;
 const NUMBER: i16 = -32;
-const ELAPSED: i16 = -40;
 /// What the mark says of a step of the rate.
-const PHASE: i16 = -48;
+const PHASE: i16 = -40;
+/// What registers hold while gaps are drawn.
+const NOW: i16 = -48;
+const HORIZON: i16 = -56;
 /// The sum of the n-th checksum is eight bytes further down for each.
-const SUMS: i16 = -56;
+const SUMS: i16 = -64;
 
-/// The most departures that one run of the program gives up, where they are not at equal distances.
+/// The most bursts that one run of the program gives up, where they are not at equal distances.
 const GIVEN_UP_MAX: usize = 16;
 /// The most shapes that are told apart by comparing one after the other.
 const SHAPES_MAX: usize = 32;
@@ -83,7 +101,7 @@ impl Maps {
         let state = Array::create("fathom_state", 1)?;
         let mut row = [0; STATE_WORDS];
         row[word(FLOW)] = load.flows().0.into();
-        row[word(DUE)] = load.departures.as_ref().map_or(0, |departures| departures.due);
+        row[word(DUE)] = load.departures.as_ref().map_or(0, |departures| departures.next.due);
         state.set(0, &row)?;
         let maps = Self {
             state,
@@ -92,6 +110,7 @@ impl Maps {
             order: order_of(&load.blueprint)?,
             gaps: load.departures.as_ref().and_then(random_of).map(gaps_of).transpose()?,
             is_paced: load.departures.is_some(),
+            clock: Clock::Monotonic,
         };
         Ok(maps)
     }
@@ -104,7 +123,7 @@ impl Maps {
             is_done: row[word(DONE)] != 0,
             n_sent: row[word(SENT)],
             n_unsent: row[word(UNSENT)],
-            lag: Nanos(row[word(LAG)]),
+            lag: Nanos(row[word(LAG)] >> TICK_BITS),
         })
     }
 
@@ -195,116 +214,151 @@ fn begin(a: &mut Assembler, (load, maps): (&Load, &Maps), exits: Exits) {
     if let Some(count) = load.count {
         a.load(R1, R7.double(SENT)).load_constant(R2, count).jump_if(R1.at_least(R2), exits.done);
     }
-    a.call(Helper::MonotonicNanos).mov(R8, R0).load_row(R6, &maps.orders).load(R6, R6.double(0));
+    match &maps.clock {
+        Clock::Monotonic => a.call(Helper::MonotonicNanos).mov(R8, R0),
+        #[cfg(test)]
+        Clock::Virtual(time) => a.load_row(R8, time).load(R8, R8.double(0)),
+    };
+    a.load_row(R6, &maps.orders).load(R6, R6.double(0));
     match &load.departures {
         None => {
             a.jump_if(R6.differs(0), exits.done);
         }
-        Some(departures) => pace(a, (departures, maps), exits),
+        Some(departures) => pace_frames(a, (departures, maps), exits),
     }
     a.load(R1, R7.double(SENT)).add(R1, 1).store(R7.double(SENT), R1);
 }
 
-/// Goes on when the next departure is due, and counts it; `R6` is the end or zero.
-fn pace(a: &mut Assembler, (departures, maps): (&Departures, &Maps), exits: Exits) {
-    let [started, endless, is_due, in_time, not_later] = std::array::from_fn(|_| a.label());
+/// Goes on when the next departure may leave, and counts it; `R6` is the end or zero.
+fn pace_frames(a: &mut Assembler, (departures, maps): (&Departures, &Maps), exits: Exits) {
+    let rhythm = &departures.rhythm;
+    let [started, running, is_due, not_later] = std::array::from_fn(|_| a.label());
     a.load(R1, R7.double(START)).jump_if(R1.differs(0), started);
     // The schedule begins when the first frame could leave.
     a.store(R7.double(START), R8).mov(R1, R8).bind(started);
-    // Time stands still at the end, so that all that is due by then is sent or given up, and nothing else.
-    a.mov(R2, R8).jump_if(R6.equals(0), endless).jump_if(R6.at_least(R8), endless).mov(R2, R6).bind(endless);
-    a.jump_if(R2.below(R1), exits.done).sub(R2, R1);
-    a.load(R3, R7.double(DUE)).mov(R4, R3).compute(Operation::ShiftRight, R4, i32::from(TICK_BITS));
-    a.jump_if(R2.at_least(R4), is_due);
-    a.jump_if(R6.equals(0), exits.wait).jump_if(R6.above(R8), exits.wait).jump(exits.done);
-    a.bind(is_due).compute(Operation::ShiftLeft, R2, i32::from(TICK_BITS)).store(R10.double(ELAPSED), R2);
-    give_up_late(a, (departures, maps), (in_time, exits));
-    a.bind(in_time);
-    if let Some(turn) = departures.rhythm.turn {
-        let before = a.label();
-        a.store(R10.double(PHASE), 0).load(R3, R7.double(DUE)).load_constant(R4, turn.at);
-        a.jump_if(R4.above(R3), before).load_constant(R4, Mark::AFTER_STEP.into()).store(R10.double(PHASE), R4);
-        a.bind(before);
+    // The kernel's clock for programs may go back by a few nanoseconds when it is adjusted.
+    a.jump_if(R8.below(R1), exits.wait);
+    // `R2` is the time, `R5` the horizon, by which a frame must be due, and `R0` how late one may be.
+    a.mov(R2, R8).sub(R2, R1).mov(R5, R2).load_constant(R0, rhythm.late_max);
+    a.jump_if(R6.equals(0), running).jump_if(R6.at_least(R8), running);
+    a.mov(R5, R6).jump_if(R5.below(R1), exits.done).sub(R5, R1);
+    if rhythm.late_max > OVERTIME {
+        a.load_constant(R0, OVERTIME);
     }
-    a.load(R2, R10.double(ELAPSED)).load(R3, R7.double(DUE)).jump_if(R3.at_least(R2), not_later);
-    a.sub(R2, R3).compute(Operation::ShiftRight, R2, i32::from(TICK_BITS));
-    a.load(R4, R7.double(LAG)).jump_if(R4.at_least(R2), not_later).store(R7.double(LAG), R2).bind(not_later);
-    advance(a, (departures, maps));
-}
-
-/// Gives up departures that are too late, and goes to `in_time` with one that is not.
-fn give_up_late(a: &mut Assembler, (departures, maps): (&Departures, &Maps), (in_time, exits): (Label, Exits)) {
-    let rhythm = &departures.rhythm;
-    let late = |a: &mut Assembler| {
-        a.load(R2, R10.double(ELAPSED)).load(R3, R7.double(DUE)).jump_if(R3.at_least(R2), in_time);
-        a.sub(R2, R3).load_constant(R4, rhythm.late_max).jump_if(R4.at_least(R2), in_time);
-    };
-    late(a);
-    if rhythm.burst == 1 && rhythm.random.is_none() {
-        if let Some(turn) = rhythm.turn {
-            // At most those before the step; what is late beyond them is of the other rate.
-            let after = a.label();
-            a.load_constant(R1, turn.at).jump_if(R3.at_least(R1), after);
-            give_up_at_once(a, rhythm.gap, Some(turn.at));
-            late(a);
-            a.bind(after);
-        }
-        give_up_at_once(a, rhythm.turn.map_or(rhythm.gap, |turn| turn.gap), None);
-        return;
-    }
-    for _ in 0..GIVEN_UP_MAX {
-        a.load(R1, R7.double(UNSENT)).add(R1, 1).store(R7.double(UNSENT), R1);
-        advance(a, (departures, maps));
-        late(a);
-    }
-    a.jump(exits.wait);
-}
-
-/// Gives up (late − `late_max`) ÷ gap departures, rounded up, but none that is due at `until` or later.
-///
-/// `R2` is how late the first of them is, `R3` when it is due, `R4` how late one may be; all are lost, and so are `R1` and `R5`.
-fn give_up_at_once(a: &mut Assembler, gap: u64, until: Option<u64>) {
-    a.sub(R2, R4).load_constant(R4, gap).add(R2, R4).sub(R2, 1).compute(Operation::Div, R2, R4);
-    if let Some(until) = until {
-        let fewer = a.label();
-        a.load_constant(R1, until).sub(R1, R3).add(R1, R4).sub(R1, 1).compute(Operation::Div, R1, R4);
-        a.jump_if(R1.at_least(R2), fewer).mov(R2, R1).bind(fewer);
-    }
-    a.load(R5, R7.double(UNSENT)).add(R5, R2).store(R7.double(UNSENT), R5);
-    a.compute(Operation::Mul, R2, R4).add(R3, R2).store(R7.double(DUE), R3);
-}
-
-/// [`Departures::advance`]; all registers up to `R5` are lost.
-fn advance(a: &mut Assembler, (departures, maps): (&Departures, &Maps)) {
-    let rhythm = &departures.rhythm;
-    let burst = i32::try_from(rhythm.burst).expect("an option bounds it");
-    let same_burst = a.label();
-    if burst > 1 || rhythm.random.is_some() {
-        a.load(R1, R7.double(N_DUE)).add(R1, 1).store(R7.double(N_DUE), R1);
-    }
-    if burst > 1 {
-        a.mov(R2, R1).compute(Operation::Mod, R2, burst).jump_if(R2.differs(0), same_burst);
-    }
-    match (&rhythm.random, &maps.gaps) {
-        (Some(random), Some(gaps)) => {
-            a.load(R1, R7.double(N_DUE));
-            if burst > 1 {
-                a.compute(Operation::Div, R1, burst);
-            }
-            mix(a, random.seed);
-            a.compute(Operation::ShiftRight, R1, 64 - i32::from(GAP_BITS)).compute(Operation::ShiftLeft, R1, 3);
-            a.load_row(R3, gaps).add(R3, R1).load(R3, R3.double(0));
-        }
-        _ => {
-            a.load_constant(R3, rhythm.gap);
-        }
-    }
+    a.bind(running).compute(Operation::ShiftLeft, R2, i32::from(TICK_BITS)).load(R3, R7.double(DUE));
+    give_up_late(a, (rhythm, maps), exits);
+    a.mov(R1, R3).compute(Operation::ShiftRight, R1, i32::from(TICK_BITS)).jump_if(R5.at_least(R1), is_due);
+    a.jump_if(R6.equals(0), exits.wait).jump_if(R6.at_least(R8), exits.wait).jump(exits.done);
+    a.bind(is_due).load(R4, R7.double(READY)).load_constant(R1, rhythm.tolerance).add(R1, R2);
+    a.jump_if(R4.above(R1), exits.wait);
     if let Some(turn) = rhythm.turn {
         let before = a.label();
-        a.load(R2, R7.double(DUE)).load_constant(R4, turn.at).jump_if(R4.above(R2), before);
-        a.load_constant(R3, turn.gap).bind(before);
+        a.mov(R0, 0).load_constant(R1, turn.at).jump_if(R1.above(R3), before);
+        a.load_constant(R0, Mark::AFTER_STEP.into()).bind(before).store(R10.double(PHASE), R0);
     }
-    a.load(R2, R7.double(DUE)).add(R2, R3).store(R7.double(DUE), R2).bind(same_burst);
+    a.jump_if(R3.at_least(R2), not_later).mov(R1, R2).sub(R1, R3).load(R5, R7.double(LAG));
+    a.jump_if(R5.at_least(R1), not_later).store(R7.double(LAG), R1).bind(not_later);
+    leave(a, (rhythm, maps));
+}
+
+/// [`Departures::give_up_late`], and goes on with the next one.
+///
+/// `R2` is the time in ticks, `R3` when the next one is due, `R5` the horizon, `R0` how late one may be; `R1` and `R4` are lost.
+fn give_up_late(a: &mut Assembler, (rhythm, maps): (&Rhythm, &Maps), exits: Exits) {
+    let [in_time, is_part] = std::array::from_fn(|_| a.label());
+    a.mov(R4, R3).add(R4, R0).jump_if(R4.at_least(R2), in_time);
+    // What is due before `R4` is too late; what is due behind the end is no part of the trial.
+    a.mov(R4, R2).sub(R4, R0).mov(R1, R5).add(R1, 1).compute(Operation::ShiftLeft, R1, i32::from(TICK_BITS));
+    a.jump_if(R1.at_least(R4), is_part).mov(R4, R1).bind(is_part).jump_if(R3.at_least(R4), in_time);
+    match rhythm.turn {
+        None if rhythm.random.is_some() => give_up_drawn(a, (rhythm, maps), exits),
+        None => {
+            a.mov(R1, R4);
+            give_up_equal(a, (rhythm.gap, rhythm.burst));
+        }
+        Some(turn) => {
+            let [after, fewer] = std::array::from_fn(|_| a.label());
+            a.load_constant(R1, turn.at).jump_if(R3.at_least(R1), after);
+            // Those before the step first; what is late beyond them is of the other rate.
+            a.jump_if(R4.above(R1), fewer).mov(R1, R4).bind(fewer);
+            give_up_equal(a, (rhythm.gap, rhythm.burst));
+            a.jump_if(R3.at_least(R4), in_time).bind(after).mov(R1, R4);
+            give_up_equal(a, (turn.gap, rhythm.burst));
+        }
+    }
+    a.bind(in_time);
+}
+
+/// Gives up (`R1` − `R3`) ÷ gap bursts, rounded up, of which the first is due at `R3`, and goes on to the next; `R0` and `R1` are lost.
+fn give_up_equal(a: &mut Assembler, (gap, burst): (u64, u64)) {
+    a.load_constant(R0, gap).sub(R1, R3).add(R1, R0).sub(R1, 1).compute(Operation::Div, R1, R0);
+    a.compute(Operation::Mul, R0, R1).add(R3, R0).store(R7.double(DUE), R3);
+    count_given_up(a, burst);
+}
+
+/// Adds the frames of `R1` bursts to those that were given up, but for what of the first has left; `R0` and `R1` are lost.
+fn count_given_up(a: &mut Assembler, burst: u64) {
+    if burst > 1 {
+        a.compute(Operation::Mul, R1, immediate(burst))
+            .load(R0, R7.double(PLACE))
+            .sub(R1, R0)
+            .store(R7.double(PLACE), 0);
+    }
+    a.load(R0, R7.double(UNSENT)).add(R0, R1).store(R7.double(UNSENT), R0);
+}
+
+/// Gives up the bursts before `R4` whose gaps are drawn, but not too many in one run; `R0` and `R1` are lost.
+fn give_up_drawn(a: &mut Assembler, (rhythm, maps): (&Rhythm, &Maps), exits: Exits) {
+    let all = a.label();
+    a.store(R10.double(NOW), R2).store(R10.double(HORIZON), R5);
+    for _ in 0..GIVEN_UP_MAX {
+        a.mov(R1, 1);
+        count_given_up(a, rhythm.burst);
+        choose_gap(a, (rhythm, maps));
+        a.add(R3, R1).store(R7.double(DUE), R3).jump_if(R3.at_least(R4), all);
+    }
+    a.jump(exits.wait).bind(all).load(R2, R10.double(NOW)).load(R5, R10.double(HORIZON));
+}
+
+/// [`Departures::leave`]: `R2` is the time in ticks, `R3` when the frame is due, `R4` when it was ready; all registers up to `R5` are lost.
+fn leave(a: &mut Assembler, (rhythm, maps): (&Rhythm, &Maps)) {
+    let [has_begun, is_last, done] = std::array::from_fn(|_| a.label());
+    if rhythm.burst > 1 {
+        a.load(R5, R7.double(PLACE)).jump_if(R5.differs(0), has_begun);
+    }
+    a.jump_if(R4.at_least(R2), has_begun).mov(R4, R2).bind(has_begun);
+    if rhythm.burst > 1 {
+        a.add(R5, 1).jump_if(R5.equals(immediate(rhythm.burst)), is_last).store(R7.double(PLACE), R5).jump(done);
+        a.bind(is_last).store(R7.double(PLACE), 0);
+    }
+    choose_gap(a, (rhythm, maps));
+    a.add(R3, R1).store(R7.double(DUE), R3);
+    if rhythm.random.is_none() && rhythm.turn.is_none() {
+        a.load_constant(R1, pace(rhythm.gap));
+    } else {
+        a.mov(R2, R1).compute(Operation::ShiftRight, R2, 3).sub(R1, R2);
+    }
+    a.add(R4, R1).bind(done).store(R7.double(READY), R4);
+}
+
+/// Leaves in `R1` the gap between the burst that is due at `R3` and the one after it; `R2` and `R5` are lost.
+fn choose_gap(a: &mut Assembler, (rhythm, maps): (&Rhythm, &Maps)) {
+    if let (Some(random), Some(gaps)) = (&rhythm.random, &maps.gaps) {
+        a.load(R1, R7.double(BURST)).add(R1, 1).store(R7.double(BURST), R1);
+        mix(a, random.seed);
+        a.compute(Operation::ShiftRight, R1, 64 - i32::from(GAP_BITS)).compute(Operation::ShiftLeft, R1, 3);
+        a.load_row(R5, gaps).add(R5, R1).load(R1, R5.double(0));
+        return;
+    }
+    a.load_constant(R1, rhythm.gap);
+    if let Some(turn) = rhythm.turn {
+        let before = a.label();
+        a.load_constant(R2, turn.at).jump_if(R2.above(R3), before).load_constant(R1, turn.gap).bind(before);
+    }
+}
+
+fn immediate(burst: u64) -> i32 {
+    i32::try_from(burst).expect("an option bounds it")
 }
 
 /// [`crate::craft::mix`] of the number in `R1`; `R2` is lost.
@@ -517,9 +571,15 @@ mod tests {
         packet_socket::Queueing,
     };
 
+    use proptest::{prelude::*, test_runner::TestRunner};
+
     use super::*;
     use crate::{
-        backend::{Pattern, Step, departures::Departures},
+        backend::{
+            Pattern, Step,
+            departures::Departures,
+            virtual_sender::{ALONE, VirtualSender, looks, n_due, next_look, pattern, patterns},
+        },
         craft::{Checksum, Turn},
         wire::{MarkPlace, Sum},
         xdp::or_skip,
@@ -644,11 +704,114 @@ mod tests {
         ];
         for (rate, burst, process) in cases {
             let pattern = Pattern { rate: PerSec::new(rate).unwrap(), burst, process, step: None };
-            let Some((state, mut departures, lasting)) = paced(&pattern, Nanos::from_millis(50)) else { return };
-            let intended = departures.give_up_due(lasting);
+            let Some((state, departures, lasting)) = paced(&pattern, Nanos::from_millis(50)) else { return };
+            let intended = n_due(departures, lasting);
             assert_eq!(state.n_sent + state.n_unsent, intended, "{pattern:?}: {state:?}");
             assert!(state.n_sent > 0, "{pattern:?}: {state:?}");
         }
+    }
+
+    /// A program whose clock stands still while it runs.
+    struct VirtualProgram {
+        program: Program,
+        maps: Maps,
+        page: Vec<u8>,
+    }
+
+    /// When its clock begins: a program takes zero for a schedule that has not begun.
+    const BEGIN: Nanos = Nanos::from_secs(1);
+
+    impl VirtualProgram {
+        fn of(departures: &Departures, end: Nanos) -> Option<Self> {
+            let blueprint = Blueprint { shapes: vec![Shape::fixed(vec![7; 60])], order: vec![0], n_flows: 1 };
+            let load = Load { departures: Some(departures.clone()), ..load(blueprint, ALONE) };
+            let mut maps = or_skip(Maps::create(&port(), &load))?;
+            maps.clock = Clock::Virtual(Array::create("fathom_time", 1).unwrap());
+            maps.stop_at(BEGIN + end).unwrap();
+            let program = Program::load(ProgramType::Xdp, "fathom_test", &code(&load, &maps).unwrap()).unwrap();
+            Some(Self { program, maps, page: page(&load.blueprint) })
+        }
+
+        /// Runs at one time until nothing more leaves or is given up; what it holds then.
+        fn look(&self, now: Nanos) -> [u64; STATE_WORDS] {
+            let Clock::Virtual(time) = &self.maps.clock else { panic!("{:?} goes on", self.maps.clock) };
+            time.set(0, &[(BEGIN + now).0]).unwrap();
+            let mut before = self.maps.state.get(0).unwrap();
+            loop {
+                self.program.test_run(&self.page, 1).unwrap();
+                let after = self.maps.state.get(0).unwrap();
+                if after == before {
+                    return after;
+                }
+                before = after;
+            }
+        }
+    }
+
+    /// Lets a program and a sender in user space look at the same times; nothing without the privilege.
+    fn require_agreement(pattern: &Pattern, (looks, end): (&[Nanos], Nanos)) -> Option<VirtualSender> {
+        let departures = Departures::new(pattern, ALONE).unwrap();
+        let program = VirtualProgram::of(&departures, end)?;
+        let mut sender = VirtualSender::new(departures, end);
+        let compare = |sender: &mut VirtualSender, now: Nanos| {
+            sender.look(now);
+            let state = program.look(now);
+            let next = sender.departures.next;
+            let of_program = [SENT, UNSENT, DUE, READY, LAG].map(|place| state[word(place)]);
+            let of_sender = [sender.left.len() as u64, sender.n_unsent, next.due, next.ready, sender.lag()];
+            assert_eq!(of_program, of_sender, "sent, unsent, due, ready and lag at {now} of {end}: {pattern:?}");
+            assert_eq!(state[word(DONE)] != 0, sender.is_over(now), "at {now} of {end}: {pattern:?}");
+        };
+        for look in looks {
+            compare(&mut sender, *look);
+        }
+        let mut now = looks[looks.len() - 1];
+        while !sender.is_over(now) {
+            now = next_look(&sender, now);
+            compare(&mut sender, now);
+        }
+        Some(sender)
+    }
+
+    #[test]
+    fn a_program_that_is_held_up_decides_as_user_space_does() {
+        let stalled = |until: u64| -> Vec<Nanos> {
+            let before = (0..2_000).map(|n| Nanos::from_micros(n * 10));
+            before.chain((0..1_500).map(|n| Nanos::from_micros(until + n * 7))).collect()
+        };
+        let end = Nanos::from_millis(50);
+        for (until, is_lossless) in [(21_300, true), (35_000, false)] {
+            let Some(sender) = require_agreement(&pattern(1e6, 1, Process::Constant), (&stalled(until), end)) else {
+                return;
+            };
+            assert_eq!(sender.n_unsent == 0, is_lossless, "{until}");
+            assert_eq!(sender.n_intended(), 50_001);
+        }
+        let stepped = |rate, burst, then| {
+            let step = Step { at: Nanos::from_millis(21), rate: PerSec::new(then).unwrap() };
+            Pattern { step: Some(step), ..pattern(rate, burst, Process::Constant) }
+        };
+        let patterns = [
+            pattern(1e6, 7, Process::Constant),
+            pattern(1e6, 1, Process::Poisson { seed: 3 }),
+            pattern(1e6, 20, Process::Poisson { seed: 4 }),
+            stepped(1e6, 1, 2e5),
+            stepped(2e5, 5, 1e6),
+        ];
+        for pattern in patterns {
+            require_agreement(&pattern, (&stalled(35_000), end)).unwrap();
+        }
+    }
+
+    #[test]
+    fn whatever_holds_it_up_a_program_decides_as_user_space_does() {
+        let mut runner =
+            TestRunner::new(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(50) });
+        let is_same = |(pattern, (looks, end)): (Pattern, (Vec<Nanos>, Nanos))| {
+            require_agreement(&pattern, (&looks, end));
+            Ok(())
+        };
+        runner.run(&(patterns(), looks()), is_same).unwrap();
     }
 
     #[test]
@@ -658,8 +821,8 @@ mod tests {
             let step = Step { at: Nanos::from_millis(20), rate: PerSec::new(then).unwrap() };
             let rate = PerSec::new(rate).unwrap();
             let pattern = Pattern { rate, burst, process: Process::Constant, step: Some(step) };
-            let Some((state, mut departures, lasting)) = paced(&pattern, Nanos::from_millis(50)) else { return };
-            let intended = departures.give_up_due(lasting);
+            let Some((state, departures, lasting)) = paced(&pattern, Nanos::from_millis(50)) else { return };
+            let intended = n_due(departures, lasting);
             let expected = rate.get() * 0.02 + then * 0.03;
             assert!((approximate(intended) - expected).abs() <= 1.0 + f64::from(burst) * 2.0, "{intended}: {expected}");
             assert_eq!(state.n_sent + state.n_unsent, intended, "{pattern:?}: {state:?}");

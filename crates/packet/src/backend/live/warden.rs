@@ -24,7 +24,8 @@ const LOOK_EVERY: Nanos = Nanos::from_millis(2);
 const LINK_EVERY: Nanos = Nanos::from_millis(20);
 /// The end is set this far ahead, so that the program learns of it before it has come.
 const AHEAD: Nanos = Nanos::from_millis(1);
-/// How long the program may take to come to its end once it is told; a worker whose core is taken from it takes longer.
+/// How long the program may take to come to its end once it is told, twice what the schedule allows it; a worker whose core is taken
+/// from it takes longer.
 const PATIENCE: Nanos = Nanos::from_secs(2);
 
 impl Warden<'_> {

@@ -337,7 +337,7 @@ pub(crate) const TOO_FEW: &str = "too few samples ";
 ///
 /// Of values that `shown` does not name nothing needs to be said.
 pub(crate) fn notes(run: &Run, test: &TestRun, shown: impl Fn(&Summary) -> bool) -> Vec<(String, usize)> {
-    let beside = test.summaries.iter().filter(|summary| shown(summary));
+    let beside = test.summaries.iter().filter(|summary| summary.applies() && shown(summary));
     let of_metrics = beside.filter_map(|summary| Some((summary.metric.title.as_ref(), summary.note.as_deref()?)));
     let (few, others): (Vec<_>, Vec<_>) = of_metrics.partition(|(_, note)| note.starts_with(TOO_FEW));
     let few: Vec<String> = few.iter().map(|(title, note)| format!("{title} {}", &note[TOO_FEW.len()..])).collect();
@@ -478,7 +478,7 @@ mod tests {
         let from = Derivation::Rate { side: Side::Initiator, counter: "sent".into() };
         let (name, title, source) = ("rate".into(), "rate".into(), "RFC 2544".into());
         Summary {
-            metric: Metric { name, title, unit, better, source, from },
+            metric: Metric { name, title, unit, better, source, from, inapplicable: None },
             value: Some(value),
             confidence: Some(Confidence { low, high, level: 0.95, n_trials: 5 }),
             trials: vec![value; 5],
@@ -538,7 +538,8 @@ mod tests {
     fn users_are_counted_by_their_name() {
         let from = Derivation::Users { of: fathom_model::metric::UsersValue::Begun };
         let (name, title, source) = ("users_per_sec".into(), "users/s".into(), "docs/methods/steps.md".into());
-        let users = Metric { name, title, unit: Unit::PerSec, better: Better::Higher, source, from };
+        let (unit, better) = (Unit::PerSec, Better::Higher);
+        let users = Metric { name, title, unit, better, source, from, inapplicable: None };
         assert_eq!(headline_value(&users, 1_498.0), "1.50 k users/s");
         assert_eq!(headline_value(&users, 812.0), "812 users/s");
     }

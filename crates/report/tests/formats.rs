@@ -13,6 +13,7 @@ use fathom_model::{
 use fathom_report::{
     FORMATS, Format,
     formats::{Colour, Csv, Html, Json, Ndjson, Text, TextStyle},
+    named,
 };
 
 mod sample;
@@ -160,6 +161,24 @@ const CURVE: &str = "\
   24.0 k req/s  24.0 k req/s   177 µs         26.7 µs  3 of 3                 kept   ◂ knee
   32.0 k req/s  32.0 k req/s   256 µs         38.5 µs  3 of 3                 kept
 ";
+
+#[test]
+fn a_value_that_cannot_be_is_not_told_as_missing() {
+    let mut run = sample::run();
+    run.tests.truncate(1);
+    let summary = run.tests[0].summaries.last_mut().unwrap();
+    let (title, why) = (summary.metric.title.clone(), "none was due");
+    (summary.value, summary.confidence, summary.note) = (None, None, Some(why.to_owned()));
+    summary.trials.clear();
+    run.tests[0].limits.clear();
+    let page = |run: &Run| written(named("html").unwrap(), run);
+    let told = [written(&Text(TextStyle::PLAIN), &run), page(&run)];
+    assert!(told.iter().all(|text| text.contains(&*title) && text.contains(why)), "{told:?}");
+    run.tests[0].summaries.last_mut().unwrap().metric.inapplicable = Some(why.into());
+    let told = [written(&Text(TextStyle::PLAIN), &run), page(&run)];
+    assert!(told.iter().all(|text| !text.contains(why)), "{told:?}");
+    assert!(written(named("json").unwrap(), &run).contains(why), "the document says why");
+}
 
 #[test]
 fn a_search_is_told_as_its_limit_and_its_curve() {

@@ -99,7 +99,8 @@ pub(super) fn grid(screen: &mut Screen, header: &[&str], lines: &[(Vec<String>, 
 }
 
 fn values(screen: &mut Screen, run: &Run, test: &TestRun) {
-    let lines: Vec<(Vec<String>, Tone)> = test.summaries.iter().map(|summary| value(test, summary)).collect();
+    let applying = test.summaries.iter().filter(|summary| summary.applies());
+    let lines: Vec<(Vec<String>, Tone)> = applying.map(|summary| value(test, summary)).collect();
     if lines.is_empty() {
         screen.line(&[(Warn, &format!("  {MISSING}  no round was completed"))]);
         return;

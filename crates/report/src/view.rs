@@ -1,7 +1,8 @@
 //! What the table of a run shows, the same in text and HTML: picked and put into words, not computed.
 
 use fathom_model::{
-    Confidence, Derivation, Finding, Limit, LimitKind, Metric, Run, Severity, StepSummary, Summary, TestRun, Unit,
+    Confidence, Derivation, Finding, Layer, Limit, LimitKind, Metric, Run, Severity, StepSummary, Summary, TestRun,
+    Unit,
     finding::Outcome,
     metric::Better,
     plan::Reach,
@@ -462,10 +463,17 @@ pub(crate) fn parts_of_hosts(run: &Run) -> Vec<(&'static str, &str)> {
     let to = run.tests.iter().find_map(|test| test.to.as_deref());
     let known = |name: &&str| Some(*name) != from && Some(*name) != to;
     let others = run.hosts.keys().map(String::as_str).filter(known).map(|name| ("host", name));
+    // Frames go one way, which need not be from the client to the target.
+    let are_frames = run.tests.iter().all(|test| test.layer == Layer::Frames && test.to.is_some());
+    let [both, first, second] = if are_frames {
+        ["sender and receiver", "sender", "receiver"]
+    } else {
+        ["client and target", "client", "target"]
+    };
     if from.is_some() && from == to {
-        return from.map(|name| ("client and target", name)).into_iter().chain(others).collect();
+        return from.map(|name| (both, name)).into_iter().chain(others).collect();
     }
-    from.map(|name| ("client", name)).into_iter().chain(to.map(|name| ("target", name))).chain(others).collect()
+    from.map(|name| (first, name)).into_iter().chain(to.map(|name| (second, name))).chain(others).collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Confidence, Histogram, Run, Trial,
+    Confidence, Histogram, Layer, Run, Trial,
     probe::{OutageRecord, ProbeRecord},
     record::Series,
     run::Completeness,
@@ -161,6 +161,21 @@ const CURVE: &str = "\
   24.0 k req/s  24.0 k req/s   177 µs         26.7 µs  3 of 3                 kept   ◂ knee
   32.0 k req/s  32.0 k req/s   256 µs         38.5 µs  3 of 3                 kept
 ";
+
+#[test]
+fn of_frames_it_is_told_who_sends_whichever_way_they_go() {
+    let mut run = sample::run();
+    run.tests.retain(|test| test.layer == Layer::Frames);
+    let test = &mut run.tests[0];
+    (test.from, test.to) = ("web-1".to_owned(), Some("gen-1".to_owned()));
+    let text = written(&Text(TextStyle::PLAIN), &run);
+    assert!(text.contains("  sender: web-1 (") && text.contains("   receiver: gen-1 ("), "{text}");
+    // A host that is called by its part needs no second word for it.
+    run.tests[0].layer = Layer::Udp;
+    run.tests[0].from = "client".to_owned();
+    let text = written(&Text(TextStyle::PLAIN), &run);
+    assert!(text.contains("  client   target: gen-1 ("), "{text}");
+}
 
 #[test]
 fn a_value_that_cannot_be_is_not_told_as_missing() {

@@ -370,6 +370,13 @@ fn said<'a>(notes: Vec<(&'a str, &'a str)>) -> impl Iterator<Item = String> + us
     by_note.into_iter().map(|(note, titles)| format!("{}: {note}", titles.join(", ")))
 }
 
+/// What hosts could not do, and hosts with the same in common: `a, b: threaded NAPI: …`.
+pub(crate) fn losses(run: &Run) -> Vec<String> {
+    let hosts = run.hosts.iter();
+    let told = hosts.flat_map(|(name, host)| host.losses.iter().map(|loss| (name.as_str(), loss.as_str()))).collect();
+    said(told).collect()
+}
+
 /// A test in words that stand alone: `tcp stream, 8 flows`, and `frames, 64 B` where the title names the layer.
 pub(crate) fn named(test: &TestRun) -> String {
     let layer = test.layer.name();

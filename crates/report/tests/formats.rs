@@ -178,6 +178,20 @@ fn of_frames_it_is_told_who_sends_whichever_way_they_go() {
 }
 
 #[test]
+fn what_several_hosts_cannot_do_is_told_once() {
+    let mut run = sample::run();
+    run.tests.truncate(1);
+    for host in run.hosts.values_mut() {
+        host.losses = vec!["no threads".to_owned()];
+    }
+    let (first, last) = (run.hosts.keys().next().unwrap().clone(), run.hosts.keys().last().unwrap().clone());
+    run.hosts.get_mut(&last).unwrap().losses.push("no room".to_owned());
+    let text = written(&Text(TextStyle::PLAIN), &run);
+    assert!(text.contains(&format!("note  {first}, ")) && text.contains(&format!("note  {last}: no room")), "{text}");
+    assert_eq!(text.matches("no threads").count(), 1, "{text}");
+}
+
+#[test]
 fn a_value_that_cannot_be_is_not_told_as_missing() {
     let mut run = sample::run();
     run.tests.truncate(1);

@@ -57,10 +57,8 @@ pub(super) fn write(screen: &mut Screen, run: &Run, test: &TestRun) {
         let often = if n > 1 { format!("{note} ({n} times)") } else { note };
         screen.wrapped((Faint, "  note  "), (Plain, &often));
     }
-    for (name, host) in &run.hosts {
-        for loss in &host.losses {
-            screen.wrapped((Faint, "  note  "), (Plain, &format!("{name}: {loss}")));
-        }
+    for loss in view::losses(run) {
+        screen.wrapped((Faint, "  note  "), (Plain, &loss));
     }
 }
 

@@ -135,7 +135,7 @@ fn notes(screen: &mut Screen, run: &Run) {
             .map(move |(text, _)| format!("{name}: {text}"))
     };
     let mut all: Vec<String> = run.tests.iter().flat_map(of).collect();
-    all.extend(run.hosts.iter().flat_map(|(name, host)| host.losses.iter().map(move |loss| format!("{name}: {loss}"))));
+    all.extend(view::losses(run));
     screen.gap();
     for note in all.iter().take(NOTES_MAX) {
         screen.wrapped((Faint, "  note  "), (Plain, note));

@@ -154,10 +154,13 @@ fn of_line(run: &Run, test: &TestRun, metric: &Metric) -> Option<f64> {
 
 /// The options that ask for a rate.
 const RATES: [&str; 2] = ["rate", "pps"];
+/// The option that asks for another rate from some time on: then no single one was asked for.
+const LATER_RATE: &str = "step-rate";
 
 /// What was asked of the generator: the option's unit says which rate it is.
 fn asked(test: &TestRun) -> Option<Limit> {
-    let option = RATES.into_iter().find(|name| test.options.text(name).is_some())?;
+    let is_given = |name: &&str| test.options.text(name).is_some();
+    let option = RATES.into_iter().find(is_given).filter(|_| !is_given(&LATER_RATE))?;
     let bits = test.options.bit_rate(option).map(BitsPerSec::get);
     let events = test.options.rate(option).map(PerSec::get);
     // Users are asked for, and how many requests they make is the business of their script.
@@ -306,6 +309,15 @@ mod tests {
         let run = story.analyzed();
         let limit = &run.tests[0].limits[0];
         assert_eq!((limit.kind, limit.metric.as_str(), limit.value), (LimitKind::Asked, "packets_pps", 2000.0));
+    }
+
+    #[test]
+    fn a_test_whose_rate_changes_was_asked_for_no_single_rate() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 1000)]);
+        story.run.tests[0].options.set("rate", "2k/s");
+        story.run.tests[0].options.set("step-rate", "4k/s");
+        assert!(story.analyzed().tests[0].limits.is_empty());
     }
 
     #[test]

@@ -90,6 +90,7 @@ fn add_percentiles(metrics: &mut Vec<Metric>, promises: &[String], from: impl Fn
                 better,
                 source: SOURCE.into(),
                 from: from(q),
+                inapplicable: None,
             });
         }
     }

@@ -56,6 +56,7 @@ fn rate(name: &'static str, title: &'static str, unit: Unit, (side, counter): (S
         better: Better::Higher,
         source: "RFC 6349 section 4.1.1".into(),
         from: Derivation::Rate { side, counter: counter.into() },
+        inapplicable: None,
     }
 }
 

@@ -44,6 +44,9 @@ pub(crate) fn summaries(test: &TestRun, hosts: &BTreeMap<String, Host>, metrics:
                 _ => {}
             }
             let mut summary = trials.summary(metric);
+            if summary.note.as_deref() == Some(NOT_RECORDED) {
+                summary.note = metric.inapplicable.as_deref().or(Some(NOT_RECORDED)).map(str::to_owned);
+            }
             if n_left_out > 0 && summary.note.is_none() {
                 summary.note =
                     Some(format!("{n_left_out} of {} trials did not end and are left out", test.trials.len()));
@@ -488,6 +491,21 @@ mod tests {
         let summary = &story.analyzed().tests[0].summaries[0];
         assert_eq!(summary.value, None);
         assert_eq!(summary.note.as_deref(), Some("the responder did not count bytes_received over time"));
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_does_not_apply_and_one_that_was_not_recorded_does() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1_000]);
+        let from = Derivation::total(Side::Initiator, count::SCHEDULE_LAG_NS_MAX);
+        let lag = Metric { unit: Unit::Nanos, from, ..throughput() };
+        let why = "none was due";
+        story.context.metrics.insert("tcp_stream".to_owned(), vec![lag.clone(), lag.unless(why)]);
+        let of = |story: &Story| story.analyzed().tests[0].summaries.clone();
+        let told: Vec<(bool, Option<String>)> = of(&story).into_iter().map(|s| (s.applies(), s.note)).collect();
+        assert_eq!(told, [(true, Some(NOT_RECORDED.to_owned())), (false, Some(why.to_owned()))]);
+        story.total("client", count::SCHEDULE_LAG_NS_MAX, 7);
+        assert!(of(&story).iter().all(|summary| summary.value == Some(7.0) && summary.applies()));
     }
 
     #[test]

@@ -63,6 +63,14 @@ pub enum Error {
         /// What it did: `closed the connection before the end`.
         what: String,
     },
+    /// It ran to its end, and there was nothing to measure.
+    #[error("{what}")]
+    NoResult {
+        /// What did not happen, where: `no packet of a pktgen arrived at eth1`.
+        what: String,
+        /// What to look at.
+        hint: String,
+    },
     /// The test cannot be run here as it was asked.
     #[error("{what}")]
     Unsupported {
@@ -104,7 +112,7 @@ impl Error {
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Unsupported { hint, .. } => hint.as_deref(),
-            Self::Unreachable { hint, .. } => Some(hint),
+            Self::Unreachable { hint, .. } | Self::NoResult { hint, .. } => Some(hint),
             _ => None,
         }
     }
@@ -112,6 +120,6 @@ impl Error {
     /// Whether the machine or the request was found wanting before anything was started.
     #[must_use]
     pub const fn is_preflight(&self) -> bool {
-        !matches!(self, Self::Peer { .. })
+        !matches!(self, Self::Peer { .. } | Self::NoResult { .. })
     }
 }

@@ -110,17 +110,22 @@ pub(crate) fn engine_screen(error: &fathom_engine::Error) -> Screen {
     if let Some(hint) = error.hint() {
         screen = screen.line("fix", hint);
     }
-    if matches!(error, Error::Permission { .. }) {
-        screen = privileges(screen);
+    if let Error::Permission { needs, .. } = error {
+        screen = privileges(screen, needs);
     }
     screen
 }
 
-/// Three ways to be allowed what needs privileges.
-pub(crate) fn privileges(screen: Screen) -> Screen {
+/// The ways to be allowed what needs these privileges.
+pub(crate) fn privileges(screen: Screen, needs: &str) -> Screen {
+    let setcap = "sudo setcap cap_net_raw,cap_net_admin,cap_bpf+ep $(which fathom)";
+    let screen = screen.line("fix", "sudo fathom …");
+    // A user namespace gives every capability but this one, which the kernel wants outside of it.
+    if needs.contains("CAP_BPF") {
+        return screen.line("fix", format!("{setcap}        (not for a lab, which needs root to take programs)"));
+    }
     screen
-        .line("fix", "sudo fathom …")
-        .line("fix", "sudo setcap cap_net_raw,cap_net_admin,cap_bpf+ep $(which fathom)")
+        .line("fix", setcap)
         .line("fix", "fathom evaluate        (no privileges: in a lab of your own, in a user namespace)")
 }
 

@@ -51,7 +51,7 @@ pub(crate) fn fleet_screen(error: &fathom_fleet::Error) -> Screen {
     if let fathom_fleet::Error::Role { failure, .. } = error {
         screen = failure.causes.iter().fold(screen, |screen, cause| screen.line("why", cause));
         if failure.message.contains(" needs CAP_") {
-            screen = crate::exit::privileges(screen);
+            screen = crate::exit::privileges(screen, &failure.message);
         }
     }
     match error.hint() {

@@ -108,7 +108,10 @@ fn ended_early(test: &TestRun) -> bool {
 
 /// The exit code that a finished run deserves.
 pub(crate) fn exit_of(run: &Run, is_strict: bool) -> Exit {
+    let none_began = run.tests.iter().all(|test| test.unavailable.is_some() && test.trials.is_empty());
     match (&run.completeness, run.verdict.outcome) {
+        // A test that fails once it has begun makes the run incomplete.
+        (Completeness::Complete, _) if none_began => Exit::Preflight,
         _ if run.tests.iter().all(measured_nothing) => Exit::Failed,
         (Completeness::Incomplete { .. }, _) => Exit::Incomplete,
         _ if run.tests.iter().any(ended_early) => Exit::Incomplete,

@@ -125,6 +125,12 @@ impl Error {
             Self::UnknownPreset(_) => format!("the presets are: {}", crate::preset::names().join(", ")),
             Self::UnknownHost { known, .. } => format!("its hosts are: {}", known.join(", ")),
             Self::BadDevice { .. } => format!("the devices are: {}", crate::device::forms()),
+            // What a user namespace allows does not count for programs (`bpf_capable` of the kernel).
+            Self::Kernel { source, .. } if source.is_permission() && source.call.starts_with("bpf(") => {
+                "run as root: a lab without root is in a user namespace, from which the kernel takes no programs; \
+                 --device router, bridge and nft need none"
+                    .to_owned()
+            }
             Self::Kernel { source, .. } if source.is_permission() => {
                 "run as root, or with CAP_SYS_ADMIN and CAP_NET_ADMIN".to_owned()
             }

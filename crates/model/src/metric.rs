@@ -331,6 +331,9 @@ pub struct Metric {
     pub source: Cow<'static, str>,
     /// How it follows from the records.
     pub from: Derivation,
+    /// Why there is none where no side counted it: such a value does not apply, and is not told as missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inapplicable: Option<Cow<'static, str>>,
 }
 
 /// The name of a metric in results, and what people call it.
@@ -351,7 +354,15 @@ impl Metric {
         from: Derivation,
     ) -> Self {
         let (name, title, source) = (Cow::Borrowed(name), Cow::Borrowed(title), Cow::Borrowed(source));
-        Self { name, title, unit, better, source, from }
+        Self { name, title, unit, better, source, from, inapplicable: None }
+    }
+
+    /// A row of a kind's table that only some tests of the kind can have, with why the others have none.
+    #[must_use]
+    pub const fn unless(mut self, why: &'static str) -> Self {
+        // Constants drop nothing, so what was there is forgotten.
+        std::mem::forget(self.inapplicable.replace(Cow::Borrowed(why)));
+        self
     }
 
     /// A value of this metric as people read it.

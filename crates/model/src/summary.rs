@@ -43,6 +43,14 @@ pub struct Summary {
 const VAGUE: f64 = 10.0;
 
 impl Summary {
+    /// Whether there could be a value: one that nothing was counted for because nothing could be is not missing.
+    #[must_use]
+    pub fn applies(&self) -> bool {
+        self.value.is_some()
+            || self.metric.inapplicable.is_none()
+            || self.note.as_deref() != self.metric.inapplicable.as_deref()
+    }
+
     /// Whether the trials differ too much for so few of them to say where the value lies.
     ///
     /// Two trials that differ by half have a Student-t interval over several orders of magnitude: correct, and useless as

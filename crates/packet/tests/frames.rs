@@ -372,6 +372,21 @@ fn the_best_backend_is_taken_and_what_a_better_one_lacks_is_told() {
 }
 
 #[test]
+fn flat_out_long_frames_are_better_than_copies_and_at_a_rate_copies_are() {
+    // Frames that are too long to be made in the kernel, between devices that are handed them one by one.
+    let Some(wire) = Wire::of_mtu(3_482).filter(|_| may_load_programs()) else { return };
+    let orders: [(&[(&str, &str)], &str); 2] = [
+        (&[], "frames left by a packet socket (super-buffers that the kernel cuts); not by live frames"),
+        (&[("rate", "10k")], "frames left by AF_XDP with copies; not by live frames"),
+    ];
+    for (rate, first) in orders {
+        let trial = wire.run(&[&[("count", "500"), ("size", "3500")], rate].concat()).unwrap();
+        trial.assert_clean();
+        assert!(trial.left_by().starts_with(first), "{}", trial.left_by());
+    }
+}
+
+#[test]
 fn at_any_rate_what_left_and_what_did_not_are_together_what_was_intended() {
     let Some(wire) = Wire::up() else { return };
     for (backend, _) in backends() {

@@ -1,7 +1,8 @@
 //! What the table of a run shows, the same in text and HTML: picked and put into words, not computed.
 
 use fathom_model::{
-    Confidence, Derivation, Finding, Limit, LimitKind, Metric, Run, Severity, StepSummary, Summary, TestRun, Unit,
+    Confidence, Derivation, Finding, Layer, Limit, LimitKind, Metric, Run, Severity, StepSummary, Summary, TestRun,
+    Unit,
     finding::Outcome,
     metric::Better,
     plan::Reach,
@@ -337,7 +338,7 @@ pub(crate) const TOO_FEW: &str = "too few samples ";
 ///
 /// Of values that `shown` does not name nothing needs to be said.
 pub(crate) fn notes(run: &Run, test: &TestRun, shown: impl Fn(&Summary) -> bool) -> Vec<(String, usize)> {
-    let beside = test.summaries.iter().filter(|summary| shown(summary));
+    let beside = test.summaries.iter().filter(|summary| summary.applies() && shown(summary));
     let of_metrics = beside.filter_map(|summary| Some((summary.metric.title.as_ref(), summary.note.as_deref()?)));
     let (few, others): (Vec<_>, Vec<_>) = of_metrics.partition(|(_, note)| note.starts_with(TOO_FEW));
     let few: Vec<String> = few.iter().map(|(title, note)| format!("{title} {}", &note[TOO_FEW.len()..])).collect();
@@ -367,6 +368,13 @@ fn said<'a>(notes: Vec<(&'a str, &'a str)>) -> impl Iterator<Item = String> + us
         }
     }
     by_note.into_iter().map(|(note, titles)| format!("{}: {note}", titles.join(", ")))
+}
+
+/// What hosts could not do, and hosts with the same in common: `a, b: threaded NAPI: …`.
+pub(crate) fn losses(run: &Run) -> Vec<String> {
+    let hosts = run.hosts.iter();
+    let told = hosts.flat_map(|(name, host)| host.losses.iter().map(|loss| (name.as_str(), loss.as_str()))).collect();
+    said(told).collect()
 }
 
 /// A test in words that stand alone: `tcp stream, 8 flows`, and `frames, 64 B` where the title names the layer.
@@ -462,10 +470,17 @@ pub(crate) fn parts_of_hosts(run: &Run) -> Vec<(&'static str, &str)> {
     let to = run.tests.iter().find_map(|test| test.to.as_deref());
     let known = |name: &&str| Some(*name) != from && Some(*name) != to;
     let others = run.hosts.keys().map(String::as_str).filter(known).map(|name| ("host", name));
+    // Frames go one way, which need not be from the client to the target.
+    let are_frames = run.tests.iter().all(|test| test.layer == Layer::Frames && test.to.is_some());
+    let [both, first, second] = if are_frames {
+        ["sender and receiver", "sender", "receiver"]
+    } else {
+        ["client and target", "client", "target"]
+    };
     if from.is_some() && from == to {
-        return from.map(|name| ("client and target", name)).into_iter().chain(others).collect();
+        return from.map(|name| (both, name)).into_iter().chain(others).collect();
     }
-    from.map(|name| ("client", name)).into_iter().chain(to.map(|name| ("target", name))).chain(others).collect()
+    from.map(|name| (first, name)).into_iter().chain(to.map(|name| (second, name))).chain(others).collect()
 }
 
 #[cfg(test)]
@@ -478,7 +493,7 @@ mod tests {
         let from = Derivation::Rate { side: Side::Initiator, counter: "sent".into() };
         let (name, title, source) = ("rate".into(), "rate".into(), "RFC 2544".into());
         Summary {
-            metric: Metric { name, title, unit, better, source, from },
+            metric: Metric { name, title, unit, better, source, from, inapplicable: None },
             value: Some(value),
             confidence: Some(Confidence { low, high, level: 0.95, n_trials: 5 }),
             trials: vec![value; 5],
@@ -538,7 +553,8 @@ mod tests {
     fn users_are_counted_by_their_name() {
         let from = Derivation::Users { of: fathom_model::metric::UsersValue::Begun };
         let (name, title, source) = ("users_per_sec".into(), "users/s".into(), "docs/methods/steps.md".into());
-        let users = Metric { name, title, unit: Unit::PerSec, better: Better::Higher, source, from };
+        let (unit, better) = (Unit::PerSec, Better::Higher);
+        let users = Metric { name, title, unit, better, source, from, inapplicable: None };
         assert_eq!(headline_value(&users, 1_498.0), "1.50 k users/s");
         assert_eq!(headline_value(&users, 812.0), "812 users/s");
     }

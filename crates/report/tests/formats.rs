@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Confidence, Histogram, Run, Trial,
+    Confidence, Histogram, Layer, Run, Trial,
     probe::{OutageRecord, ProbeRecord},
     record::Series,
     run::Completeness,
@@ -13,6 +13,7 @@ use fathom_model::{
 use fathom_report::{
     FORMATS, Format,
     formats::{Colour, Csv, Html, Json, Ndjson, Text, TextStyle},
+    named,
 };
 
 mod sample;
@@ -160,6 +161,53 @@ const CURVE: &str = "\
   24.0 k req/s  24.0 k req/s   177 µs         26.7 µs  3 of 3                 kept   ◂ knee
   32.0 k req/s  32.0 k req/s   256 µs         38.5 µs  3 of 3                 kept
 ";
+
+#[test]
+fn of_frames_it_is_told_who_sends_whichever_way_they_go() {
+    let mut run = sample::run();
+    run.tests.retain(|test| test.layer == Layer::Frames);
+    let test = &mut run.tests[0];
+    (test.from, test.to) = ("web-1".to_owned(), Some("gen-1".to_owned()));
+    let text = written(&Text(TextStyle::PLAIN), &run);
+    assert!(text.contains("  sender: web-1 (") && text.contains("   receiver: gen-1 ("), "{text}");
+    // A host that is called by its part needs no second word for it.
+    run.tests[0].layer = Layer::Udp;
+    run.tests[0].from = "client".to_owned();
+    let text = written(&Text(TextStyle::PLAIN), &run);
+    assert!(text.contains("  client   target: gen-1 ("), "{text}");
+}
+
+#[test]
+fn what_several_hosts_cannot_do_is_told_once() {
+    let mut run = sample::run();
+    run.tests.truncate(1);
+    for host in run.hosts.values_mut() {
+        host.losses = vec!["no threads".to_owned()];
+    }
+    let (first, last) = (run.hosts.keys().next().unwrap().clone(), run.hosts.keys().last().unwrap().clone());
+    run.hosts.get_mut(&last).unwrap().losses.push("no room".to_owned());
+    let text = written(&Text(TextStyle::PLAIN), &run);
+    assert!(text.contains(&format!("note  {first}, ")) && text.contains(&format!("note  {last}: no room")), "{text}");
+    assert_eq!(text.matches("no threads").count(), 1, "{text}");
+}
+
+#[test]
+fn a_value_that_cannot_be_is_not_told_as_missing() {
+    let mut run = sample::run();
+    run.tests.truncate(1);
+    let summary = run.tests[0].summaries.last_mut().unwrap();
+    let (title, why) = (summary.metric.title.clone(), "none was due");
+    (summary.value, summary.confidence, summary.note) = (None, None, Some(why.to_owned()));
+    summary.trials.clear();
+    run.tests[0].limits.clear();
+    let page = |run: &Run| written(named("html").unwrap(), run);
+    let told = [written(&Text(TextStyle::PLAIN), &run), page(&run)];
+    assert!(told.iter().all(|text| text.contains(&*title) && text.contains(why)), "{told:?}");
+    run.tests[0].summaries.last_mut().unwrap().metric.inapplicable = Some(why.into());
+    let told = [written(&Text(TextStyle::PLAIN), &run), page(&run)];
+    assert!(told.iter().all(|text| !text.contains(why)), "{told:?}");
+    assert!(written(named("json").unwrap(), &run).contains(why), "the document says why");
+}
 
 #[test]
 fn a_search_is_told_as_its_limit_and_its_curve() {

@@ -44,8 +44,8 @@ pub struct Arrival {
     pub length: usize,
     /// When, on `CLOCK_REALTIME`.
     pub at: Option<Nanos>,
-    /// How many more routers it could have passed.
-    pub hops_left: u8,
+    /// How many more routers it could have passed, where the kernel tells it.
+    pub hops_left: Option<u8>,
 }
 
 /// An ICMP error about a request, of which the room that was given holds the beginning.
@@ -257,7 +257,7 @@ impl Message {
             from,
             length: self.length,
             at: at.and_then(|message| time(message.value.first_chunk().copied()?)),
-            hops_left: hops.and_then(|hops| u8::try_from(hops).ok()).unwrap_or(0),
+            hops_left: hops.and_then(|hops| u8::try_from(hops).ok()),
         }
     }
 
@@ -317,7 +317,7 @@ mod tests {
             assert!(clock::now() < deadline, "{host} does not answer");
         };
         assert_eq!((arrival.from, arrival.length, arrival.at.is_some()), (host, message.len(), true));
-        assert!(arrival.hops_left > 9, "{arrival:?}");
+        assert!(arrival.hops_left.is_some_and(|hops| hops > 9), "{arrival:?}");
         let identifier = socket.identifier().unwrap().to_be_bytes();
         assert_eq!((room[0], &room[4..6], &room[6..12]), (answer, &identifier[..], &b"\x12\x34echo"[..]));
         assert_eq!(socket.complaint(&mut room).unwrap(), None);

@@ -317,6 +317,13 @@ pub(crate) fn carry_out_judged(
     }
     let executed = execute::execute(&plan, &surroundings(matches)?)?;
     let exit = judge(&executed.run, output::print(&executed.run, matches)?);
+    if exit == Exit::Preflight {
+        let screen = Screen::new(exit, "no test could be started");
+        eprintln!(
+            "fathom: {}",
+            screen.line("try", "fathom doctor        (what this machine allows, and how to allow the rest)")
+        );
+    }
     let folder = matches.get_one::<std::path::PathBuf>("output").cloned();
     let folder = folder.or_else(|| (keep == Keep::Always).then(|| std::path::Path::new("runs").join(&executed.run.id)));
     if let Some(folder) = folder {

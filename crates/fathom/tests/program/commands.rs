@@ -34,6 +34,11 @@ fn every_plan_of_the_tree_runs() {
         let path = plan.to_str().unwrap();
         // A promise of a plan may be broken on a busy machine: that is a result too.
         let ending = stage.fathom([&["run", path, "--json"], BRIEF].concat());
+        if path.ends_with("/pktgen_receive.toml") {
+            // Nobody sends to the receiver alone.
+            ending.refused(1, &["no packet of a pktgen arrived at eth0"]);
+            continue;
+        }
         let run = ending.run();
         for test in &run.tests {
             assert!(test.summaries.iter().any(|summary| summary.value.is_some()), "{path}: {}: {:?}", test.name, test);

@@ -102,3 +102,15 @@ fn what_is_wrong_with_a_device_is_told_before_anything_is_built() {
     stage.fathom(["tcp", "127.0.0.1", "--device", "router"]).refused(2, &["--device stands in a lab"]);
     stage.fathom(["packet", "127.0.0.1", "--test", "stack-receive"]).refused(2, &["lab"]);
 }
+
+#[test]
+fn a_device_that_takes_a_program_is_refused_without_root_with_those_that_take_none() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::owned_by(65_534);
+    let mut command = stage.command("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(stage.program());
+    command.args(["packet", "--device", "policer"]);
+    stage.spawn(command).ends().refused(3, &["policer", "run as root", "router, bridge and nft need none"]);
+}

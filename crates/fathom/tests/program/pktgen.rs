@@ -2,7 +2,7 @@
 
 use fathom_packet::pktgen::{Outcome, Status};
 
-use crate::stage::{LabUp, Stage};
+use crate::stage::{LabUp, Stage, lacks_root};
 
 /// The sending device of a lab of two hosts, and the address of the other one.
 fn ends(stage: &Stage, lab: &LabUp<'_>) -> (String, String) {
@@ -68,4 +68,17 @@ fn pktgen_sends_nowhere_that_is_not_allowed() {
         .refused(3, &["foreign addresses of Ethernet"]);
     assert!(face(&[]).code(2).stderr.starts_with("Please specify output device"));
     assert!(face(&["count many"]).code(5).stderr.starts_with("ERROR: "));
+}
+
+#[test]
+fn a_receiver_to_which_no_pktgen_sends_fails() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let lab = stage.lab("silent");
+    let program = stage.program().to_str().unwrap().to_owned();
+    lab.exec("a", &[&program, "packet", "--receive", "lo", "--duration", "100ms"])
+        .ends()
+        .refused(1, &["no packet of a pktgen arrived at lo", "nor any other frame", "promisc on"]);
 }

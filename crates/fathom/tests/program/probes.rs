@@ -290,6 +290,9 @@ fn without_root_a_lab_of_one_s_own_is_probed_and_elsewhere_the_ways_out_are_told
     };
     as_nobody(&["probe", "127.0.0.1", "--count", "1"])
         .refused(3, &["needs CAP_NET_RAW", "sudo fathom", "setcap", "in a user namespace"]);
+    let none = as_nobody(&["probe", "127.0.0.1"]).code(3);
+    assert_eq!(none.stdout.matches("needs CAP_NET_RAW").count(), 3, "{}", none.stdout);
+    assert!(none.stderr.contains("no test could be started") && none.stderr.contains("fathom doctor"));
     let run = as_nobody(&["probe", "--lab", "router", "--json"]).succeeded().run();
     assert_eq!(probe(&run, "probe_route").hops.len(), 2);
 }

@@ -110,13 +110,25 @@ pub(crate) mod counter {
     pub(crate) const UNSENT: usize = 4;
 }
 
-/// From the best to the one that always works.
+/// From the best to the one that always works, where frames leave at a rate.
 const BACKENDS: &[&dyn Backend] = &[
     &pktgen::Pktgen,
     &live::Live,
     &xsk::Xsk(Mode::ZeroCopy),
     &xsk::Xsk(Mode::Copy),
     &super_frames::SuperFrames,
+    &socket::Socket,
+];
+
+/// The same where they leave flat out.
+///
+/// A long frame costs two thirds of as many copies, and is under way for longer: docs/methods/frames.md has the numbers.
+const FLAT_OUT: &[&dyn Backend] = &[
+    &pktgen::Pktgen,
+    &live::Live,
+    &xsk::Xsk(Mode::ZeroCopy),
+    &super_frames::SuperFrames,
+    &xsk::Xsk(Mode::Copy),
     &socket::Socket,
 ];
 
@@ -147,7 +159,9 @@ pub fn choose(
 ) -> Result<Vec<Box<dyn Generator>>, Error> {
     let mut refusals = Vec::new();
     let is_meant = |backend: &&&dyn Backend| word == backend.word() || (word == AUTO && !backend.is_absent());
-    for backend in BACKENDS.iter().filter(is_meant) {
+    let is_paced = loads.iter().any(|load| load.departures.is_some());
+    let backends = if is_paced { BACKENDS } else { FLAT_OUT };
+    for backend in backends.iter().filter(is_meant) {
         match loads.iter().map(|load| backend.open(port, load.clone())).collect::<Result<Vec<_>, _>>() {
             Ok(generators) => {
                 let remark = generators.first().and_then(|generator| generator.remark());

@@ -97,7 +97,7 @@ impl ConnectLine {
         answer.acknowledgment_number = probe.sequence_number.wrapping_add(1);
         let segment = answer.to_bytes();
         // How many hops the answer had left is known to the kernel alone.
-        let ip = header(IpNumber::TCP, (self.destination, self.source), (segment.len(), 0));
+        let ip = header(IpNumber::TCP, (self.destination, self.source), (segment.len(), None));
         self.heard.push_back(([&ip[..], &segment].concat(), at));
     }
 
@@ -182,7 +182,8 @@ impl Line for ConnectLine {
         Ok(())
     }
 
-    fn n_unheard(&self) -> u64 {
-        0
+    fn n_unheard(&self) -> Option<u64> {
+        // What the kernel has of a connection waits in it, not in a buffer.
+        Some(0)
     }
 }

@@ -13,7 +13,7 @@ use etherparse::{
 };
 
 use super::fragments::{RECORD_ROUTE, is_later_fragment};
-use super::reply::{Complaint, IpSeen, Reply, TcpFlags, TcpSeen, Trouble, What};
+use super::reply::{Complaint, HOPS_UNKNOWN, IpSeen, Reply, TcpFlags, TcpSeen, Trouble, What};
 
 /// How many tags there are: answers to probes further apart cannot be told from each other.
 pub const TAGS: u16 = 1 << 15;
@@ -681,13 +681,17 @@ fn complaint_v6(kind: u8, code: u8, number: u32) -> Option<Complaint> {
     })
 }
 
+fn known_hops(hops: u8) -> Option<u8> {
+    Some(hops).filter(|hops| *hops != HOPS_UNKNOWN)
+}
+
 fn seen(ip: &LaxIpSlice<'_>, packet: &[u8]) -> IpSeen {
     let whole = u16::try_from(packet.len()).unwrap_or(u16::MAX);
     match (ip.ipv4(), ip.ipv6()) {
         (Some(ip), _) => {
             let header = ip.header();
             IpSeen {
-                hops_left: header.ttl(),
+                hops_left: known_hops(header.ttl()),
                 traffic_class: header.dcp().value() << 2 | header.ecn().value(),
                 identification: Some(header.identification()),
                 dont_fragment: header.dont_fragment(),
@@ -697,7 +701,7 @@ fn seen(ip: &LaxIpSlice<'_>, packet: &[u8]) -> IpSeen {
         (None, ip) => {
             let header = ip.map(etherparse::LaxIpv6Slice::header);
             IpSeen {
-                hops_left: header.map_or(0, |header| header.hop_limit()),
+                hops_left: header.and_then(|header| known_hops(header.hop_limit())),
                 traffic_class: header.map_or(0, |header| header.traffic_class()),
                 identification: None,
                 dont_fragment: true,
@@ -782,6 +786,17 @@ mod tests {
                 conversation.write(order, &mut packet);
                 assert!(!is_right(&packet), "{ask:?} {destination}");
             }
+        }
+    }
+
+    #[test]
+    fn hops_that_the_kernel_keeps_to_itself_are_unknown_and_not_zero() {
+        let v4 = (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into());
+        let v6 = (Ipv6Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into());
+        for (ends, hops_left) in [(v4, None), (v6, None), (v4, Some(64)), (v6, Some(1))] {
+            let packet = crate::probe::echo::header(IpNumber::UDP, ends, (0, hops_left));
+            let (ip, _) = LaxIpSlice::from_slice(&packet).unwrap();
+            assert_eq!(seen(&ip, &packet).hops_left, hops_left, "{ends:?}");
         }
     }
 

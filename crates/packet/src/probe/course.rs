@@ -93,8 +93,8 @@ pub trait Line {
     /// When it cannot wait.
     fn wait(&mut self, until: Nanos) -> Result<(), Self::Error>;
 
-    /// Answers that found no room here: they are not lost by the network.
-    fn n_unheard(&self) -> u64;
+    /// Answers that found no room here, where that is known: they are not lost by the network.
+    fn n_unheard(&self) -> Option<u64>;
 }
 
 /// Room for the longest packet of IP.

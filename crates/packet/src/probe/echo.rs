@@ -13,7 +13,10 @@ use fathom_sys::{
     wire_time::Epoch,
 };
 
-use super::course::{Handed, Line, Passed};
+use super::{
+    course::{Handed, Line, Passed},
+    reply::HOPS_UNKNOWN,
+};
 
 /// What a socket may have without privilege by default (`net.core.rmem_default`).
 const BUFFER: Bytes = Bytes(212_992);
@@ -67,7 +70,7 @@ impl EchoLine {
         let whole = quoted + arrival.length;
         let outer = header(self.protocol(), (arrival.from, self.source), (whole - ip, arrival.hops_left));
         // The kernel does not keep how many hops were left to the request, and nobody asks.
-        let inner = header(self.protocol(), (self.source, self.destination), (arrival.length, 0));
+        let inner = header(self.protocol(), (self.source, self.destination), (arrival.length, None));
         let number = complaint.number.to_be_bytes();
         let error = [&[complaint.kind, complaint.code, 0, 0][..], &number].concat();
         room[..quoted].copy_from_slice(&[outer, error, inner].concat());
@@ -75,9 +78,14 @@ impl EchoLine {
     }
 }
 
-/// The IP header of a message of some length between two hosts.
-pub(super) fn header(protocol: IpNumber, (from, to): (IpAddr, IpAddr), (length, hops_left): (usize, u8)) -> Vec<u8> {
+/// The IP header of a message of some length between two hosts, with the hops that were left to it as far as they are known.
+pub(super) fn header(
+    protocol: IpNumber,
+    (from, to): (IpAddr, IpAddr),
+    (length, hops_left): (usize, Option<u8>),
+) -> Vec<u8> {
     let length = u16::try_from(length).unwrap_or(u16::MAX);
+    let hops_left = hops_left.unwrap_or(HOPS_UNKNOWN);
     match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let header = Ipv4Header::new(length, hops_left, protocol, from.octets(), to.octets());
@@ -140,7 +148,7 @@ impl Line for EchoLine {
         Ok(())
     }
 
-    fn n_unheard(&self) -> u64 {
-        self.socket.drops().unwrap_or(0).into()
+    fn n_unheard(&self) -> Option<u64> {
+        self.socket.drops().ok().map(u64::from)
     }
 }

@@ -163,7 +163,7 @@ impl<L: Line> Line for Fragmenting<L> {
         self.line.wait(until)
     }
 
-    fn n_unheard(&self) -> u64 {
+    fn n_unheard(&self) -> Option<u64> {
         self.line.n_unheard()
     }
 }

@@ -83,8 +83,8 @@ impl Line for RawLine {
         Ok(())
     }
 
-    fn n_unheard(&self) -> u64 {
-        self.ear.drops().unwrap_or(0).into()
+    fn n_unheard(&self) -> Option<u64> {
+        self.ear.drops().ok().map(u64::from)
     }
 }
 

@@ -33,11 +33,14 @@ impl TcpFlags {
     }
 }
 
+/// What a header says where the kernel has kept its hops to itself: a packet with none left is gone (RFC 791 section 3.2).
+pub(super) const HOPS_UNKNOWN: u8 = 0;
+
 /// What stood in the IP header of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpSeen {
-    /// How many more routers it could have passed.
-    pub hops_left: u8,
+    /// How many more routers it could have passed, where that is known.
+    pub hops_left: Option<u8>,
     /// The byte of differentiated services and congestion notification.
     pub traffic_class: u8,
     /// The identification; IPv6 has none.

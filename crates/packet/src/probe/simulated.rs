@@ -259,8 +259,8 @@ impl Line for Network {
         Ok(())
     }
 
-    fn n_unheard(&self) -> u64 {
-        0
+    fn n_unheard(&self) -> Option<u64> {
+        Some(0)
     }
 }
 

@@ -186,7 +186,7 @@ fn metric(name: &'static str, title: &'static str, unit: Unit, from: Derivation)
         Unit::Nanos | Unit::Ratio => Better::Lower,
         _ => Better::Higher,
     };
-    Metric { name: name.into(), title: title.into(), unit, better, source: "RFC 2544".into(), from }
+    Metric { name: name.into(), title: title.into(), unit, better, source: "RFC 2544".into(), from, inapplicable: None }
 }
 
 fn summary(metric: Metric, value: f64, spread: f64, rounds: u32) -> Summary {

@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
-use fathom_model::units::{Frames, Nanos};
+use fathom_model::units::{Bytes, Frames, Nanos};
 
 use super::{
     ring::Ring,
@@ -269,6 +269,17 @@ impl AsFd for Receiver {
 }
 
 /// A socket with memory and its two rings for memory, which even one that only sends must have.
+/// Says of memory that the kernel does not take from this user by which limit that is so (`xdp_umem_account_pages`).
+fn name_limit(error: Error, length: Bytes) -> Error {
+    match error.errno() {
+        Some(libc::ENOBUFS) => {
+            let call = format!("{} of {length}, more than this user may lock (ulimit -l)", error.call);
+            Error::new(call, error.source)
+        }
+        _ => error,
+    }
+}
+
 fn open(n_chunks: u32) -> Result<Opened> {
     // SAFETY: the call takes no pointers.
     let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -281,7 +292,7 @@ fn open(n_chunks: u32) -> Result<Opened> {
     let (addr, len) = umem.extent();
     let chunk_size = u32::try_from(CHUNK).expect("a chunk is a page");
     let region = libc::xdp_umem_reg { addr, len, chunk_size, headroom: 0, flags: 0, tx_metadata_len: 0 };
-    set(&fd, (libc::XDP_UMEM_REG, "XDP_UMEM_REG"), &region)?;
+    set(&fd, (libc::XDP_UMEM_REG, "XDP_UMEM_REG"), &region).map_err(|error| name_limit(error, Bytes(len)))?;
     set(&fd, (libc::XDP_UMEM_FILL_RING, "XDP_UMEM_FILL_RING"), &n_chunks)?;
     set(&fd, (libc::XDP_UMEM_COMPLETION_RING, "XDP_UMEM_COMPLETION_RING"), &n_chunks)?;
     let offsets = get(&fd, (libc::XDP_MMAP_OFFSETS, "XDP_MMAP_OFFSETS"), NO_OFFSETS)?;

@@ -22,7 +22,7 @@ fn row(
     source: &'static str,
 ) -> BenchmarkResult {
     let (name, title, source) = (name.into(), title.into(), source.into());
-    let metric = Metric { name, title, unit, better, source, from: Derivation::Benchmark };
+    let metric = Metric { name, title, unit, better, source, from: Derivation::Benchmark, inapplicable: None };
     BenchmarkResult { metric, value: None, low: None, high: None, is_irregular: false, note: None }
 }
 

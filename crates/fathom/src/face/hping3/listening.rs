@@ -49,7 +49,7 @@ pub(super) fn listen(options: &Options, signature: &str) -> anyhow::Result<Exit>
     let ear = Ear::open_device(device(options)?, BUFFER).map_err(|error| {
         let screen = Screen::new(Exit::Preflight, "listening to packets needs CAP_NET_RAW");
         if error.is_permission() {
-            return privileges(screen);
+            return privileges(screen, "CAP_NET_RAW");
         }
         Screen::new(FAILED, "cannot listen").because(&error)
     })?;

@@ -104,7 +104,7 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
     let line = line.map_err(|error| {
         let screen = Screen::new(Exit::Preflight, format!("sending packets to {target} needs CAP_NET_RAW"));
         if error.is_permission() {
-            return privileges(screen);
+            return privileges(screen, "CAP_NET_RAW");
         }
         Screen::new(FAILED, format!("cannot send to {target}")).because(&error)
     })?;

@@ -36,7 +36,9 @@ pub(super) fn head(options: &Options, device: &str, target: IpAddr) -> String {
 fn ip(seen: &IpSeen, from: IpAddr, id: &str, is_verbose: bool) -> String {
     let fragment = if seen.dont_fragment { "DF " } else { "" };
     let rest = if is_verbose { format!("tos={:x} iplen={}\n", seen.traffic_class, seen.length) } else { String::new() };
-    format!("len={} ip={from} ttl={} {fragment}id={id} {rest}", seen.length, seen.hops_left)
+    // This face reads headers as they are, so hops are unknown where a header says zero.
+    let ttl = seen.hops_left.unwrap_or(0);
+    format!("len={} ip={from} ttl={ttl} {fragment}id={id} {rest}", seen.length)
 }
 
 /// What is said of a reply beside the reply itself.
@@ -185,7 +187,8 @@ pub(super) fn scan_row(port: &Port, service: &str) -> Option<String> {
     let flags: String =
         flags.iter().map(|(flag, letter)| if seen.flags.has(TcpFlags(*flag)) { *letter } else { '.' }).collect();
     let id = reply.ip.identification.unwrap_or(0);
-    let (ttl, window, length) = (reply.ip.hops_left, seen.window, reply.ip.length);
+    let (window, length) = (seen.window, reply.ip.length);
+    let ttl = reply.ip.hops_left.unwrap_or(0);
     Some(format!("{:>5} {service:<11.11}: {flags} {ttl:>3} {id:>5} {window:>5} {length:>5}\n", port.number))
 }
 
@@ -232,7 +235,7 @@ mod tests {
 
     const FROM: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 18, 1, 1));
     const IP: IpSeen =
-        IpSeen { hops_left: 63, traffic_class: 0, identification: Some(0), dont_fragment: true, length: 44 };
+        IpSeen { hops_left: Some(63), traffic_class: 0, identification: Some(0), dont_fragment: true, length: 44 };
 
     fn told() -> Told {
         Told { number: 2, rtt_ms: 0.2345, is_duplicate: false, id: "0".to_owned(), now_ms: 0 }

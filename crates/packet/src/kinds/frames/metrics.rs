@@ -22,6 +22,9 @@ const fn share(part: &'static str) -> Derivation {
 
 const SOURCE: &str = "docs/methods/frames.md";
 
+/// Why there is nothing to say of a schedule.
+const FLAT_OUT: &str = "frames left flat out, so none was due";
+
 pub(super) const METRICS: &[Metric] = &[
     Metric::of(
         Named("received_per_sec", "received"),
@@ -61,11 +64,13 @@ pub(super) const METRICS: &[Metric] = &[
         TIME,
         SOURCE,
         Derivation::total(Side::Initiator, SCHEDULE_LAG_NS_MAX),
-    ),
+    )
+    .unless(FLAT_OUT),
     Metric::of(
         Named("unsent_ratio", "unsent"),
         RATIO,
         SOURCE,
         Derivation::share((Side::Initiator, UNSENT), (Side::Initiator, INTENDED)),
-    ),
+    )
+    .unless(FLAT_OUT),
 ];

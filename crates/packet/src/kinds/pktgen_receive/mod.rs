@@ -3,7 +3,7 @@
 //! It sends nothing, answers nothing and takes nothing away: it looks at copies. What was sent it knows from the numbers in the
 //! packets only.
 
-use fathom_engine::{Crew, Error, Session, Test, TestKind, Until, Worker};
+use fathom_engine::{Crew, Error, Session, Stop, Test, TestKind, Until, Worker};
 use fathom_model::{
     Better, Derivation, Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, Unit, ValueKind,
     metric::{Measure, Named},
@@ -139,6 +139,8 @@ struct Account {
     receiver: Receiver,
     inbox: Inbox,
     arrivals: Arrivals,
+    /// Frames of any kind that reached the socket, and those of them that it had no room for.
+    seen: u64,
     dropped: u64,
 }
 
@@ -166,7 +168,7 @@ impl Receiving {
             Ports { first: 0, each: u32::try_from(each).unwrap_or(u32::MAX) },
             u32::try_from(ALL_PORTS.div_ceil(each)).unwrap_or(1),
         );
-        let account = Account { receiver, inbox: Inbox::default(), arrivals, dropped: 0 };
+        let account = Account { receiver, inbox: Inbox::default(), arrivals, seen: 0, dropped: 0 };
         let shares_clock = role.settings.flag("shared-clock");
         Ok(Self { device, account, shares_clock, cores: role.cores.clone() })
     }
@@ -183,7 +185,9 @@ impl Account {
                 break;
             }
         }
-        self.dropped += self.receiver.take_seen()?.dropped.0;
+        let seen = self.receiver.take_seen()?;
+        self.seen += seen.frames.0;
+        self.dropped += seen.dropped.0;
         let arrivals = &self.arrivals;
         let counts = [arrivals.distinct(), arrivals.duplicates(), arrivals.reordered(), arrivals.numbered()];
         for (place, count) in counts.into_iter().enumerate() {
@@ -214,10 +218,13 @@ impl Test for Receiving {
             account.count(&worker).map_err(|cause| Error::System { what: what(), cause })
         })?;
         let mut record = conducted.record(Side::Initiator);
-        let Account { arrivals, dropped, .. } = self.account;
+        let Account { arrivals, seen, dropped, .. } = self.account;
+        if arrivals.frames.0 == 0 && session.stop.told() != Stop::Abort {
+            return Err(nothing(&self.device, seen));
+        }
         let totals = [(SOCKET_DROPPED, dropped), (UNTIMELY, arrivals.untimely.0)];
         record.totals.extend(totals.map(|(name, count)| (name.to_owned(), count)));
-        record.notes.extend(notes(&arrivals, dropped, &self.device));
+        record.notes.extend(missed(dropped));
         let latency = self.shares_clock.then_some((LATENCY, arrivals.latency_ns));
         let times = latency.into_iter().chain([(VARIATION, arrivals.variation_ns)]);
         let some = times.filter(|(_, times)| times.count() > 0);
@@ -226,16 +233,23 @@ impl Test for Receiving {
     }
 }
 
+/// Why a receiver that saw nothing of pktgen's has no result.
+fn nothing(device: &str, seen: u64) -> Error {
+    let among = match seen {
+        0 => "nor any other frame".to_owned(),
+        n => format!("among {n} frames of other kinds"),
+    };
+    Error::NoResult {
+        what: format!("no packet of a pktgen arrived at {device}, {among}"),
+        hint: format!(
+            "see that pktgen sends while this counts, into the link of {device}, to its Ethernet address \
+             (`ip link set {device} promisc on` takes in those of others)"
+        ),
+    }
+}
+
 /// What is to be known beside the numbers.
-fn notes(arrivals: &Arrivals, dropped: u64, device: &str) -> Vec<Note> {
-    let note = |id: &str, text: String| Note { id: id.to_owned(), text };
-    let mut notes = Vec::new();
-    if arrivals.frames.0 == 0 {
-        notes.push(note("pktgen-none", format!("no packet of a pktgen has arrived at {device}")));
-    }
-    if dropped > 0 {
-        let text = format!("the socket had no room for {dropped} frames: what of them was pktgen's is among the lost");
-        notes.push(note("socket-dropped", text));
-    }
-    notes
+fn missed(dropped: u64) -> Option<Note> {
+    let text = format!("the socket had no room for {dropped} frames: what of them was pktgen's is among the lost");
+    (dropped > 0).then(|| Note { id: "socket-dropped".to_owned(), text })
 }

@@ -218,11 +218,16 @@ impl Test for Probing {
             *record.errors.entry(format!("{cause}: {}", cause.source)).or_default() += 1;
         }
         record.notes.extend(self.loss.take());
-        let n_unheard = self.line.n_unheard();
-        if n_unheard > 0 {
-            let text = format!("{n_unheard} packets found no room in our own socket: their probes count as lost");
-            record.notes.push(Note { id: "probe-unheard".to_owned(), text });
-        }
+        let unheard = match self.line.n_unheard() {
+            Some(0) => None,
+            Some(n) => Some(format!("{n} packets found no room in our own socket: their probes count as lost")),
+            None => Some(
+                "the kernel does not tell how many packets found no room in our own socket (SO_MEMINFO, Linux 4.12): \
+                 their probes count as lost"
+                    .to_owned(),
+            ),
+        };
+        record.notes.extend(unheard.map(|text| Note { id: "probe-unheard".to_owned(), text }));
         Ok(record)
     }
 }

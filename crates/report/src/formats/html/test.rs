@@ -162,7 +162,7 @@ fn values(run: &Run, test: &TestRun) -> Markup {
                 }
             }
             tbody {
-                @for summary in &test.summaries {
+                @for summary in test.summaries.iter().filter(|summary| summary.applies()) {
                     @let row = view::value_row(test, summary, summary.metric.title.to_string());
                     tr {
                         td { (row.label) }

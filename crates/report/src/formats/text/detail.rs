@@ -57,10 +57,8 @@ pub(super) fn write(screen: &mut Screen, run: &Run, test: &TestRun) {
         let often = if n > 1 { format!("{note} ({n} times)") } else { note };
         screen.wrapped((Faint, "  note  "), (Plain, &often));
     }
-    for (name, host) in &run.hosts {
-        for loss in &host.losses {
-            screen.wrapped((Faint, "  note  "), (Plain, &format!("{name}: {loss}")));
-        }
+    for loss in view::losses(run) {
+        screen.wrapped((Faint, "  note  "), (Plain, &loss));
     }
 }
 
@@ -99,7 +97,8 @@ pub(super) fn grid(screen: &mut Screen, header: &[&str], lines: &[(Vec<String>, 
 }
 
 fn values(screen: &mut Screen, run: &Run, test: &TestRun) {
-    let lines: Vec<(Vec<String>, Tone)> = test.summaries.iter().map(|summary| value(test, summary)).collect();
+    let applying = test.summaries.iter().filter(|summary| summary.applies());
+    let lines: Vec<(Vec<String>, Tone)> = applying.map(|summary| value(test, summary)).collect();
     if lines.is_empty() {
         screen.line(&[(Warn, &format!("  {MISSING}  no round was completed"))]);
         return;

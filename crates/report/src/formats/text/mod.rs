@@ -61,7 +61,10 @@ impl Format for Text {
 fn headline(screen: &mut Screen, run: &Run) {
     let hosts: Vec<String> = view::parts_of_hosts(run)
         .iter()
-        .map(|(part, name)| format!("{part}: {}", view::host_words(run, name)))
+        .map(|(part, name)| {
+            let words = view::host_words(run, name);
+            if part == name { words } else { format!("{part}: {words}") }
+        })
         .collect();
     let probed = view::probed(run).map(|target| format!("target: {target}"));
     let hosts = hosts.into_iter().chain(probed).chain(view::shared_cores(run)).collect::<Vec<_>>().join("   ");
@@ -132,7 +135,7 @@ fn notes(screen: &mut Screen, run: &Run) {
             .map(move |(text, _)| format!("{name}: {text}"))
     };
     let mut all: Vec<String> = run.tests.iter().flat_map(of).collect();
-    all.extend(run.hosts.iter().flat_map(|(name, host)| host.losses.iter().map(move |loss| format!("{name}: {loss}"))));
+    all.extend(view::losses(run));
     screen.gap();
     for note in all.iter().take(NOTES_MAX) {
         screen.wrapped((Faint, "  note  "), (Plain, note));

@@ -10,6 +10,10 @@ use crate::wire::Ethernet;
 const FRAMES_MAX: usize = 65_536;
 /// They are kept in memory.
 const BYTES_MAX: usize = 64 << 20;
+/// What a file of pcapng begins with: the type of a section header, the same in both orders of bytes.
+const SECTION: &[u8] = &[0x0a, 0x0d, 0x0d, 0x0a];
+/// The type of a block, and its length twice.
+const BLOCK_MIN: u32 = 12;
 /// Longer than any block with a frame that can be sent, and than the names and comments that programs write.
 const BLOCK_MAX: usize = 1 << 20;
 /// The smallest frame of Ethernet without its checksum; captures have those that were sent before they were filled up.
@@ -126,8 +130,12 @@ pub fn read_capture(file: impl Read + Send, longest: usize) -> Result<Vec<Vec<u8
         PcapError::ReadError => CaptureError::Unreadable("it cannot be read".to_owned()),
         _ => CaptureError::Unknown,
     })?;
+    let is_ng = reader.data().starts_with(SECTION);
     let mut taken = Taken { links: Vec::new(), frames: Vec::new(), n_bytes: 0, longest };
     loop {
+        if is_ng && is_too_short(reader.data()) {
+            return Err(CaptureError::Damaged(taken.frames.len()));
+        }
         match reader.next() {
             Ok((length, block)) => {
                 taken.take(&block)?;
@@ -149,6 +157,15 @@ pub fn read_capture(file: impl Read + Send, longest: usize) -> Result<Vec<Vec<u8
             Err(_) => return Err(CaptureError::Damaged(taken.frames.len())),
         }
     }
+}
+
+/// Whether a block says of itself that it is shorter than any can be, which the parser does not see.
+///
+/// Its length is read in both orders of bytes: a block that is long enough in the one is only too short in the other if it is longer
+/// than any that is taken.
+fn is_too_short(block: &[u8]) -> bool {
+    let length = block.get(4..).and_then(|rest| rest.first_chunk());
+    length.is_some_and(|bytes| u32::from_le_bytes(*bytes).min(u32::from_be_bytes(*bytes)) < BLOCK_MIN)
 }
 
 /// What has been read of a capture.
@@ -252,6 +269,14 @@ mod tests {
         let interface = [&link.to_be_bytes()[..], &[0, 0, 0, 0, 0, 0]].concat();
         let frame = [&[0; 12][..], &[0, 0, 0, 62, 0, 0, 0, 62], &[7; 62]].concat();
         [block(0x0a0d_0d0a, &section), block(1, &interface), block(0x0bad, &[1, 2, 3]), block(6, &frame)].concat()
+    }
+
+    #[test]
+    fn a_block_that_is_shorter_than_any_can_be_is_damage_in_either_order_of_bytes() {
+        for length in [8_u32.to_be_bytes(), 8_u32.to_le_bytes()] {
+            let file = [&pcapng(1)[..], &0x8000_0001_u32.to_be_bytes(), &length].concat();
+            assert_eq!(read_capture(&file[..], 1514), Err(CaptureError::Damaged(1)), "{length:?}");
+        }
     }
 
     #[test]

@@ -59,9 +59,13 @@ impl<'m> Message<'m> {
     }
 }
 
-/// Where the body begins: behind the first empty line.
+/// Where the body begins: behind the first empty line, not counting those before the answer, which the engine passes over too.
 fn head_end(bytes: &[u8]) -> usize {
-    for at in memchr::memchr_iter(b'\n', bytes) {
+    let mut start = 0;
+    while let Some([b'\n', ..] | [b'\r', b'\n', ..]) = bytes.get(start..) {
+        start += if bytes[start] == b'\n' { 1 } else { 2 };
+    }
+    for at in memchr::memchr_iter(b'\n', &bytes[start..]).map(|at| start + at) {
         match bytes.get(at + 1..) {
             Some([b'\n', ..]) => return at + 2,
             Some([b'\r', b'\n', ..]) => return at + 3,
@@ -107,6 +111,14 @@ mod tests {
         assert_eq!(message.field("X-Tok"), None);
         assert_eq!(message.fields("Set-Cookie").collect::<Vec<_>>(), [b"a=1", b"b=2"]);
         assert_eq!(message.body(), b"body\r\n\r\nmore");
+    }
+
+    #[test]
+    fn empty_lines_before_an_answer_do_not_end_its_head() {
+        let bytes = b"\r\n\n\r\nHTTP/1.1 200 OK\r\nX: 1\r\n\r\nbody";
+        let mut scratch = Vec::new();
+        let message = Message::read(bytes, &mut scratch);
+        assert_eq!((message.field("x"), message.body()), (Some(b"1".as_slice()), b"body".as_slice()));
     }
 
     #[test]

@@ -18,6 +18,8 @@ GAP_WITHIN_NS = 20_000
 POLICED_PER_S, POLICED_BURST = 200_000, 512
 THROUGHPUT_WITHIN = 0.005
 LOSS_WITHIN = 0.002
+# How long each trial of the loss curve is.
+TRIAL_S = 1
 # `--burst-step`: how finely bursts are searched.
 BURST_STEP = 8
 # A search that others keep from coming to its end is ended.
@@ -62,12 +64,13 @@ def paced(rate: int, has_gap_target: bool) -> Callable[[Lab, int, float], Iterat
 
 
 def policed(lab: Lab, _n: int, _seconds: float) -> Iterator[Answer]:
-    """The policer of a lab of its own: everything that there is to find is known."""
+    """The policer of a lab of its own: everything that there is to find is known, what its bucket lets pass in a trial included."""
     device = ["--lab", "pair", "--device", f"policer:{POLICED_PER_S},{POLICED_BURST}"]
     methods = ["--method", "throughput,loss,back-to-back", "--sizes", FRAME_BYTES, "--max-rate", str(2 * POLICED_PER_S)]
+    trial = ["--trial", f"{TRIAL_S}s"]
     # Forty times what fills the buffer: longer bursts take longer than these machines leave a sender alone.
     bursts = ["--burst-step", str(BURST_STEP), "--burst-max", "100ms"]
-    words = [lab.fathom, "packet", *device, *methods, *bursts, "--json", "--quiet"]
+    words = [lab.fathom, "packet", *device, *methods, *trial, *bursts, "--json", "--quiet"]
     try:
         finished = subprocess.run(words, capture_output=True, text=True, timeout=LONGEST_S)
         run = json.loads(finished.stdout)
@@ -79,7 +82,7 @@ def policed(lab: Lab, _n: int, _seconds: float) -> Iterator[Answer]:
     value = {result["metric"]["name"]: result["value"] for result in found["results"]}
     off = value["throughput_per_sec"] / POLICED_PER_S - 1
     yield Answer(f"throughput within {THROUGHPUT_WITHIN:.1%}", f"{off:+.2%}", abs(off) <= THROUGHPUT_WITHIN)
-    truth = lambda rate: max(0.0, 1 - POLICED_PER_S / rate)
+    truth = lambda rate: max(0.0, 1 - (POLICED_PER_S + POLICED_BURST / TRIAL_S) / rate)
     worst = max((abs(point["loss_ratio"] - truth(point["rate"])) for point in found["loss"]), default=None)
     if worst is None:
         raise Failed("there is no loss curve")

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use fathom_model::units::Nanos;
+use fathom_model::{TestRun, units::Nanos};
 
 use crate::{
     evaluation::is_whole,
@@ -45,9 +45,11 @@ fn every_layer_alone_reaches_a_served_host() {
     let stage = Stage::new();
     let lab = stage.lab("layers");
     let (_server, key) = lab.serve(&[]);
-    for words in [&["tcp", B, "--test", "rr"][..], &["udp", B, "--rate", "20M"], &["packet", B, "--rate", "10k"]] {
+    let both_ways = ["packet", B, "--rate", "10k", "--direction", "both"];
+    for words in [&["tcp", B, "--test", "rr"][..], &["udp", B, "--rate", "20M"], &both_ways[..4], &both_ways] {
         let run = lab.fathom("a", &[words, &["--key", &key, "--json"], BRIEF].concat()).succeeded().run();
-        assert!(run.tests[0].summaries[0].value.is_some_and(|value| value > 0.0), "{words:?}");
+        let is_measured = |test: &TestRun| test.summaries[0].value.is_some_and(|value| value > 0.0);
+        assert!(run.tests.iter().all(is_measured), "{words:?}");
     }
     let url = format!("http://{B}:8080/");
     lab.fathom("a", &[&["http", &url], BRIEF].concat()).refused(3, &["not a target you have allowed", "--allow"]);

@@ -470,9 +470,10 @@ pub(crate) fn parts_of_hosts(run: &Run) -> Vec<(&'static str, &str)> {
     let to = run.tests.iter().find_map(|test| test.to.as_deref());
     let known = |name: &&str| Some(*name) != from && Some(*name) != to;
     let others = run.hosts.keys().map(String::as_str).filter(known).map(|name| ("host", name));
-    // Frames go one way, which need not be from the client to the target.
-    let are_frames = run.tests.iter().all(|test| test.layer == Layer::Frames && test.to.is_some());
-    let [both, first, second] = if are_frames {
+    // Frames that go one way need not go from the client to the target.
+    let is_one_way = |test: &TestRun| Some(test.from.as_str()) == from && test.to.is_some();
+    let go_one_way = run.tests.iter().all(|test| test.layer == Layer::Frames && is_one_way(test));
+    let [both, first, second] = if go_one_way {
         ["sender and receiver", "sender", "receiver"]
     } else {
         ["client and target", "client", "target"]

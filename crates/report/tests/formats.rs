@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Confidence, Histogram, Layer, Run, Trial,
+    Confidence, Histogram, Layer, Run, TestRun, Trial,
     probe::{OutageRecord, ProbeRecord},
     record::Series,
     run::Completeness,
@@ -166,10 +166,16 @@ const CURVE: &str = "\
 fn of_frames_it_is_told_who_sends_whichever_way_they_go() {
     let mut run = sample::run();
     run.tests.retain(|test| test.layer == Layer::Frames);
+    run.tests.truncate(1);
     let test = &mut run.tests[0];
     (test.from, test.to) = ("web-1".to_owned(), Some("gen-1".to_owned()));
     let text = written(&Text(TextStyle::PLAIN), &run);
     assert!(text.contains("  sender: web-1 (") && text.contains("   receiver: gen-1 ("), "{text}");
+    // Both send where both ways are gone at once.
+    let back = TestRun { from: "gen-1".to_owned(), to: Some("web-1".to_owned()), ..run.tests[0].clone() };
+    let both = Run { tests: vec![run.tests[0].clone(), back], ..run.clone() };
+    let text = written(&Text(TextStyle::PLAIN), &both);
+    assert!(text.contains("  client: web-1 (") && text.contains("   target: gen-1 ("), "{text}");
     // A host that is called by its part needs no second word for it.
     run.tests[0].layer = Layer::Udp;
     run.tests[0].from = "client".to_owned();

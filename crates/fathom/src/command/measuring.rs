@@ -62,7 +62,8 @@ pub(crate) fn arguments() -> Vec<Arg> {
 /// What stands between the hosts of a lab.
 pub(crate) fn device() -> Arg {
     let about: Vec<_> = FORMS.iter().map(|(word, arguments, about)| format!("{word}{arguments} ({about})")).collect();
-    let help = format!("what stands between the hosts of a lab, on a core of its own: {}", about.join("; "));
+    let help =
+        format!("what stands between the hosts of a lab, all but a policer on a core of its own: {}", about.join("; "));
     Arg::new("device").long("device").value_name("DEVICE").help(help)
 }
 

@@ -13,7 +13,7 @@ use fathom_model::{
 
 use crate::{
     limits::is_virtual,
-    window::{record_of, usable},
+    window::{is_complete, record_of},
 };
 
 /// The side that sends and the side that receives, where everything goes one way.
@@ -134,13 +134,23 @@ struct Way<'a> {
 }
 
 impl<'a> Way<'a> {
-    fn of(test: &'a TestRun) -> Option<Self> {
-        let trials = usable(&test.trials);
+    fn of(test: &'a TestRun, trials: Vec<&'a Trial>) -> Option<Self> {
         let (from, to) = one_way(test, count::SENT, count::RECEIVED)?;
         let host_of = |side| trials.iter().find_map(|trial| record_of(trial, side)).map(|(host, _)| host);
         let (sender, receiver) = (host_of(from)?, host_of(to)?);
         Some(Self { from: (from, sender), to: (to, receiver), trials })
     }
+}
+
+/// The trials of a test to compute values from: of the rounds that are complete in all tests that are made together, or of all rounds when
+/// none is.
+fn usable_of<'a>(test: &'a TestRun, together: &[&TestRun]) -> Vec<&'a Trial> {
+    let is_whole = |trial: &&Trial| {
+        let of_round = |test: &&TestRun| test.trials.iter().any(|one| one.round == trial.round && is_complete(one));
+        is_complete(trial) && together.iter().all(of_round)
+    };
+    let whole: Vec<&Trial> = test.trials.iter().filter(is_whole).collect();
+    if whole.is_empty() { test.trials.iter().collect() } else { whole }
 }
 
 /// What all ways together counted of something; nothing where none of them did.
@@ -165,7 +175,7 @@ pub(crate) fn conservation(
         Layer::Frames => "frames",
         Layer::App | Layer::Http | Layer::Tcp | Layer::Path => return None,
     };
-    let ways = tests.iter().map(|test| Way::of(test)).collect::<Option<Vec<_>>>()?;
+    let ways = tests.iter().map(|test| Way::of(test, usable_of(test, tests))).collect::<Option<Vec<_>>>()?;
     let counted = |end: fn(&Way<'_>) -> Side, counter| sum(&ways, |way| total(&way.trials, end(way), counter));
     let n_sent = counted(|way| way.from.0, count::SENT)?;
     let n_received = counted(|way| way.to.0, count::RECEIVED)?;
@@ -197,7 +207,10 @@ const AND: &str = " and ";
 
 /// All places that hosts count drops at: those of the senders, of the device between, and of the receivers.
 fn places(ways: &[Way<'_>], hosts: &BTreeMap<String, Host>, via: Option<&str>) -> Places {
-    let (senders, receivers): (Vec<&str>, Vec<&str>) = ways.iter().map(|way| (way.from.1, way.to.1)).unzip();
+    let (mut senders, mut receivers): (Vec<&str>, Vec<&str>) = ways.iter().map(|way| (way.from.1, way.to.1)).unzip();
+    // A host that plays both ends counts once.
+    senders.dedup();
+    receivers.dedup();
     // The hosts of tests that are made together are the same, and each test has the counters of all of them.
     let trials = ways.first().map(|way| way.trials.as_slice()).unwrap_or_default();
     let grown = |of: &[&str], counter: &str| -> u64 {

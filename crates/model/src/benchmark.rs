@@ -39,6 +39,9 @@ pub struct OwnMaximum {
     pub loss_ratio: f64,
     /// What was not sent at that rate, as a share of what was due.
     pub unsent_ratio: f64,
+    /// The most by which a frame left later than it was due at that rate.
+    #[serde(default)]
+    pub lag_ns: Nanos,
 }
 
 /// One value of the table.

@@ -141,8 +141,8 @@ pub struct TestPlan {
     /// The host that answers; none when the target is an address in the settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// The test of the plan that this one is made together with, from the same instant on: the same test between other ends, such as
-    /// the other way. It is part of each trial of that one. Absent for a test on its own.
+    /// The test of the plan that this one is made together with, from the same instant on: the same test, the other way. It is part of
+    /// each trial of that one. Absent for a test on its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<String>,
     /// The longest warm-up, such as `500ms`.

@@ -242,7 +242,9 @@ impl Course<'_> {
                 }
                 if error.is_none()
                     && !is_search
-                    && let Some(reason) = run.tests[idx].trials.last().and_then(out_of_data)
+                    && let Some(reason) = together(&mut run.tests, self.plan, test)
+                        .into_iter()
+                        .find_map(|test| test.trials.last().and_then(out_of_data))
                 {
                     run.completeness = Completeness::Incomplete { reason: format!("{}: {reason}", test.name) };
                     return Ok(());

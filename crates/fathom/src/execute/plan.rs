@@ -78,36 +78,60 @@ pub(crate) fn complete(plan: &mut Plan) -> Result<(), Screen> {
     for n in 0..plan.tests.len() {
         let (before, from_here) = plan.tests.split_at_mut(n);
         let test = &mut from_here[0];
+        let lead = lead(test, before).map_err(|screen| screen.line("in", format!("test `{}`", test.name)))?;
+        if let Some(lead) = lead {
+            for (option, value) in &lead.options.0 {
+                test.options.0.entry(option.clone()).or_insert_with(|| value.clone());
+            }
+        }
         complete_test(test, &hosts)
-            .and_then(|()| follow(test, before))
+            .and_then(|()| lead.map_or(Ok(()), |lead| check_alike(test, lead)))
             .map_err(|screen| screen.line("in", format!("test `{}`", test.name)))?;
     }
     Ok(())
 }
 
-/// A test that is made together with one before it is the same test between other ends: it takes over what it leaves open.
-fn follow(test: &mut TestPlan, before: &[TestPlan]) -> Result<(), Screen> {
-    let Some(name) = &test.beside else { return Ok(()) };
+/// The test before a test that it is made together with, if it is; that one leads, and is complete.
+fn lead<'a>(test: &TestPlan, before: &'a [TestPlan]) -> Result<Option<&'a TestPlan>, Screen> {
+    let Some(name) = &test.beside else { return Ok(None) };
     let leads = |other: &&TestPlan| other.name == *name && other.beside.is_none();
-    let Some(lead) = before.iter().find(leads) else {
-        return Err(wrong(format!("beside: `{name}` is no test before this one that others can be beside")));
-    };
-    if test.search.is_some() || test.benchmark.is_some() || lead.search.is_some() {
+    let lead = before.iter().find(leads);
+    let lead = lead.ok_or_else(|| wrong(format!("beside: `{name}` is no test before this one that leads")))?;
+    if let Some(other) = before.iter().find(|other| other.beside == test.beside) {
+        return Err(wrong(format!("beside: `{}` is beside `{name}` already, and there are two ways", other.name)));
+    }
+    if test.kind != lead.kind {
+        return Err(differs("kind", name));
+    }
+    if test.from != *lead.to.as_ref().unwrap_or(&lead.from) || test.to.as_ref() != Some(&lead.from) {
+        let ends = format!("from = \"{}\" and to = \"{}\"", lead.to.as_deref().unwrap_or_default(), lead.from);
+        return Err(wrong(format!("beside: this is not `{name}` the other way")).line("use", ends));
+    }
+    Ok(Some(lead))
+}
+
+/// A test that is made together with another differs from it by its way alone.
+fn check_alike(test: &TestPlan, lead: &TestPlan) -> Result<(), Screen> {
+    let name = &lead.name;
+    if lead.search.is_some() {
         return Err(wrong(format!("a search makes one test at a time, so nothing is beside `{name}`"))
-            .line("use", "a benchmark: its methods make several together"));
+            .line("use", "a benchmark: its methods make both ways together"));
+    }
+    if test.search.is_some() || test.benchmark.is_some() {
+        return Err(wrong(format!("what is searched for is said of `{name}`, and this test is part of it"))
+            .line("use", "neither search nor benchmark here"));
     }
     let other_option = test.options.0.iter().find(|(option, value)| lead.options.0.get(*option) != Some(*value));
-    let differs = [
-        ("kind", test.kind != lead.kind),
+    let all = [
         ("warmup", test.warmup != lead.warmup),
         ("duration", test.duration != lead.duration),
         (other_option.map_or("options", |(option, _)| option.as_str()), other_option.is_some()),
     ];
-    if let Some((what, _)) = differs.into_iter().find(|(_, differs)| *differs) {
-        return Err(wrong(format!("{what}: a test that is beside `{name}` is the same one between other ends")));
-    }
-    test.options = lead.options.clone();
-    Ok(())
+    all.into_iter().find(|(_, is_other)| *is_other).map_or(Ok(()), |(what, _)| Err(differs(what, name)))
+}
+
+fn differs(what: &str, lead: &str) -> Screen {
+    wrong(format!("{what}: a test that is beside `{lead}` is the same one the other way"))
 }
 
 fn complete_test(test: &mut TestPlan, hosts: &[String]) -> Result<(), Screen> {
@@ -172,30 +196,36 @@ mod tests {
         Ok(plan)
     }
 
-    /// The same test the other way, with more of it.
-    fn with_back(more: &str) -> String {
-        let back = PLAN.split_once("[[tests]]").unwrap().1.replace("name = \"rr\"", "name = \"back\"");
-        let back = back.replace("expect = { latency_ns_p50 = \"< 1ms\" }", more);
-        format!("{PLAN}[[tests]]{back}")
+    /// The plan with a test that is beside its own one.
+    fn with_back(back: &str) -> String {
+        let lead = PLAN.replace("options = { flows = 2 }", "options = { flows = 2, request = \"64\" }");
+        format!("{lead}\n[[tests]]\nname = \"back\"\nbeside = \"rr\"\nfrom = \"here\"\nto = \"here\"\n{back}")
     }
 
+    const BACK: &str = "kind = \"tcp_rr\"\nwarmup = \"0.1s\"\nduration = \"1s\"\n";
+
     #[test]
-    fn a_test_beside_another_is_the_same_one_and_takes_over_its_options() {
-        let plan = completed(&with_back("beside = \"rr\"")).unwrap();
+    fn a_test_beside_another_takes_over_what_it_leaves_open_and_may_not_differ() {
+        let plan = completed(&with_back(BACK)).unwrap();
         assert_eq!(plan.tests[1].options, plan.tests[0].options);
+        assert_eq!(plan.tests[1].options.text("request").as_deref(), Some("64"), "which is no default");
         assert_eq!(completed(&text(&plan).unwrap()), Ok(plan));
-        let wrong = |more: &str| completed(&with_back(more)).unwrap_err();
-        assert!(wrong("beside = \"other\"").contains("`other` is no test before this one"));
-        let longer = with_back("beside = \"rr\"");
-        let at = longer.rfind("duration = \"1s\"").unwrap();
-        let longer = format!("{}duration = \"2s\"{}", &longer[..at], &longer[at + "duration = \"1s\"".len()..]);
-        let error = completed(&longer).unwrap_err();
-        assert!(error.contains("duration: ") && error.contains("`rr`") && error.contains("`back`"), "{error}");
-        let more = with_back("beside = \"rr\"").replace("options = { flows = 2 }", "options = { flows = 3 }");
-        assert!(completed(&more).is_ok(), "both have three");
-        let at = more.rfind("flows = 3").unwrap();
-        let error = completed(&format!("{}flows = 4{}", &more[..at], &more[at + 9..])).unwrap_err();
-        assert!(error.contains("flows: "), "{error}");
+        let given = format!("{BACK}options = {{ flows = 2 }}");
+        assert!(completed(&with_back(&given)).is_ok());
+        let second =
+            format!("{BACK}[[tests]]\nname = \"third\"\nbeside = \"rr\"\nfrom = \"here\"\nto = \"here\"\n{BACK}");
+        let cases = [
+            (with_back(&BACK.replace("\"1s\"", "\"2s\"")), "duration: "),
+            (with_back(&BACK.replace("0.1s", "0.2s")), "warmup: "),
+            (with_back(&BACK.replace("tcp_rr", "tcp_stream")), "kind: "),
+            (with_back(&format!("{BACK}options = {{ flows = 3 }}")), "flows: "),
+            (with_back(&second), "`back` is beside `rr` already"),
+            (with_back(BACK).replace("beside = \"rr\"", "beside = \"other\""), "`other` is no test before this one"),
+        ];
+        for (text, named) in cases {
+            let error = completed(&text).unwrap_err();
+            assert!(error.contains(named), "{named}: {error}");
+        }
     }
 
     #[test]

@@ -48,7 +48,7 @@ fn frames_that_go_both_ways_at_once_are_accounted_for_together() {
             record.totals[name]
         };
         let (sent, received) = (total(Side::Initiator, count::SENT), total(Side::Responder, count::RECEIVED));
-        assert!(0 < received && received < sent, "{}: {received} of {sent}", test.name);
+        assert!(0 < received && received <= sent, "{}: {received} of {sent}", test.name);
         assert_eq!(test.trials[0].hosts.keys().collect::<Vec<_>>(), ["a", "b", "dut"]);
     }
     let sum = run.tests[0].conservation.as_ref().unwrap();

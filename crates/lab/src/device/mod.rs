@@ -105,7 +105,7 @@ pub const FORMS: &[(&str, &str, &str)] = &[
     (
         "policer",
         "[:RATE[,BURST]]",
-        "an XDP program that hands RATE frames/s on (200k), BURST at once (512), and drops the rest",
+        "an XDP program that hands RATE frames/s on from a to b (200k), BURST at once (512), and drops the rest",
     ),
 ];
 

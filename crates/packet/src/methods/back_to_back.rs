@@ -47,14 +47,14 @@ const UNSENT_MAX: f64 = 0.0;
 const PAUSE_MAX_FRAMES: f64 = 128.0;
 
 impl BackToBack {
-    /// Whether a trial says if the device loses frames of such a burst.
-    fn is_told_by(&self, seen: &Seen) -> bool {
+    /// Whether a trial says if the device loses frames of such a burst, which goes so many ways at once.
+    fn is_told_by(&self, seen: &Seen, n_ways: u32) -> bool {
         let lag = seen.lag.as_secs_f64();
         let is_whole = seen.is_as_asked(UNSENT_MAX, LAG_MAX) && lag * self.max_rate <= PAUSE_MAX_FRAMES;
         // What is made up for after a pause finds the buffer fuller than in a burst without one, by no more than the device forwards in
         // the pause; a device that loses more than that would have lost of the whole burst too.
         let lost = seen.offered.saturating_sub(seen.received);
-        is_whole || approximate(lost) > (lag * self.throughput).ceil()
+        is_whole || approximate(lost) > (lag * self.throughput * f64::from(n_ways)).ceil()
     }
 }
 
@@ -66,6 +66,7 @@ pub fn back_to_back<T: Tester>(asked: &BackToBack, tester: &mut T) -> Outcome<Op
     assert!(asked.throughput <= asked.max_rate && asked.n_searches > 0, "{asked:?}");
     let max = rounded(asked.max_rate * asked.burst_max.as_secs_f64()).max(1);
     let search = BinarySearch { min: 1, max, step: asked.step.max(1), max_repeat: asked.max_repeat.max(1) };
+    let n_ways = tester.n_ways();
     let mut checked = Checked::new(tester, UNSENT_MAX);
     let mut found = Vec::new();
     for nth in 0..asked.n_searches {
@@ -75,7 +76,7 @@ pub fn back_to_back<T: Tester>(asked: &BackToBack, tester: &mut T) -> Outcome<Op
             let n_left = u64::from(n_left) + searches_left;
             let left = Nanos(traffic.duration().0.saturating_mul(n_left));
             let asked_for = Asked { traffic, what: "burst", left };
-            let seen = checked.trial_that(&asked_for, |seen| asked.is_told_by(seen))?;
+            let seen = checked.trial_that(&asked_for, |seen| asked.is_told_by(seen, n_ways))?;
             Ok(seen.received >= seen.offered)
         });
         match outcome {
@@ -181,8 +182,10 @@ mod tests {
             (Nanos::from_micros(9), 1, 3, true),
         ];
         for (lag, unsent, lost, is_told) in cases {
-            assert_eq!(ASKED.is_told_by(&seen(lag, unsent, lost)), is_told, "{lag}, {unsent} unsent, {lost} lost");
+            assert_eq!(ASKED.is_told_by(&seen(lag, unsent, lost), 1), is_told, "{lag}, {unsent} unsent, {lost} lost");
         }
+        let of_both = seen(Nanos::from_millis(2), 0, 600);
+        assert!(ASKED.is_told_by(&of_both, 1) && !ASKED.is_told_by(&of_both, 2), "each way forwards 400 in the pause");
         let mut device = VirtualDevice::policer(200_000.0, 512.0);
         device.lags_every = Some(4);
         let found = back_to_back(&ASKED, &mut device).found.unwrap();

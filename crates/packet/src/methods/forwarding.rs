@@ -11,7 +11,7 @@ pub struct ForwardingFound {
     pub at_max: f64,
     /// The maximum forwarding rate: the highest of all loads that were tried.
     pub max: f64,
-    /// The load at which it was reached.
+    /// The load at which it was reached; each way, where frames go both ways and the rates above are of both.
     pub max_at: f64,
 }
 
@@ -20,12 +20,13 @@ const UNSENT_MAX: f64 = 0.005;
 
 /// Goes down from the maximum offered load until what is forwarded is all that is offered, and can only fall from there.
 pub fn forwarding<T: Tester>(curve: &LossCurve, tester: &mut T) -> Outcome<Option<ForwardingFound>, T::Error> {
+    let n_ways = f64::from(tester.n_ways());
     let mut checked = Checked::new(tester, UNSENT_MAX);
     let n_steps = rounded((1.0 / curve.step).floor());
     let mut found: Option<ForwardingFound> = None;
     for down in 0..n_steps {
         let rate = curve.max_rate * (1.0 - approximate(down) * curve.step);
-        if found.as_ref().is_some_and(|found| found.max >= rate) {
+        if found.as_ref().is_some_and(|found| found.max >= rate * n_ways) {
             break;
         }
         let traffic = Traffic::Stream { rate, duration: curve.duration };
@@ -45,7 +46,10 @@ pub fn forwarding<T: Tester>(curve: &LossCurve, tester: &mut T) -> Outcome<Optio
 
 #[cfg(test)]
 mod tests {
-    use super::{super::virtual_device::VirtualDevice, *};
+    use super::{
+        super::virtual_device::{BothWays, VirtualDevice},
+        *,
+    };
 
     #[test]
     fn a_policer_forwards_its_rate_whatever_is_offered() {
@@ -73,5 +77,7 @@ mod tests {
         let curve = LossCurve { max_rate: 400_000.0, step: 0.1, duration: Nanos::from_secs(1) };
         let found = forwarding(&curve, &mut Collapsing).found.unwrap();
         assert_eq!(found, ForwardingFound { at_max: 100_000.0, max: 240_000.0, max_at: 240_000.0 });
+        let both = forwarding(&curve, &mut BothWays(Collapsing)).found.unwrap();
+        assert_eq!(both, ForwardingFound { at_max: 200_000.0, max: 480_000.0, max_at: 240_000.0 });
     }
 }

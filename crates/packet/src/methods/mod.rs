@@ -172,6 +172,11 @@ pub trait Tester {
     /// Why no trial can be made.
     type Error;
 
+    /// How many ways frames go at once: a rate is offered each way, and what is seen is of all together.
+    fn n_ways(&self) -> u32 {
+        1
+    }
+
     /// Sends what is asked and counts what arrives.
     ///
     /// # Errors

@@ -18,13 +18,14 @@ const UNSENT_MAX: f64 = 0.01;
 
 /// One stream at a rate at which nothing is lost, while the device is reset.
 pub fn reset<T: Tester>(rate: f64, duration: Nanos, tester: &mut T) -> Outcome<Option<ResetFound>, T::Error> {
+    let lost_per_sec = rate * f64::from(tester.n_ways());
     let mut checked = Checked::new(tester, UNSENT_MAX).whatever_the_lag();
     let traffic = Traffic::Stream { rate, duration };
     match checked.trial(&Asked { traffic, what: "reset", left: duration }) {
         Ok(seen) => {
             let lost = seen.offered.saturating_sub(seen.received);
             Outcome {
-                found: Some(ResetFound { lost, time: Nanos::from_secs_f64(approximate(lost) / rate) }),
+                found: Some(ResetFound { lost, time: Nanos::from_secs_f64(approximate(lost) / lost_per_sec) }),
                 cut: None,
             }
         }
@@ -34,7 +35,10 @@ pub fn reset<T: Tester>(rate: f64, duration: Nanos, tester: &mut T) -> Outcome<O
 
 #[cfg(test)]
 mod tests {
-    use super::{super::virtual_device::VirtualDevice, *};
+    use super::{
+        super::virtual_device::{BothWays, VirtualDevice},
+        *,
+    };
 
     #[test]
     fn the_time_of_a_reset_is_what_was_lost_over_the_rate() {
@@ -42,5 +46,7 @@ mod tests {
         device.outage = Nanos::from_millis(1_250);
         let found = reset(20_000.0, Nanos::from_secs(10), &mut device).found;
         assert_eq!(found, Some(ResetFound { lost: 25_000, time: Nanos::from_millis(1_250) }));
+        let found = reset(20_000.0, Nanos::from_secs(10), &mut BothWays(device)).found;
+        assert_eq!(found, Some(ResetFound { lost: 50_000, time: Nanos::from_millis(1_250) }));
     }
 }

@@ -86,3 +86,19 @@ impl Tester for VirtualDevice {
         Ok(Seen { intended, offered, received, latencies: self.latencies, recovery, lag, took: span })
     }
 }
+
+/// Two of the same device, one for each way.
+pub(super) struct BothWays<T>(pub(super) T);
+
+impl<T: Tester> Tester for BothWays<T> {
+    type Error = T::Error;
+
+    fn n_ways(&self) -> u32 {
+        2
+    }
+
+    fn trial(&mut self, asked: &Asked) -> Result<Seen, Self::Error> {
+        let seen = self.0.trial(asked)?;
+        Ok(Seen { intended: 2 * seen.intended, offered: 2 * seen.offered, received: 2 * seen.received, ..seen })
+    }
+}

@@ -608,7 +608,7 @@ pub(crate) fn benchmarked() -> Run {
         note: note.map(str::to_owned),
     };
     let point = |rate: f64| LossPoint { rate, n_trials: 1, loss_ratio: (1.0 - 50e3 / rate).max(0.0) };
-    let own = OwnMaximum { rate: 250e3, flat_out: 300e3, loss_ratio: 0.0, unsent_ratio: 0.001 };
+    let own = OwnMaximum { rate: 250e3, flat_out: 300e3, loss_ratio: 0.0, unsent_ratio: 0.001, lag_ns: Nanos::ZERO };
     let first = Benchmark {
         size_bytes: 64,
         max_rate: 250e3,

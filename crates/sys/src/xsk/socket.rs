@@ -268,7 +268,6 @@ impl AsFd for Receiver {
     }
 }
 
-/// A socket with memory and its two rings for memory, which even one that only sends must have.
 /// Says of memory that the kernel does not take from this user by which limit that is so (`xdp_umem_account_pages`).
 fn name_limit(error: Error, length: Bytes) -> Error {
     match error.errno() {
@@ -280,6 +279,7 @@ fn name_limit(error: Error, length: Bytes) -> Error {
     }
 }
 
+/// A socket with memory and its two rings for memory, which even one that only sends must have.
 fn open(n_chunks: u32) -> Result<Opened> {
     // SAFETY: the call takes no pointers.
     let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };

@@ -112,6 +112,7 @@ impl Course<'_> {
             course: self,
             test,
             hosts,
+            n_ways: u32::try_from(into.len()).unwrap_or(u32::MAX),
             pause: wanted.pause,
             method: "",
             made: Vec::new(),
@@ -178,9 +179,10 @@ fn begun(wanted: &Wanted, own: Option<OwnMaximum>, from: Option<&Host>) -> Resul
     }
     if let Some(own) = own.filter(|own| !own::is_kept(own)) {
         remarks.push(format!(
-            "fathom itself did not keep even {}: {} of it was not sent on time, so others use this machine too",
+            "fathom itself did not keep even {}: {} of it was not sent, and a frame left {} late, so others use this machine too",
             fathom_model::Unit::FramesPerSec.show(own.rate),
-            percent(own.unsent_ratio)
+            percent(own.unsent_ratio),
+            own.lag_ns
         ));
     }
     if own.is_none() {

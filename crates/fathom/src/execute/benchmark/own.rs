@@ -1,6 +1,6 @@
 //! What the tool itself sends, measured before a benchmark: into a sink at the other end of a wire that loses nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use fathom_model::{
     Plan, TestPlan, TestRun,
@@ -37,33 +37,39 @@ pub(in crate::execute) fn measure(plan: &Plan, surroundings: &Surroundings) -> a
     let is_sent_here = |test: &&TestPlan| {
         test.benchmark.is_some() && plan.hosts.get(&test.from).is_some_and(Reach::is_on_this_machine)
     };
-    let sizes: BTreeSet<u64> = plan.tests.iter().filter(is_sent_here).map(size).collect();
+    let mut sizes: BTreeMap<u64, Ways> = BTreeMap::new();
+    for test in plan.tests.iter().filter(is_sent_here) {
+        let ways = sizes.entry(size(test)).or_insert(Ways::One);
+        if plan.tests.iter().any(|other| other.beside.as_ref() == Some(&test.name)) {
+            *ways = Ways::Both;
+        }
+    }
     let mut maxima = OwnMaxima::new();
     let Some(sample) = plan.tests.iter().find(is_sent_here) else { return Ok(maxima) };
     if !surroundings.is_quiet {
         eprintln!("measuring fathom's own maximum first");
     }
-    let is_both = plan.tests.iter().any(|test| test.beside.is_some());
-    let ways = if is_both { Ways::Both } else { Ways::One };
     let flat_out = |size: &u64| TestPlan { duration: DURATION.exact(), ..flat(sample, *size) };
-    for together in play((sizes.iter().map(flat_out).collect(), ways), surroundings)? {
+    let all: Vec<_> = sizes.iter().map(|(size, ways)| (flat_out(size), *ways)).collect();
+    for together in play(&all, surroundings)? {
         let sent = approximate(best(&together).offered / together.len() as u64) / DURATION.as_secs_f64();
         if let Some(size) = together[0].options.size("size").filter(|_| sent > 0.0) {
-            let own = OwnMaximum { rate: sent * SHARE, flat_out: sent, loss_ratio: 1.0, unsent_ratio: 1.0 };
-            maxima.insert(size.0, own);
+            let (rate, lag_ns) = (sent * SHARE, Nanos::ZERO);
+            maxima.insert(size.0, OwnMaximum { rate, flat_out: sent, loss_ratio: 1.0, unsent_ratio: 1.0, lag_ns });
         }
     }
     for attempt in 1..=ATTEMPTS {
         let open = |(_, own): &(&u64, &OwnMaximum)| !is_kept(own);
-        let paced = |(size, own): (&u64, &OwnMaximum)| test_at(&flat_out(size), own.rate);
-        let tests: Vec<TestPlan> = maxima.iter().filter(open).map(paced).collect();
+        let paced = |(size, own): (&u64, &OwnMaximum)| (test_at(&flat_out(size), own.rate), sizes[size]);
+        let tests: Vec<(TestPlan, Ways)> = maxima.iter().filter(open).map(paced).collect();
         if tests.is_empty() {
             break;
         }
-        for together in play((tests, ways), surroundings)? {
+        for together in play(&tests, surroundings)? {
             let (seen, size) = (best(&together), together[0].options.size("size").unwrap_or(Bytes(0)).0);
             let Some(own) = maxima.get_mut(&size) else { continue };
-            (own.loss_ratio, own.unsent_ratio) = (seen.loss_ratio().unwrap_or(1.0), unsent_ratio(&seen));
+            (own.loss_ratio, own.unsent_ratio) = (seen.loss_ratio().unwrap_or(1.0), seen.unsent_ratio());
+            own.lag_ns = seen.lag;
             if !is_kept(own) && attempt < ATTEMPTS {
                 own.rate *= SHARE;
             }
@@ -76,7 +82,7 @@ pub(in crate::execute) fn measure(plan: &Plan, surroundings: &Surroundings) -> a
 
 /// Whether all of the rate was sent as it was due, and all of that arrived.
 pub(super) fn is_kept(own: &OwnMaximum) -> bool {
-    own.loss_ratio <= 0.0 && own.unsent_ratio <= UNSENT_MAX
+    own.loss_ratio <= 0.0 && own.unsent_ratio <= UNSENT_MAX && own.lag_ns <= LAG_MAX
 }
 
 /// The size of a test's frames.
@@ -108,23 +114,22 @@ enum Ways {
     Both,
 }
 
-/// What was not sent as it was due: what a sender was behind by has left behind the end of the trial.
-fn unsent_ratio(seen: &Seen) -> f64 {
-    let behind = if seen.lag > LAG_MAX { seen.lag.as_secs_f64() / DURATION.as_secs_f64() } else { 0.0 };
-    seen.unsent_ratio().max(behind.min(1.0))
-}
-
 /// The trial in which most was sent as it was due, of tests that were made together.
 fn best(together: &[TestRun]) -> Seen {
     let n_trials = together.iter().map(|test| test.trials.len()).min().unwrap_or(0);
     let all = (0..n_trials).map(|n| seen(together.iter().map(|test| &test.trials[n])));
-    all.min_by(|a, b| unsent_ratio(a).total_cmp(&unsent_ratio(b)).then(b.offered.cmp(&a.offered))).unwrap_or_default()
+    let order = |a: &Seen, b: &Seen| {
+        let is_late = |seen: &Seen| seen.lag > LAG_MAX;
+        let by_unsent = a.unsent_ratio().total_cmp(&b.unsent_ratio());
+        by_unsent.then(is_late(a).cmp(&is_late(b))).then(b.offered.cmp(&a.offered))
+    };
+    all.min_by(order).unwrap_or_default()
 }
 
 /// Runs tests between two hosts of a lab that is built for them; each three times, as others use the machine too.
 ///
 /// What was made together stands together.
-fn play((tests, ways): (Vec<TestPlan>, Ways), surroundings: &Surroundings) -> anyhow::Result<Vec<Vec<TestRun>>> {
+fn play(tests: &[(TestPlan, Ways)], surroundings: &Surroundings) -> anyhow::Result<Vec<Vec<TestRun>>> {
     let [from, to] = ["a", "b"].map(str::to_owned);
     let there = |test: &TestPlan| TestPlan { from: from.clone(), to: Some(to.clone()), beside: None, ..test.clone() };
     let back = |test: &TestPlan| TestPlan {
@@ -134,13 +139,12 @@ fn play((tests, ways): (Vec<TestPlan>, Ways), surroundings: &Surroundings) -> an
         beside: Some(test.name.clone()),
         ..test.clone()
     };
-    let of_each = |test: &TestPlan| match ways {
+    let of_each = |(test, ways): &(TestPlan, Ways)| match ways {
         Ways::One => vec![there(test)],
         Ways::Both => vec![there(test), back(test)],
     };
-    let n_ways = if ways == Ways::Both { 2 } else { 1 };
     // Jumbo frames need a wire that carries them.
-    let longest = tests.iter().map(size).max().and_then(|size| u32::try_from(size).ok()).unwrap_or(0);
+    let longest = tests.iter().map(|(test, _)| size(test)).max().and_then(|size| u32::try_from(size).ok()).unwrap_or(0);
     let lab = LabPlan { preset: "pair".to_owned(), mtu_bytes: (longest > ETHERNET).then_some(longest), device: None };
     let mut plan = Plan {
         schema: fathom_model::plan::SCHEMA.to_owned(),
@@ -161,5 +165,12 @@ fn play((tests, ways): (Vec<TestPlan>, Ways), surroundings: &Surroundings) -> an
         command: surroundings.command.clone(),
         watcher: None,
     };
-    Ok(execute(&plan, &alone)?.run.tests.chunks(n_ways).map(<[TestRun]>::to_vec).collect())
+    let mut all: Vec<Vec<TestRun>> = Vec::new();
+    for (test, planned) in execute(&plan, &alone)?.run.tests.into_iter().zip(&plan.tests) {
+        match all.last_mut().filter(|_| planned.beside.is_some()) {
+            Some(together) => together.push(test),
+            None => all.push(vec![test]),
+        }
+    }
+    Ok(all)
 }

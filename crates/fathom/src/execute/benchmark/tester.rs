@@ -25,6 +25,8 @@ pub(super) struct Trials<'a, 'b> {
     pub(super) course: &'a Course<'b>,
     pub(super) test: &'a TestPlan,
     pub(super) hosts: &'a mut Hosts,
+    /// Tests that are made together: one for each way.
+    pub(super) n_ways: u32,
     pub(super) pause: Nanos,
     /// The method that is carried out.
     pub(super) method: &'static str,
@@ -40,6 +42,10 @@ pub(super) fn key(rate: f64) -> u64 {
 
 impl Tester for Trials<'_, '_> {
     type Error = Error;
+
+    fn n_ways(&self) -> u32 {
+        self.n_ways
+    }
 
     fn trial(&mut self, asked: &Asked) -> Result<Seen, Error> {
         let began = clock::now();

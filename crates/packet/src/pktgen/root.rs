@@ -15,7 +15,7 @@ use std::{
 use super::{
     block::{Outcome, Status},
     error::Error,
-    setting::{Answer, Change, Kept, Setting},
+    setting::{Answer, Change, Setting},
 };
 
 /// The folder of pktgen of one network namespace.
@@ -124,17 +124,7 @@ impl Root {
     /// # Errors
     /// When the device is gone.
     pub fn changes(&self, device: &str, settings: &[Setting]) -> Result<Vec<Change>, Error> {
-        let params = self.status(device)?.params;
-        let change = |(at, asked): (usize, &Setting)| {
-            if settings[at + 1..].iter().any(|later| later.replaces(asked)) {
-                return None;
-            }
-            match asked.kept(&params) {
-                Kept::As(kept) => Some(Change { device: device.to_owned(), asked: asked.clone(), kept }),
-                Kept::AsAsked | Kept::Unseen => None,
-            }
-        };
-        Ok(settings.iter().enumerate().filter_map(change).collect())
+        Ok(Change::all(device, settings, &self.status(device)?.params))
     }
 
     pub(super) fn command(&self, (file, line): (&str, &str), fix: &str) -> Result<(), Error> {

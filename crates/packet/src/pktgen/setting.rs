@@ -521,7 +521,7 @@ impl Setting {
     }
 
     /// Whether an earlier one has no effect any more once this is asked.
-    pub(super) fn replaces(&self, earlier: &Self) -> bool {
+    fn replaces(&self, earlier: &Self) -> bool {
         match (&self.value, &earlier.value) {
             (Value::Flag(flag, _), Value::Flag(other, _)) => flag == other,
             _ => self.parameter == earlier.parameter,
@@ -595,6 +595,21 @@ pub struct Change {
 }
 
 impl Change {
+    /// Of all settings of a device those that are kept as something else, but for those that a later one replaces.
+    #[must_use]
+    pub fn all(device: &str, settings: &[Setting], params: &Params) -> Vec<Self> {
+        let change = |(at, asked): (usize, &Setting)| {
+            if settings[at + 1..].iter().any(|later| later.replaces(asked)) {
+                return None;
+            }
+            match asked.kept(params) {
+                Kept::As(kept) => Some(Self { device: device.to_owned(), asked: asked.clone(), kept }),
+                Kept::AsAsked | Kept::Unseen => None,
+            }
+        };
+        settings.iter().enumerate().filter_map(change).collect()
+    }
+
     /// What to ask instead.
     #[must_use]
     pub const fn fix(&self) -> &'static str {

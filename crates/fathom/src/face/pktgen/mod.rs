@@ -2,8 +2,10 @@
 //!
 //! The kernel's pktgen sends where it is loaded, fathom's own engine elsewhere; stderr says which.
 
+mod asked;
 mod job;
 mod own;
+mod packets;
 mod safety;
 
 use std::fs;

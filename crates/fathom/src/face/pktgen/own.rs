@@ -2,35 +2,42 @@
 //!
 //! What cannot be sent so is refused by name; nothing is left out of a packet without a word.
 
-use std::{net::IpAddr, thread};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    thread,
+};
 
 use fathom_engine::{Session, StopFlag, Test};
 use fathom_model::{
-    Endpoints, Phases, Record, Role, Settings, Side,
+    Endpoints, Phases, Record, Role, Side,
     names::count::{SEND_REFUSED, SENT},
-    units::{Nanos, approximate},
+    units::Nanos,
 };
 use fathom_packet::{
     kinds::frames::SEND_TIME_NS,
-    pktgen::{Addresses, Current, Finished, Outcome, Params, Setting, Status, Switch, Value, XmitMode},
+    pktgen::{Addresses, Change, Current, Finished, Outcome, Params, Setting, Status, Switch, Value, XmitMode},
     wire::MacAddress,
 };
-use fathom_sys::{clock, netlink::Netlink, signal};
+use fathom_sys::{
+    clock,
+    netlink::{Link, Netlink},
+    signal,
+};
 
-use super::job::{Device, Job};
+use super::{
+    asked,
+    job::{Device, Job},
+    packets::{self, Lacking, Packets},
+};
 use crate::{
     exit::{Exit, Screen, engine_screen},
     wire_up,
 };
 
 const KIND: &str = "frames";
-/// The port that frames of this kind go to, which is pktgen's own too.
-const DISCARD: u64 = 9;
-/// The first of the ports that they are from.
-const SOURCE_PORT: u64 = 49_152;
-/// The checksum of the wire, which pktgen does not count and the kind does.
-const CHECKSUM: u64 = 4;
-/// The smallest frame of Ethernet without it.
+/// The port that the kind is told; the line of the job names its own.
+const DISCARD: u16 = 9;
+/// The smallest frame of Ethernet, without the checksum of the wire.
 const SIZE_MIN: u64 = 60;
 /// Nothing runs without end: a count of zero ends after an hour, if no signal comes before.
 const LONGEST: Nanos = Nanos::from_secs(3600);
@@ -39,129 +46,155 @@ const HEAD_START: Nanos = Nanos::from_millis(50);
 /// How soon a signal is passed on.
 const TURN: Nanos = Nanos::from_millis(20);
 
-/// What one device is to send, as far as this engine can.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What one device is to send.
+#[derive(Debug, Clone)]
 struct Load {
-    count: u64,
-    size: u64,
-    delay: Nanos,
-    destination: std::net::Ipv4Addr,
-    mac: MacAddress,
-    mode: XmitMode,
+    params: Params,
+    packets: Packets,
     remarks: Vec<String>,
 }
 
-impl Load {
-    fn of(device: &Device) -> Result<Self, Screen> {
-        let unspecified = std::net::Ipv4Addr::UNSPECIFIED;
-        let mut load = Self {
-            count: 1_000,
-            size: SIZE_MIN,
-            delay: Nanos::ZERO,
-            destination: unspecified,
-            mac: MacAddress([0; 6]),
-            mode: XmitMode::StartXmit,
-            remarks: Vec::new(),
-        };
-        device.settings.iter().try_for_each(|setting| load.take(setting))?;
-        Ok(load)
-    }
+/// What a setting is to this engine.
+enum Place {
+    /// A part of packets, or of how they follow each other.
+    Made,
+    /// Of no consequence here.
+    Indifferent,
+    /// Of the kernel only.
+    Kernel,
+}
 
-    fn take(&mut self, setting: &Setting) -> Result<(), Screen> {
-        let lacking = || {
-            Screen::new(Exit::Preflight, format!("`{setting}` needs the kernel's pktgen, which is not loaded"))
-                .line("fix", "sudo modprobe pktgen        (a kernel with CONFIG_NET_PKTGEN)")
-        };
-        let second = 1_000_000_000;
+impl Place {
+    fn of(setting: &Setting) -> Self {
         match (setting.name(), setting.value()) {
-            ("count", Value::Number(count)) => self.count = *count,
-            ("pkt_size" | "min_pkt_size" | "max_pkt_size", Value::Number(size)) if *size >= SIZE_MIN => {
-                self.size = *size;
+            ("imix_weights", Value::Mix(weights)) if weights.iter().any(|weight| weight.size < SIZE_MIN) => {
+                Self::Kernel
             }
-            ("delay", Value::Number(delay)) => self.delay = Nanos(*delay),
-            ("ratep", Value::Number(rate @ 1..)) => self.delay = Nanos(second / rate),
-            ("rate", Value::Number(megabits @ 1..)) => self.delay = Nanos(self.size * 8 * 1_000 / megabits),
-            ("dst" | "dst_min", Value::Address(IpAddr::V4(address))) => self.destination = *address,
-            ("dst_mac", Value::Mac(mac)) => self.mac = *mac,
-            ("xmit_mode", Value::Mode(mode @ (XmitMode::StartXmit | XmitMode::QueueXmit))) => self.mode = *mode,
-            ("dst_max", Value::Address(IpAddr::V4(address))) if *address == self.destination => {}
-            ("udp_dst_min" | "udp_dst_max", Value::Number(DISCARD))
-            | ("frags" | "flows" | "flowlen" | "src_mac_count" | "dst_mac_count" | "debug", Value::Number(0))
-            | ("clone_skb" | "burst", Value::Number(0 | 1))
-            | ("clear_counters", _)
-            | ("flag", Value::Flag(_, Switch::Off)) => {}
-            ("clone_skb" | "burst", _) | ("flag", Value::Flag("QUEUE_MAP_CPU" | "NO_TIMESTAMP" | "UDPCSUM", _)) => {
-                self.remarks.push(format!("`{setting}` makes no difference to fathom's own engine"));
+            ("pkt_size" | "min_pkt_size" | "max_pkt_size", Value::Number(..SIZE_MIN))
+            | ("frags" | "flows" | "queue_map_min" | "queue_map_max" | "skb_priority", Value::Number(1..))
+            | ("node" | "spi", _)
+            | ("xmit_mode", Value::Mode(XmitMode::NetifReceive))
+            | ("flag", Value::Flag("IPSEC" | "MPLS_RND" | "QUEUE_MAP_RND", Switch::On)) => Self::Kernel,
+            ("clone_skb" | "burst", Value::Number(2..)) => Self::Indifferent,
+            ("flag", Value::Flag("QUEUE_MAP_CPU" | "NO_TIMESTAMP" | "NODE" | "SHARED", Switch::On)) => {
+                Self::Indifferent
             }
-            _ => return Err(lacking()),
+            _ => Self::Made,
         }
-        Ok(())
     }
+}
 
-    fn settings(&self) -> Settings {
-        let mut settings = Settings::default().with("size", (self.size + CHECKSUM).to_string());
-        if self.count > 0 {
-            settings.set("count", self.count.to_string());
+/// What only the kernel's pktgen can do, and how to have it.
+fn lacking(what: &str, why: Option<&str>) -> Screen {
+    let screen = Screen::new(Exit::Preflight, format!("`{what}` needs the kernel's pktgen, which is not loaded"));
+    let screen = why.into_iter().fold(screen, |screen, why| screen.line("why", why));
+    screen.line("fix", "sudo modprobe pktgen        (a kernel with CONFIG_NET_PKTGEN)")
+}
+
+impl Load {
+    fn of(device: &Device, own: MacAddress) -> Result<Self, Screen> {
+        let params = asked::params(device, own);
+        let mut remarks = Vec::new();
+        for setting in &device.settings {
+            match Place::of(setting) {
+                Place::Made => {}
+                Place::Indifferent => {
+                    remarks.push(format!("`{setting}` makes no difference to fathom's own engine"));
+                }
+                Place::Kernel => return Err(lacking(&setting.to_string(), None)),
+            }
         }
-        if self.delay > Nanos::ZERO {
-            settings.set("rate", format!("{}pps", 1e9 / approximate(self.delay.0)));
-        }
-        if self.mode == XmitMode::QueueXmit {
-            settings.set("qdisc", "true");
-        }
-        settings
+        let packets = Packets::of(&params).map_err(|Lacking { parameter, why }| {
+            let setting = device.settings.iter().rfind(|setting| setting.name() == parameter);
+            lacking(&setting.map_or_else(|| parameter.to_owned(), ToString::to_string), Some(&why))
+        })?;
+        // What packets are long is said of themselves, and what was left as it was above.
+        let is_made = |asked: &Setting| !asked.name().ends_with("pkt_size") && matches!(Place::of(asked), Place::Made);
+        let changes = Change::all(&device.name, &device.settings, &params).into_iter();
+        let changes = changes.filter(|change| is_made(&change.asked));
+        remarks.extend(changes.map(|change| format!("{change}: {}", change.fix())));
+        remarks.extend(packets.remark.clone());
+        Ok(Self { params, packets, remarks })
     }
 }
 
 /// A device that is ready to send.
 struct Ready {
-    name: String,
-    source: (MacAddress, IpAddr),
+    own: Option<IpAddr>,
     load: Load,
     test: Box<dyn Test>,
 }
 
 impl Ready {
     fn prepare(device: &Device) -> anyhow::Result<Self> {
-        let load = Load::of(device)?;
         let mut netlink = Netlink::open()?;
         let interface = device.interface();
         let missing = |what: String| Screen::new(Exit::Preflight, what);
         let link = netlink.link(interface).map_err(|_| missing(format!("there is no device {interface}")))?;
-        let addresses = netlink.addresses()?;
-        let own =
-            addresses.iter().find(|(index, address)| *index == link.index && address.is_ipv4()).map(|(_, own)| *own);
-        let own =
-            own.ok_or_else(|| missing(format!("{interface} has no address of IPv4")).line("fix", "ip address add"))?;
+        let load = Load::of(device, MacAddress(link.mac.unwrap_or_default()))?;
+        let own = own_address(&mut netlink, &link, &load.params)?;
         let kind = wire_up::kind(KIND)?;
-        // The other end is not ours: what it would have told, the job says.
-        let told = [
-            ("mac", load.mac.to_string()),
-            ("address", load.destination.to_string()),
-            ("port", DISCARD.to_string()),
-            ("trial", (clock::now().0 & 0xffff_ffff).to_string()),
-        ];
         let role = Role {
             test: "pktgen".to_owned(),
             kind: KIND.to_owned(),
             side: Side::Initiator,
-            settings: load.settings().complete(kind.options())?,
-            phases: Phases {
-                warmup_max_ns: Nanos::ZERO,
-                is_warmup_whole: false,
-                measure_ns: LONGEST,
-                interval_ns: Nanos::from_millis(100),
-            },
-            address: Some(own),
+            settings: load.packets.settings(&load.params).complete(kind.options())?,
+            phases: phases(),
+            address: own,
             interface: Some(interface.to_owned()),
-            peer: told.into_iter().map(|(key, value)| (key.to_owned(), value)).collect::<Endpoints>(),
+            peer: other_end(&load.params),
             cores: Vec::new(),
             seed: clock::wall().0,
         };
         let test = kind.prepare(&role).map_err(|error| engine_screen(&error))?;
-        let mac = MacAddress(link.mac.unwrap_or_default());
-        Ok(Self { name: device.name.clone(), source: (mac, own), load, test })
+        Ok(Self { own, load, test })
     }
+}
+
+/// What the other end would have told: it is not ours, so the job says it.
+fn other_end(params: &Params) -> Endpoints {
+    let none = Ipv4Addr::UNSPECIFIED;
+    let (address, address_v6) = match params.addresses {
+        // To a group only the line of the job goes: the kind asks for a single host.
+        Addresses::V4 { dst: (first, _), .. } => (first.filter(|to| !to.is_multicast() && !to.is_broadcast()), None),
+        Addresses::V6 { dst: [one, min, _], .. } => (None, Some(if min.is_unspecified() { one } else { min })),
+    };
+    let told = [
+        ("mac", packets::single(params).to_string()),
+        ("address", address.unwrap_or(none).to_string()),
+        ("port", DISCARD.to_string()),
+        ("trial", (clock::now().0 & 0xffff_ffff).to_string()),
+    ];
+    let told = told.into_iter().chain(address_v6.map(|address| ("address_v6", address.to_string())));
+    told.map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+fn phases() -> Phases {
+    Phases {
+        warmup_max_ns: Nanos::ZERO,
+        is_warmup_whole: false,
+        measure_ns: LONGEST,
+        interval_ns: Nanos::from_millis(100),
+    }
+}
+
+/// The device's own address: the one that packets are to be from, or the first that is not of the link only.
+///
+/// A device that has none sends from others' only.
+fn own_address(netlink: &mut Netlink, link: &Link, params: &Params) -> anyhow::Result<Option<IpAddr>> {
+    let (asked, family): (Option<IpAddr>, _) = match params.addresses {
+        Addresses::V4 { src, .. } => (src.0.map(IpAddr::V4), "IPv4"),
+        Addresses::V6 { src: [one, ..], .. } => (Some(one).filter(|one| !one.is_unspecified()).map(IpAddr::V6), "IPv6"),
+    };
+    let addresses = netlink.addresses()?.into_iter().filter(|(index, _)| *index == link.index);
+    let own: Vec<IpAddr> = addresses.map(|(_, own)| own).filter(|own| own.is_ipv4() == (family == "IPv4")).collect();
+    let is_of_link = |own: &&IpAddr| matches!(own, IpAddr::V6(own) if own.is_unicast_link_local());
+    let found = own.iter().find(|own| asked == Some(**own)).or_else(|| own.iter().min_by_key(is_of_link)).copied();
+    if found.is_none() && asked.is_none() {
+        let what = format!("{} has no address of {family}", link.name);
+        return Err(Screen::new(Exit::Preflight, what).line("fix", "ip address add").into());
+    }
+    Ok(found)
 }
 
 /// What came of a job: a block for each device, and what is to be said beside them.
@@ -181,16 +214,10 @@ pub(super) fn send(job: &Job) -> anyhow::Result<Sent> {
     let start = clock::now() + HEAD_START;
     let outcomes = thread::scope(|scope| {
         let run = |ready: Ready| {
-            let phases = Phases {
-                warmup_max_ns: Nanos::ZERO,
-                is_warmup_whole: false,
-                measure_ns: LONGEST,
-                interval_ns: Nanos::from_millis(100),
-            };
-            let session = Session { stop: stop.clone(), ..Session::new(start, phases) };
+            let session = Session { stop: stop.clone(), ..Session::new(start, phases()) };
             scope.spawn(move || {
-                let Ready { name, source, load, test } = ready;
-                test.run(&session).map(|record| (status(&name, source, &load, &record), record))
+                let Ready { own, load, test } = ready;
+                test.run(&session).map(|record| (status(own, load, &record), record))
             })
         };
         let running: Vec<_> = ready.into_iter().map(run).collect();
@@ -215,104 +242,86 @@ pub(super) fn send(job: &Job) -> anyhow::Result<Sent> {
 }
 
 /// A record in pktgen's words.
-fn status(name: &str, (mac, own): (MacAddress, IpAddr), load: &Load, record: &Record) -> Status {
+fn status(own: Option<IpAddr>, load: Load, record: &Record) -> Status {
     let total = |counter: &str| record.totals.get(counter).copied().unwrap_or(0);
     let (sent, errors) = (total(SENT), total(SEND_REFUSED));
     let took = Nanos(total(SEND_TIME_NS));
     // What was not spent on a processor was spent waiting.
     let idle = took.since(record.cpu_ns);
     let started = record.start_ns;
-    let params = Params {
-        count: load.count,
-        min_pkt_size: load.size,
-        max_pkt_size: load.size,
-        imix_weights: Vec::new(),
-        frags: 0,
-        delay: load.delay,
-        clone_skb: 0,
-        ifname: name.to_owned(),
-        flows: 0,
-        flowlen: 0,
-        queue_map: (0, 0),
-        skb_priority: 0,
-        addresses: Addresses::V4 { dst: (Some(load.destination), Some(load.destination)), src: (None, None) },
-        src_mac: mac,
-        dst_mac: load.mac,
-        udp_src: (SOURCE_PORT, SOURCE_PORT),
-        udp_dst: (DISCARD, DISCARD),
-        src_mac_count: 0,
-        dst_mac_count: 0,
-        mpls: Vec::new(),
-        vlan: None,
-        svlan: None,
-        tos: 0,
-        traffic_class: 0,
-        burst: 1,
-        node: None,
-        xmit_mode: load.mode,
-        flags: vec!["UDPCSUM".to_owned()],
-    };
+    // What was refused was made too.
+    let progress = load.packets.after(sent + errors, &load.params);
+    let (source, destination) = progress.addresses;
+    let source = source.or(own.map(|own| own.to_string()));
     let current = Current {
         sent,
         errors,
-        imix_size_counts: Vec::new(),
+        imix_size_counts: progress.imix_size_counts,
         started,
         stopped: started + took,
         idle,
         seq_num: sent + 1,
-        mac_offsets: (0, 0),
-        addresses: (own.to_string(), load.destination.to_string()),
-        ports: (DISCARD, SOURCE_PORT),
+        mac_offsets: progress.mac_offsets,
+        addresses: (source.unwrap_or_default(), destination),
+        ports: progress.ports,
         queue_map: 0,
         flows: 0,
     };
-    let outcome = Outcome::Finished(Finished::of(sent, load.size, (took, idle), errors));
-    Status { params, current, outcome }
+    let mut finished = Finished::of(sent, progress.size_bytes, (took, idle), errors);
+    if let Some(bytes) = progress.mixed_bytes {
+        let bits = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(took.0.max(1));
+        finished.bps = u64::try_from(bits).unwrap_or(u64::MAX);
+    }
+    Status { params: load.params, current, outcome: Outcome::Finished(finished) }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::asked::tests::{OWN, device},
+        *,
+    };
 
     fn load(lines: &[&str]) -> Result<Load, Screen> {
-        let settings = lines.iter().map(|line| line.parse().unwrap()).collect();
-        Load::of(&Device { name: "e@0".to_owned(), thread: 0, settings })
-    }
-
-    #[test]
-    fn a_job_becomes_options_of_the_kind() {
-        let lines = [
-            "count 5",
-            "pkt_size 64",
-            "delay 10000",
-            "dst_min 10.0.0.2",
-            "dst_max 10.0.0.2",
-            "burst 1",
-            "xmit_mode queue_xmit",
-        ];
-        let settings = load(&lines).unwrap().settings();
-        let expected =
-            Settings::default().with("size", "68").with("count", "5").with("rate", "100000pps").with("qdisc", "true");
-        assert_eq!(settings, expected);
-        assert_eq!(load(&["pkt_size 60", "rate 480M"]).unwrap().delay, Nanos::from_micros(1));
-        assert_eq!(load(&["ratep 3000000"]).unwrap().delay, Nanos(333));
-        assert_eq!(load(&["count 0"]).unwrap().settings().text("count"), None);
+        Load::of(&device(lines), OWN)
     }
 
     #[test]
     fn what_only_the_kernels_pktgen_can_do_is_refused_by_name() {
         for line in [
-            "mpls 0001000a",
-            "vlan_id 5",
-            "dst6 fd00::1",
-            "imix_weights 64,7",
-            "flag UDPSRC_RND",
+            "flag MPLS_RND",
+            "flag IPSEC",
+            "flows 8",
+            "frags 2",
+            "imix_weights 42,7 64,1",
+            "mpls 0001010a",
+            "node 0",
             "pkt_size 42",
+            "queue_map_max 3",
+            "skb_priority 1",
             "spi 1",
+            "xmit_mode netif_receive",
         ] {
             let error = load(&[line]).unwrap_err().to_string();
             assert!(error.starts_with(&format!("`{line}` needs the kernel's pktgen")), "{error}");
         }
-        assert_eq!(load(&["burst 8"]).unwrap().remarks, ["`burst 8` makes no difference to fathom's own engine"]);
+        let error = load(&["dst6_min fd00::1", "dst6_max fd00::9"]).unwrap_err().to_string();
+        assert!(error.starts_with("`dst6_max fd00::9` needs the kernel's pktgen"), "{error}");
+        assert!(error.contains("random destinations of IPv6 are those of a network"), "{error}");
+        assert!(load(&["dst6_min fd00::1"]).unwrap_err().to_string().starts_with("`dst6_max` needs"));
+    }
+
+    #[test]
+    fn what_makes_no_difference_or_was_made_something_else_is_told() {
+        let remarks = |lines: &[&str]| load(lines).unwrap().remarks;
+        assert_eq!(remarks(&["burst 8"]), ["`burst 8` makes no difference to fathom's own engine"]);
+        let quiet = ["burst 1", "clone_skb 0", "flows 0", "debug 0", "clear_counters", "ratep 1000", "vlan_id 9999"];
+        assert_eq!(remarks(&quiet), [""; 0]);
+        let bit = remarks(&["vlan_p 3"]);
+        assert!(bit[0].starts_with("pktgen took `vlan_p 3` for e@0 and made it absent: set vlan_id first"), "{bit:?}");
+        assert!(remarks(&["ratep 3000000"])[0].contains("3003003.003 packets/s"));
+        assert!(remarks(&["vlan_id 5"])[0].starts_with("packets of 60 bytes have 64"));
+        assert_eq!(remarks(&["vlan_p 3", "vlan_id 5", "vlan_p 2", "pkt_size 64"]), [""; 0]);
+        assert_eq!(remarks(&["flag IPSRC_RND", "flag !IPSRC_RND"]), [""; 0]);
     }
 }

@@ -3,10 +3,16 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use fathom_lab::{Lab, StateFolder};
-use fathom_packet::pktgen::{Setting, Switch, Value};
+use fathom_packet::{
+    pktgen::{Addresses, Params, Setting, Switch, Value},
+    wire::MacAddress,
+};
 use fathom_sys::{namespace::NetNs, netlink::Netlink};
 
-use super::job::{Device, Job};
+use super::{
+    asked,
+    job::{Device, Job},
+};
 use crate::{
     exit::{Exit, Screen},
     target::Allowed,
@@ -20,8 +26,10 @@ pub(super) fn check(job: &Job) -> anyhow::Result<()> {
     let allowed = Allowed::gather(std::iter::empty())?;
     let own: Vec<IpAddr> = Netlink::open()?.addresses()?.into_iter().map(|(_, address)| address).collect();
     for device in &job.devices {
-        destinations(device, &allowed)?;
-        sources(device, &allowed, &own)?;
+        // Whatever the device's own address of Ethernet is: another must not be asked for.
+        let Params { addresses, .. } = asked::params(device, MacAddress([0; 6]));
+        check_destinations(device, &addresses, &allowed)?;
+        check_sources(&addresses, &allowed, &own)?;
     }
     Ok(())
 }
@@ -50,25 +58,37 @@ fn last<'a>(device: &'a Device, name: &str) -> Option<&'a Value> {
     device.settings.iter().rev().find(|setting| setting.name() == name).map(Setting::value)
 }
 
-fn address(device: &Device, name: &str) -> Option<IpAddr> {
-    match last(device, name) {
-        Some(Value::Address(address)) => Some(*address),
-        _ => None,
+/// The first and the last of destinations, as pktgen goes through them.
+fn destinations(addresses: &Addresses) -> (IpAddr, IpAddr) {
+    match *addresses {
+        Addresses::V4 { dst: (first, last), .. } => ends(first, last),
+        Addresses::V6 { dst: [one, min, _], .. } if min.is_unspecified() => (one.into(), one.into()),
+        // Whatever is between: (random | lowest) & highest has all that the two have in common before.
+        Addresses::V6 { dst: [_, min, max], .. } => (min.into(), max.into()),
     }
 }
 
-fn destinations(device: &Device, allowed: &Allowed) -> Result<(), Screen> {
+/// The same of sources; none where they are the device's own.
+fn sources(addresses: &Addresses) -> Option<(IpAddr, IpAddr)> {
+    match *addresses {
+        Addresses::V4 { src: (first, last), .. } => first.or(last).map(|_| ends(first, last)),
+        Addresses::V6 { src: [one, ..], .. } => (!one.is_unspecified()).then_some((one.into(), one.into())),
+    }
+}
+
+fn ends(first: Option<Ipv4Addr>, last: Option<Ipv4Addr>) -> (IpAddr, IpAddr) {
+    let first = first.unwrap_or(Ipv4Addr::UNSPECIFIED);
+    (first.into(), last.unwrap_or(first).into())
+}
+
+fn check_destinations(device: &Device, addresses: &Addresses, allowed: &Allowed) -> Result<(), Screen> {
     let name = &device.name;
-    let first = ["dst6_min", "dst6", "dst_min", "dst"].iter().find_map(|name| address(device, name));
-    let Some(first) = first else {
-        return Err(refused(format!("{name} has no destination"), "pktgen would send to 0.0.0.0")
-            .line("use", "-d ADDRESS, or dst ADDRESS"));
-    };
-    let end = ["dst6_max", "dst_max"]
-        .iter()
-        .find_map(|name| address(device, name))
-        .filter(|end| end.is_ipv4() == first.is_ipv4());
-    range(allowed, (first, end.unwrap_or(first)))?;
+    let (first, end) = destinations(addresses);
+    if first.is_unspecified() {
+        return Err(refused(format!("{name} has no destination"), &format!("pktgen would send to {first}"))
+            .line("use", "-d ADDRESS, dst ADDRESS, or dst6 ADDRESS where a parameter of IPv6 is set"));
+    }
+    range(allowed, (first, end))?;
     let mac = match last(device, "dst_mac") {
         Some(Value::Mac(mac)) if !mac.is_group() && mac.0 != [0; 6] => Ok(()),
         Some(Value::Mac(mac)) => {
@@ -93,17 +113,12 @@ fn destinations(device: &Device, allowed: &Allowed) -> Result<(), Screen> {
     Ok(())
 }
 
-fn sources(device: &Device, allowed: &Allowed, own: &[IpAddr]) -> Result<(), Screen> {
-    let first = ["src6", "src_min"].iter().find_map(|name| address(device, name));
-    let end = address(device, "src_max");
-    match (first, end) {
-        (None, None) => Ok(()),
-        (Some(first), None) if own.contains(&first) => Ok(()),
-        (Some(first), Some(end)) if first == end && own.contains(&first) => Ok(()),
-        (first, end) => {
-            let least = first.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-            range(allowed, (least, end.unwrap_or(least)))
-                .map_err(|screen| screen.line("why", "it is a source that is not this host's"))
+fn check_sources(addresses: &Addresses, allowed: &Allowed, own: &[IpAddr]) -> Result<(), Screen> {
+    match sources(addresses) {
+        None => Ok(()),
+        Some((first, end)) if first == end && own.contains(&first) => Ok(()),
+        Some(ends) => {
+            range(allowed, ends).map_err(|screen| screen.line("why", "it is a source that is not this host's"))
         }
     }
 }

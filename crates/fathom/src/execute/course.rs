@@ -367,10 +367,11 @@ impl Course<'_> {
         }
     }
 
+    /// Who plays what in a trial of a test: all that is made together has the options and the spans of the one that leads.
     fn trial_plan(&self, test: &TestPlan, round: u32, hosts: &Hosts) -> TrialPlan {
         let phases = phases(test, &self.plan.tests);
         let (from_cores, to_cores) = hosts.cores(&test.from, test.to.as_deref());
-        let part = |host: &str, side: Side| {
+        let part = |name: &str, host: &str, side: Side| {
             let place = &hosts.places[host];
             let is_served = matches!(self.plan.hosts.get(host), Some(Reach::Tls { .. }));
             let settings =
@@ -378,7 +379,7 @@ impl Course<'_> {
             // A host keeps its cores whatever it plays, but where it plays both ends.
             let is_answering = test.to.as_deref() == Some(host) && (test.from != host || side == Side::Responder);
             let role = Role {
-                test: test.name.clone(),
+                test: name.to_owned(),
                 kind: test.kind.clone(),
                 side,
                 settings,
@@ -391,21 +392,19 @@ impl Course<'_> {
             };
             Part { host: host.to_owned(), role, interfaces: place.interface.iter().cloned().collect() }
         };
-        let cast = |(from, to): (&str, Option<&str>)| Cast {
-            initiators: vec![part(from, Side::Initiator)],
-            responder: to.map(|to| part(to, Side::Responder)),
+        let cast = |one: &TestPlan| Cast {
+            initiators: vec![part(&one.name, &one.from, Side::Initiator)],
+            responder: one.to.as_deref().map(|to| part(&one.name, to, Side::Responder)),
         };
-        let ends = |test: &'_ TestPlan| (test.from.clone(), test.to.clone());
-        let all = std::iter::once(ends(test)).chain(beside(test, &self.plan.tests).map(ends));
         let bystander = |via: &String| {
             let place = &hosts.places[via];
             let interfaces = place.interface.iter().chain(&place.further_interfaces).cloned().collect();
-            Part::bystander(via, &part(&test.from, Side::Initiator).role, interfaces)
+            Part::bystander(via, &part(&test.name, &test.from, Side::Initiator).role, interfaces)
         };
         TrialPlan {
             round,
             bystanders: self.plan.via.iter().map(bystander).collect(),
-            casts: all.map(|(from, to)| cast((&from, to.as_deref()))).collect(),
+            casts: std::iter::once(test).chain(beside(test, &self.plan.tests)).map(cast).collect(),
         }
     }
 }

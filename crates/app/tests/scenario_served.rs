@@ -11,7 +11,7 @@ use std::{
 use fathom_app::scenario::walk::AppScenario;
 use fathom_engine::{Session, TestKind as _};
 use fathom_model::{Endpoints, Phases, Record, Role, Settings, Side, units::Nanos};
-use fathom_sys::clock;
+use fathom_sys::{clock, policy::Policy};
 
 /// Long enough for what ends by itself, however busy the machine is.
 const LONG: Phases = Phases {
@@ -97,7 +97,7 @@ fn run(scenario: &str, server: &Server) -> Record {
         cores: Vec::new(),
         seed: 1,
     };
-    AppScenario.prepare(&role).unwrap().run(&Session::new(clock::now(), LONG)).unwrap()
+    AppScenario.prepare(&role, &Policy::anything()).unwrap().run(&Session::new(clock::now(), LONG)).unwrap()
 }
 
 /// What steps failed of, each once.

@@ -3,6 +3,7 @@
 use std::{io::ErrorKind, net::SocketAddr};
 
 use fathom_model::settings::SettingError;
+use fathom_sys::policy::Refused;
 
 /// What stopped a test, for the person who must act.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +72,9 @@ pub enum Error {
         /// What to look at.
         hint: String,
     },
+    /// The owner of the host, or the user, does not allow it.
+    #[error(transparent)]
+    Refused(#[from] Refused),
     /// The test cannot be run here as it was asked.
     #[error("{what}")]
     Unsupported {
@@ -112,6 +116,7 @@ impl Error {
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Unsupported { hint, .. } => hint.as_deref(),
+            Self::Refused(refused) => refused.hint.as_deref(),
             Self::Unreachable { hint, .. } | Self::NoResult { hint, .. } => Some(hint),
             _ => None,
         }

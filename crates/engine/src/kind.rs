@@ -1,6 +1,7 @@
 //! What a layer can run.
 
 use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role};
+use fathom_sys::policy::Policy;
 
 use crate::{Error, Session};
 
@@ -37,9 +38,11 @@ pub trait TestKind: Sync {
 
     /// Makes everything ready: sockets open, buffers filled, endpoints known. Nothing is sent before the start.
     ///
+    /// Whatever it opens for the role is judged by the policy.
+    ///
     /// # Errors
     /// Says what is missing; nothing is left behind then.
-    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error>;
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error>;
 }
 
 /// One side of a trial, ready to start.

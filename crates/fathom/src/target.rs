@@ -8,10 +8,10 @@ use std::{
 };
 
 use anyhow::Context as _;
-use fathom_fleet::Network;
 use fathom_lab::{Lab, StateFolder};
 use fathom_model::plan::Reach;
 use fathom_sys::namespace::NetNs;
+use fathom_sys::policy::Network;
 
 use crate::{
     execute::Surroundings,

@@ -2,6 +2,7 @@
 
 use std::{fmt, io};
 
+use fathom_sys::policy::NetworkError;
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::{FrameError, VERSION};
@@ -108,8 +109,8 @@ pub enum Error {
         reason: &'static str,
     },
     /// An address range is not one.
-    #[error("`{0}` is not an address or an address range such as 10.0.0.0/8")]
-    Network(String),
+    #[error(transparent)]
+    Network(#[from] NetworkError),
     /// A trial names a host that was never connected.
     #[error("there is no host `{name}`; there are {known}")]
     UnknownHost {

@@ -9,11 +9,10 @@ mod connection;
 pub mod controller;
 mod error;
 pub mod launcher;
-pub mod policy;
+mod policy;
 pub mod protocol;
 pub mod tls;
 
 pub use controller::{Cast, Fleet, Part, Supervision, TrialOutcome, TrialPlan};
 pub use error::{Class, Error, Failure, Loss};
 pub use launcher::Link;
-pub use policy::{Destinations, Network, Policy};

@@ -4,151 +4,42 @@
 //! URL or a host with a port in there must lie within what is allowed. A kind that takes the bare name of a host calls the option
 //! by one of [`DESTINATIONS`].
 
-use std::{
-    fmt,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs},
-    str::FromStr,
-};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-use fathom_model::{OptionDoc, Role, ValueKind, units::Nanos};
+use fathom_model::{OptionDoc, Role, ValueKind};
+use fathom_sys::policy::{Network, Policy, Refused};
 
-use crate::{Class, Error, Failure};
+use crate::{Class, Failure};
 
 /// Settings and endpoints by these names hold a destination, even when it looks like any other word.
 const DESTINATIONS: &[&str] = &["address", "host", "target", "url"];
-/// The longest trial of an agent that the controller started itself: a day.
-const OWN_LONGEST: Nanos = Nanos::from_secs(24 * 3600);
 
-/// A range of addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Network {
-    address: IpAddr,
-    prefix: u32,
-}
-
-impl Network {
-    /// This machine, by version 4.
-    pub const LOOPBACK_V4: Self = Self { address: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), prefix: 8 };
-    /// This machine, by version 6.
-    pub const LOOPBACK_V6: Self = Self { address: IpAddr::V6(Ipv6Addr::LOCALHOST), prefix: 128 };
-
-    /// Whether all of another range lies within.
-    #[must_use]
-    pub fn covers(&self, other: &Self) -> bool {
-        self.prefix <= other.prefix && self.contains(other.address)
+/// Whether everything in a role that could name a destination is allowed, for a good word before anything is opened.
+///
+/// # Errors
+/// A preflight failure that says what the owner of the host would have to allow.
+pub(crate) fn check(policy: &Policy, role: &Role, options: &[OptionDoc]) -> Result<(), Failure> {
+    if !policy.is_for_others() {
+        return Ok(());
     }
-
-    /// Whether an address lies within.
-    #[must_use]
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address.to_canonical()) {
-            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
-                (ours.to_bits() ^ theirs.to_bits()).checked_shr(32 - self.prefix).unwrap_or(0) == 0
-            }
-            (IpAddr::V6(ours), IpAddr::V6(theirs)) => {
-                (ours.to_bits() ^ theirs.to_bits()).checked_shr(128 - self.prefix).unwrap_or(0) == 0
-            }
-            _ => false,
-        }
+    let names_file =
+        |name: &&String| options.iter().any(|option| option.name == **name && option.value == ValueKind::File);
+    if let Some(name) = role.settings.0.keys().find(names_file) {
+        let message = format!("`{name}` is refused: an agent that is served opens no files for others");
+        return Err(Failure::new(Class::Preflight, message));
     }
-}
-
-impl fmt::Display for Network {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.prefix)
-    }
-}
-
-impl From<IpAddr> for Network {
-    fn from(address: IpAddr) -> Self {
-        Self { address, prefix: if address.is_ipv4() { 32 } else { 128 } }
-    }
-}
-
-impl FromStr for Network {
-    type Err = Error;
-
-    /// Reads `10.0.0.0/8`, `fd00::/8`, or a single address.
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let wrong = || Error::Network(text.to_owned());
-        let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
-        let address = address.parse::<IpAddr>().map_err(|_| wrong())?.to_canonical();
-        let longest = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix.map_or(Ok(longest), str::parse).map_err(|_| wrong())?;
-        if prefix > longest { Err(wrong()) } else { Ok(Self { address, prefix }) }
-    }
-}
-
-/// Where an agent may send.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Destinations {
-    /// Wherever the controller says: for agents that it started itself, which asks its user before.
-    Anything,
-    /// Only to the controller and to what the owner of the host has named: for agents behind `fathom serve`.
-    Only {
-        /// The address that the controller came from.
-        controller: IpAddr,
-        /// What else is allowed.
-        allowed: Vec<Network>,
-    },
-}
-
-/// What an agent may be made to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Policy {
-    /// Where it may send.
-    pub destinations: Destinations,
-    /// The longest trial, warm-up included.
-    pub longest: Nanos,
-}
-
-impl Policy {
-    /// For an agent that the controller started itself.
-    #[must_use]
-    pub const fn own() -> Self {
-        Self { destinations: Destinations::Anything, longest: OWN_LONGEST }
-    }
-
-    /// Whether a role may be played.
-    ///
-    /// # Errors
-    /// A preflight failure that says what the owner of the host would have to allow.
-    pub fn check(&self, role: &Role, options: &[OptionDoc]) -> Result<(), Failure> {
-        if role.phases.longest() > self.longest {
-            let text = format!("a trial of {} is refused: {} is the longest here", role.phases.longest(), self.longest);
-            return Err(Failure::new(Class::Preflight, text));
-        }
-        let Destinations::Only { controller, allowed } = &self.destinations else { return Ok(()) };
-        let names_file =
-            |name: &&String| options.iter().any(|option| option.name == **name && option.value == ValueKind::File);
-        if let Some(name) = role.settings.0.keys().find(names_file) {
-            let message = format!("`{name}` is refused: an agent that is served opens no files for others");
-            return Err(Failure::new(Class::Preflight, message));
-        }
-        let is_allowed = |address: IpAddr| {
-            address.to_canonical() == controller.to_canonical() || allowed.iter().any(|range| range.contains(address))
+    for said in texts(role, options) {
+        let Said { name, value: text, .. } = &said;
+        let refused = |refused: Refused| {
+            let message = format!("{refused} (from `{name}` = `{text}`)");
+            Failure { hint: refused.hint, ..Failure::new(Class::Preflight, message) }
         };
-        let is_within = |network: &Network| {
-            let single = Network::from(controller.to_canonical());
-            single.covers(network) || allowed.iter().any(|range| range.covers(network))
-        };
-        for said in texts(role, options) {
-            let Said { name, value: text, .. } = &said;
-            if let Some(network) = said.networks().find(|network| !is_within(network)) {
-                let message = format!("sending to {network} is refused (from `{name}` = `{text}`)");
-                let hint = format!("start the server there with --allow {network}");
-                return Err(Failure { hint: Some(hint), ..Failure::new(Class::Preflight, message) });
-            }
-            let unclear = || Failure::new(Class::Preflight, format!("it is not clear where `{name}` = `{text}` leads"));
-            let addresses = said.addresses().ok_or_else(unclear)?;
-            if let Some(address) = addresses.into_iter().find(|address| !is_allowed(*address)) {
-                let message = format!("sending to {address} is refused (from `{name}` = `{text}`)");
-                let hint = format!("start the server there with --allow {address}");
-                return Err(Failure { hint: Some(hint), ..Failure::new(Class::Preflight, message) });
-            }
-        }
-        Ok(())
+        said.networks().try_for_each(|network| policy.judge(network)).map_err(refused)?;
+        let unclear = || Failure::new(Class::Preflight, format!("it is not clear where `{name}` = `{text}` leads"));
+        let addresses = said.addresses().ok_or_else(unclear)?;
+        addresses.into_iter().try_for_each(|address| policy.judge(address.into())).map_err(refused)?;
     }
+    Ok(())
 }
 
 /// Something in a role that could name a destination.
@@ -231,7 +122,7 @@ impl Said {
 
 #[cfg(test)]
 mod tests {
-    use fathom_model::{Phases, Settings, Side};
+    use fathom_model::{Phases, Settings, Side, units::Nanos};
 
     use super::*;
 
@@ -262,42 +153,17 @@ mod tests {
         }
     }
 
-    fn policy() -> Policy {
-        let destinations = Destinations::Only {
-            controller: "198.18.0.1".parse().unwrap(),
-            allowed: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
-        };
-        Policy { destinations, longest: Nanos::from_secs(60) }
-    }
-
-    #[test]
-    fn ranges_contain_what_shares_their_prefix() {
-        let cases = [
-            ("10.0.0.0/8", "10.255.1.2", true),
-            ("10.0.0.0/8", "11.0.0.0", false),
-            ("0.0.0.0/0", "203.0.113.9", true),
-            ("192.0.2.7", "192.0.2.7", true),
-            ("192.0.2.7", "192.0.2.6", false),
-            ("10.0.0.0/8", "::ffff:10.1.1.1", true),
-            ("fd00::/8", "fdff::1", true),
-            ("fd00::/8", "10.0.0.1", false),
-            ("::/0", "2001:db8::1", true),
-        ];
-        for (range, address, expected) in cases {
-            let range: Network = range.parse().unwrap();
-            assert_eq!(range.contains(address.parse().unwrap()), expected, "{range:?} {address}");
-        }
-        for text in ["10.0.0.0/33", "10/8", "", "10.0.0.0/", "x", "fd00::/129"] {
-            assert!(text.parse::<Network>().is_err(), "{text}");
-        }
+    fn judge(role: &Role) -> Result<(), Failure> {
+        let allowed = vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
+        check(&Policy::served("198.18.0.1".parse().unwrap(), allowed), role, OPTIONS)
     }
 
     #[test]
     fn files_of_the_owner_are_not_opened_for_whoever_has_the_key() {
         let role = role(Settings::default().with("log", "/tmp/log"), &[]);
-        let failure = policy().check(&role, OPTIONS).unwrap_err();
+        let failure = judge(&role).unwrap_err();
         assert!(failure.class == Class::Preflight && failure.message.contains("`log` is refused"));
-        assert!(Policy::own().check(&role, OPTIONS).is_ok());
+        assert!(check(&Policy::anything(), &role, OPTIONS).is_ok());
     }
 
     #[test]
@@ -305,7 +171,7 @@ mod tests {
         let peers =
             ["203.0.113.1:80", "203.0.113.1", "[2001:db8::1]:80", "255.255.255.255:9", "10.0.0.1:1,203.0.113.1:2"];
         for peer in peers {
-            let failure = policy().check(&role(Settings::default(), &[("anything", peer)]), OPTIONS).unwrap_err();
+            let failure = judge(&role(Settings::default(), &[("anything", peer)])).unwrap_err();
             assert_eq!(failure.class, Class::Preflight, "{peer}");
             assert!(failure.hint.unwrap().contains("--allow"));
         }
@@ -318,22 +184,22 @@ mod tests {
             "3 http://198.18.0.1/\n1 http://203.0.113.1/",
         ] {
             let settings = Settings::default().with("url", url);
-            assert!(policy().check(&role(settings, &[]), OPTIONS).is_err(), "{url}");
+            assert!(judge(&role(settings, &[])).is_err(), "{url}");
         }
         for url in
             ["http://%32%30/", "http://198.18.0.1\\@203.0.113.1/", "http://203.0.113.1\\@198.18.0.1/", "-", "http://"]
         {
             let settings = Settings::default().with("url", url);
-            let failure = policy().check(&role(settings, &[]), OPTIONS).unwrap_err();
+            let failure = judge(&role(settings, &[])).unwrap_err();
             assert!(failure.message.contains("not clear"), "{url}: {}", failure.message);
         }
         let settings = Settings::default().with("algorithm", "203.0.113.1");
-        assert!(policy().check(&role(settings, &[]), OPTIONS).is_err(), "under any name");
+        assert!(judge(&role(settings, &[])).is_err(), "under any name");
     }
 
     #[test]
     fn a_range_must_lie_within_what_is_allowed_as_a_whole() {
-        let check = |range: &str| policy().check(&role(Settings::default().with("algorithm", range), &[]), OPTIONS);
+        let check = |range: &str| judge(&role(Settings::default().with("algorithm", range), &[]));
         for range in ["10.0.0.0/8", "10.2.0.0/16, fd00:1::/32", "198.18.0.1/32"] {
             assert_eq!(check(range), Ok(()), "{range}");
         }
@@ -354,16 +220,8 @@ mod tests {
         let settings = Settings::default()
             .with("url", "http://[::ffff:198.18.0.1]:80/")
             .with("algorithm", "Accept: */*;q=0.8 Version: 1.2");
-        assert_eq!(policy().check(&role(settings, &peers), OPTIONS), Ok(()));
+        assert_eq!(judge(&role(settings, &peers)), Ok(()));
         let weighted = Settings::default().with("url", "70 http://198.18.0.1/a\n30 http://198.18.0.1/b");
-        assert_eq!(policy().check(&role(weighted, &[]), OPTIONS), Ok(()));
-    }
-
-    #[test]
-    fn a_trial_beyond_the_longest_is_refused_everywhere() {
-        let mut long = role(Settings::default(), &[]);
-        long.phases.measure_ns = Nanos::MAX;
-        assert!(policy().check(&long, OPTIONS).is_err());
-        assert!(Policy::own().check(&long, OPTIONS).is_err());
+        assert_eq!(judge(&role(weighted, &[])), Ok(()));
     }
 }

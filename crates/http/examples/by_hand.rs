@@ -11,7 +11,7 @@ use fathom_model::{
     names::count,
     units::{Nanos, approximate},
 };
-use fathom_sys::clock;
+use fathom_sys::{clock, policy::Policy};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -63,7 +63,7 @@ fn ask(url: &str, secs: u64, options: &[&str]) {
         cores: Vec::new(),
         seed: 0,
     };
-    let test = kind.prepare(&role).unwrap();
+    let test = kind.prepare(&role, &Policy::anything()).unwrap();
     let record = test.run(&Session::new(clock::now(), phases)).unwrap();
     report(&record);
 }

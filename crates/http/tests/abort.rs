@@ -5,7 +5,7 @@ use std::{sync::mpsc, thread};
 use fathom_engine::{Session, TestKind};
 use fathom_http::Closed;
 use fathom_model::{Endpoints, Phases, Role, Settings, Side, names::count, units::Nanos};
-use fathom_sys::clock;
+use fathom_sys::{clock, policy::Policy};
 
 #[test]
 fn an_abort_ends_both_sides_within_200_ms() {
@@ -27,8 +27,8 @@ fn an_abort_ends_both_sides_within_200_ms() {
         cores: Vec::new(),
         seed: 1,
     };
-    let responder = Closed.prepare(&role(Side::Responder, Endpoints::new())).unwrap();
-    let initiator = Closed.prepare(&role(Side::Initiator, responder.endpoints())).unwrap();
+    let responder = Closed.prepare(&role(Side::Responder, Endpoints::new()), &Policy::anything()).unwrap();
+    let initiator = Closed.prepare(&role(Side::Initiator, responder.endpoints()), &Policy::anything()).unwrap();
     let (mut here, there) = (Session::new(clock::now(), phases), Session::new(clock::now(), phases));
     let stops = [here.stop.clone(), there.stop.clone()];
     // The live view says when requests flow: then it is time to abort.

@@ -27,6 +27,7 @@ use fathom_sys::{
     namespace::NetNs,
     netlink::{Netlink, Veth, VethEnd},
     packet_socket::{Inbox, Receiver},
+    policy::Policy,
 };
 
 /// The value, or nothing after saying loudly that a privilege is missing; where `CI` is set that is a failure.
@@ -146,18 +147,21 @@ impl Wire {
     fn prepare(&self, side: Side, settings: &Settings, peer: Endpoints) -> Result<Box<dyn Test>, Error> {
         self.on(side, |name| {
             let address = if side == Side::Initiator { "198.18.0.1" } else { self.far_address };
-            Frames.prepare(&Role {
-                test: "test".to_owned(),
-                kind: Frames.name().to_owned(),
-                side,
-                settings: settings.complete(Frames.options()).unwrap(),
-                phases: PHASES,
-                address: Some(address.parse::<IpAddr>().unwrap()),
-                interface: Some(name.to_owned()),
-                peer,
-                cores: Vec::new(),
-                seed: 42,
-            })
+            Frames.prepare(
+                &Role {
+                    test: "test".to_owned(),
+                    kind: Frames.name().to_owned(),
+                    side,
+                    settings: settings.complete(Frames.options()).unwrap(),
+                    phases: PHASES,
+                    address: Some(address.parse::<IpAddr>().unwrap()),
+                    interface: Some(name.to_owned()),
+                    peer,
+                    cores: Vec::new(),
+                    seed: 42,
+                },
+                &Policy::anything(),
+            )
         })
     }
 

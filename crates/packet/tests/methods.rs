@@ -36,6 +36,7 @@ use fathom_sys::{
     clock,
     namespace::NetNs,
     netlink::{Link, Netlink, Veth, VethEnd},
+    policy::Policy,
 };
 
 /// So much less than any machine sends that a sender which others keep from its core for 20 ms still sends all that was due.
@@ -147,7 +148,7 @@ impl Policed {
                 cores: Vec::new(),
                 seed: 42,
             };
-            host.enter_with(|| Frames.prepare(&role)).unwrap()
+            host.enter_with(|| Frames.prepare(&role, &Policy::anything())).unwrap()
         };
         let responder = prepare(Side::Responder, Endpoints::new())?;
         let initiator = prepare(Side::Initiator, responder.endpoints())?;

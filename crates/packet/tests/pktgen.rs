@@ -37,6 +37,7 @@ use fathom_sys::{
     namespace::NetNs,
     netlink::{Netlink, Veth, VethEnd},
     packet_socket::{Inbox, MAX_BATCH, Receiver},
+    policy::Policy,
     xsk::{self, Mode, Queue},
 };
 
@@ -169,7 +170,7 @@ impl Wire {
             cores: Vec::new(),
             seed: 42,
         };
-        host.enter_with(|| FramesKind.prepare(&role)).unwrap()
+        host.enter_with(|| FramesKind.prepare(&role, &Policy::anything())).unwrap()
     }
 
     /// A trial of the kind `frames`, as agents would run it; told to end when the sender has sent so many frames, if ever.
@@ -737,7 +738,7 @@ fn a_receiver_alone_tells_loss_and_order_of_a_pktgen_that_it_did_not_start() {
         seed: 1,
     };
     tc(&wire, "qdisc add dev near0 root netem loss 10%");
-    let test = wire.far.enter_with(|| PktgenReceive.prepare(&role).unwrap()).unwrap();
+    let test = wire.far.enter_with(|| PktgenReceive.prepare(&role, &Policy::anything()).unwrap()).unwrap();
     let session = Session::new(clock::now(), PHASES);
     let stop = session.stop.clone();
     let (record, sent) = thread::scope(|scope| {

@@ -11,6 +11,7 @@ use fathom_sys::{
     namespace::NetNs,
     netlink::{Netlink, Veth, VethEnd},
     nftables::Nftables,
+    policy::Policy,
 };
 
 const DEVICE: &str = "eth0";
@@ -66,7 +67,7 @@ fn role(options: &[(&str, &str)]) -> Role {
 fn run(host: &NetNs, options: &[(&str, &str)]) -> Option<Record> {
     let role = role(options);
     let played = host.enter_with(|| {
-        let test = StackReceive.prepare(&role)?;
+        let test = StackReceive.prepare(&role, &Policy::anything())?;
         test.run(&Session::new(clock::now(), role.phases))
     });
     match played.unwrap() {
@@ -129,11 +130,11 @@ fn what_cannot_be_injected_is_refused_by_name() {
     let Some(host) = host() else { return };
     let refused = |options: &[(&str, &str)]| {
         let role = role(options);
-        host.enter_with(|| StackReceive.prepare(&role).map(drop)).unwrap().unwrap_err().to_string()
+        host.enter_with(|| StackReceive.prepare(&role, &Policy::anything()).map(drop)).unwrap().unwrap_err().to_string()
     };
     assert!(refused(&[("end", "device"), ("rules", "5")]).contains("meet no rule"));
     assert!(refused(&[("size", "20")]).contains("20"));
     let absent = Role { interface: Some("none0".to_owned()), ..role(&[]) };
-    let error = host.enter_with(|| StackReceive.prepare(&absent).map(drop)).unwrap().unwrap_err();
+    let error = host.enter_with(|| StackReceive.prepare(&absent, &Policy::anything()).map(drop)).unwrap().unwrap_err();
     assert!(error.to_string().contains("none0"), "{error}");
 }

@@ -23,6 +23,7 @@ pub mod napi;
 pub mod netlink;
 pub mod nftables;
 pub mod packet_socket;
+pub mod policy;
 pub mod process;
 pub mod raw_ip;
 pub mod reactor;

@@ -15,7 +15,7 @@ use std::{
 
 use fathom_engine::{Error, Session, Stop, StopFlag, Test, find};
 use fathom_model::{PeerClock, Phases, Record, Role, Settings, Side, names::count, units::Nanos};
-use fathom_sys::clock;
+use fathom_sys::{clock, policy::Policy};
 use fathom_transport::KINDS;
 
 /// Trials that compete for the cores would measure each other.
@@ -50,10 +50,10 @@ fn role(kind: &str, side: Side, settings: &Settings) -> Role {
 fn prepare(kind: &str, options: &[(&str, &str)]) -> Result<[Box<dyn Test>; 2], Error> {
     let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
     let found = find(KINDS, kind).unwrap();
-    let responder = found.prepare(&role(kind, Side::Responder, &settings))?;
+    let responder = found.prepare(&role(kind, Side::Responder, &settings), &Policy::anything())?;
     let mut asks = role(kind, Side::Initiator, &settings);
     asks.peer = responder.endpoints();
-    Ok([found.prepare(&asks)?, responder])
+    Ok([found.prepare(&asks, &Policy::anything())?, responder])
 }
 
 fn sessions(kind: &str) -> [Session; 2] {
@@ -478,7 +478,7 @@ fn against_datagrams(options: &[(&str, &str)], mut each: impl FnMut(&UdpSocket, 
                 }
             }
         });
-        let prepared = find(KINDS, "udp_rr").unwrap().prepare(&asks).unwrap();
+        let prepared = find(KINDS, "udp_rr").unwrap().prepare(&asks, &Policy::anything()).unwrap();
         let session = Session::new(clock::now() + Nanos::from_millis(20), asks.phases);
         let record = prepared.run(&session).unwrap();
         stop.finish();
@@ -522,7 +522,7 @@ fn nobody_at_the_port_is_an_error_and_every_request_is_lost() {
     let gone = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     let mut asks = role("udp_rr", Side::Initiator, &Settings::default().with("timeout", "10ms"));
     asks.peer = BTreeMap::from([("address".to_owned(), gone.to_string())]);
-    let prepared = find(KINDS, "udp_rr").unwrap().prepare(&asks).unwrap();
+    let prepared = find(KINDS, "udp_rr").unwrap().prepare(&asks, &Policy::anything()).unwrap();
     let record = prepared.run(&Session::new(clock::now(), asks.phases)).unwrap();
     assert!(total(&record, "lost") > 0 && total(&record, count::TRANSACTIONS) == 0, "{:?}", record.totals);
     assert!(record.errors.keys().any(|cause| cause.ends_with("connection refused")), "{:?}", record.errors);
@@ -641,7 +641,7 @@ fn a_stream_over_ipv6_is_accounted_for_alike() {
         let mut role = role("udp_stream_down", side, &settings.clone().with("flow-label", "703710"));
         role.address = Some(std::net::Ipv6Addr::LOCALHOST.into());
         role.peer = peer;
-        find(KINDS, "udp_stream_down").unwrap().prepare(&role).unwrap()
+        find(KINDS, "udp_stream_down").unwrap().prepare(&role, &Policy::anything()).unwrap()
     };
     let responder = prepare(Side::Responder, BTreeMap::new());
     let initiator = prepare(Side::Initiator, responder.endpoints());
@@ -662,14 +662,14 @@ fn a_stream_leaves_from_the_sources_and_through_the_device_that_were_asked_for()
     let mut asks = role(kind.name(), Side::Initiator, &settings);
     asks.peer = BTreeMap::from([("addresses".to_owned(), addresses.join(","))]);
     let [session, _] = sessions(kind.name());
-    kind.prepare(&asks).unwrap().run(&session).unwrap();
+    kind.prepare(&asks, &Policy::anything()).unwrap().run(&session).unwrap();
     // Everything is in the sockets' queues by now.
     let sources = listeners.map(|listener| listener.recv_from(&mut [0; 2000]).unwrap().1.ip().to_string());
     assert_eq!(sources, ["127.0.0.9", "127.0.0.10", "127.0.0.9"], "in turn");
 
     let mut refused = |name: &str, text: &str| {
         asks.settings.set(name, text);
-        kind.prepare(&asks).err().unwrap().to_string()
+        kind.prepare(&asks, &Policy::anything()).err().unwrap().to_string()
     };
     assert_eq!(refused("flow-label", "7"), "option `flow-label` takes a target with an IPv6 address, not `127.0.0.1`");
     assert_eq!(refused("interface", "none0"), "cannot send through the interface none0");
@@ -737,12 +737,13 @@ fn relay(front: &UdpSocket, to: SocketAddr, stop: &AtomicBool) -> Planted {
 fn planted_losses_copies_and_overtakings_are_counted_exactly() {
     let kind = "udp_stream";
     let settings = Settings::default().with("size", "200").with("pps", "4k").with("traffic", "bursts");
-    let responder = find(KINDS, kind).unwrap().prepare(&role(kind, Side::Responder, &settings)).unwrap();
+    let responder =
+        find(KINDS, kind).unwrap().prepare(&role(kind, Side::Responder, &settings), &Policy::anything()).unwrap();
     let to: SocketAddr = responder.endpoints()["addresses"].parse().unwrap();
     let front = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut asks = role(kind, Side::Initiator, &settings);
     asks.peer = BTreeMap::from([("addresses".to_owned(), front.local_addr().unwrap().to_string())]);
-    let initiator = find(KINDS, kind).unwrap().prepare(&asks).unwrap();
+    let initiator = find(KINDS, kind).unwrap().prepare(&asks, &Policy::anything()).unwrap();
     let stop = AtomicBool::new(false);
     let (trial, planted) = thread::scope(|scope| {
         let relay = scope.spawn(|| relay(&front, to, &stop));
@@ -783,11 +784,11 @@ fn a_receiver_whose_sender_is_silent_and_a_sender_whose_receiver_never_comes_say
     let mut asks = role(kind.name(), Side::Initiator, &settings);
     asks.peer = BTreeMap::from([("addresses".to_owned(), silent.local_addr().unwrap().to_string())]);
     let [session, answers] = sessions(kind.name());
-    let record = kind.prepare(&asks).unwrap().run(&session).unwrap();
+    let record = kind.prepare(&asks, &Policy::anything()).unwrap().run(&session).unwrap();
     assert_eq!((total(&record, count::RECEIVED), record.errors["no mark of the end came"]), (0, 1));
 
     answers.stop.finish();
-    let responder = kind.prepare(&role(kind.name(), Side::Responder, &settings)).unwrap();
+    let responder = kind.prepare(&role(kind.name(), Side::Responder, &settings), &Policy::anything()).unwrap();
     let record = responder.run(&answers).unwrap();
     assert_eq!((total(&record, count::SENT), record.errors["no receiver said where it is"]), (0, 1));
 }
@@ -851,7 +852,7 @@ fn against(kind: &str, options: &[(&str, &str)], serve: impl FnOnce(&TcpListener
     thread::scope(|scope| {
         scope.spawn(|| serve(&listener, &stop));
         let phases = Phases { measure_ns: Nanos::from_millis(1300), ..asks.phases };
-        let prepared = find(KINDS, kind).unwrap().prepare(&asks);
+        let prepared = find(KINDS, kind).unwrap().prepare(&asks, &Policy::anything());
         let begin = clock::now();
         let session = Session::new(begin + Nanos::from_millis(20), phases);
         let record = prepared.unwrap().run(&session).unwrap();
@@ -964,7 +965,7 @@ fn more_flows_than_there_are_ports_are_refused_before_anything_is_sent() {
     let settings = Settings::default().with("flows", "100000");
     let mut asks = role("tcp_rr", Side::Initiator, &settings);
     asks.peer = BTreeMap::from([("address".to_owned(), "127.0.0.1:9".to_owned())]);
-    let error = find(KINDS, "tcp_rr").unwrap().prepare(&asks).err().unwrap();
+    let error = find(KINDS, "tcp_rr").unwrap().prepare(&asks, &Policy::anything()).err().unwrap();
     assert!(error.to_string().starts_with("100000 flows are more than there are local ports"), "{error}");
     assert!(error.hint().unwrap().starts_with("set --ports "), "{:?}", error.hint());
 }
@@ -972,7 +973,10 @@ fn more_flows_than_there_are_ports_are_refused_before_anything_is_sent() {
 #[test]
 fn a_responder_that_nobody_connects_to_says_so() {
     let settings = Settings::default();
-    let responder = find(KINDS, "tcp_rr").unwrap().prepare(&role("tcp_rr", Side::Responder, &settings)).unwrap();
+    let responder = find(KINDS, "tcp_rr")
+        .unwrap()
+        .prepare(&role("tcp_rr", Side::Responder, &settings), &Policy::anything())
+        .unwrap();
     let [_, session] = sessions("tcp_rr");
     session.stop.finish();
     let error = responder.run(&session).unwrap_err();
@@ -984,7 +988,7 @@ fn an_initiator_without_an_address_is_refused() {
     for kind in KINDS {
         let options = needed(kind.name(), &[]);
         let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
-        let error = kind.prepare(&role(kind.name(), Side::Initiator, &settings)).err().unwrap();
+        let error = kind.prepare(&role(kind.name(), Side::Initiator, &settings), &Policy::anything()).err().unwrap();
         assert!(matches!(error, Error::Endpoint { .. }), "{error}");
     }
 }

@@ -13,6 +13,7 @@ use fathom_sys::{
     clock,
     namespace::NetNs,
     netlink::{Netlink, Veth, VethEnd},
+    policy::Policy,
 };
 use fathom_transport::KINDS;
 
@@ -93,7 +94,7 @@ impl Wire {
             cores: Vec::new(),
             seed: 42,
         };
-        self.on(host, || kind.prepare(&role).unwrap())
+        self.on(host, || kind.prepare(&role, &Policy::anything()).unwrap())
     }
 
     /// The records of the initiator and of the responder.

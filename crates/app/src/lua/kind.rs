@@ -7,6 +7,7 @@ use fathom_http::users::{Coming, Crowd, OPTIONS, Row, joined};
 use fathom_model::{
     Endpoints, Histogram, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, ValueKind, units::Nanos,
 };
+use fathom_sys::policy::Policy;
 
 use super::{
     ALLOW, BATCH_TIME, facts,
@@ -110,9 +111,9 @@ impl TestKind for Script {
         metrics::ALL
     }
 
-    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         if role.side == Side::Responder {
-            return fathom_http::Closed.prepare(role);
+            return fathom_http::Closed.prepare(role, policy);
         }
         if role.settings.text("script").is_none() {
             return Err(Error::Unsupported { what: format!("{NAME} needs the option `script`"), hint: None });

@@ -13,7 +13,7 @@ use std::{
 use fathom_app::scenario::walk::AppScenario;
 use fathom_engine::{Session, TestKind as _};
 use fathom_model::{Endpoints, Phases, Role, Settings, Side, steps::UsersRecord, units::Nanos};
-use fathom_sys::clock;
+use fathom_sys::{clock, policy::Policy};
 
 /// A request as a server sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -170,7 +170,7 @@ impl Recorder {
             cores: Vec::new(),
             seed: 1,
         };
-        let test = AppScenario.prepare(&role).unwrap();
+        let test = AppScenario.prepare(&role, &Policy::anything()).unwrap();
         let record = test.run(&Session::new(clock::now(), phases)).unwrap();
         record.users.unwrap()
     }

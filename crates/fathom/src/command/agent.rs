@@ -3,9 +3,12 @@
 use std::net::IpAddr;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use fathom_fleet::{Destinations, Network, Policy, agent};
+use fathom_fleet::agent;
 use fathom_model::units::Nanos;
-use fathom_sys::streams;
+use fathom_sys::{
+    policy::{Network, NetworkError, Policy},
+    streams,
+};
 
 use crate::{
     exit::{Exit, Screen},
@@ -34,18 +37,20 @@ pub(super) fn shape(command: Command) -> Command {
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
-    let mut policy = Policy::own();
-    if let Some(controller) = matches.get_one::<IpAddr>("only") {
-        let allowed = matches.get_many::<String>("allow").into_iter().flatten();
-        let allowed: Result<Vec<Network>, _> = allowed.map(|text| text.parse()).collect();
-        let allowed = allowed.map_err(|error| fleet_screen(&error))?;
-        policy.destinations = Destinations::Only { controller: *controller, allowed };
-    }
-    policy.longest = super::measuring::span(matches, "longest", policy.longest).unwrap_or(Nanos::from_secs(3600));
+    let policy = match matches.get_one::<IpAddr>("only") {
+        Some(controller) => {
+            let allowed = matches.get_many::<String>("allow").into_iter().flatten();
+            let allowed: Result<Vec<Network>, _> = allowed.map(|text| text.parse()).collect();
+            Policy::served(*controller, allowed.map_err(|error: NetworkError| fleet_screen(&error.into()))?)
+        }
+        None => Policy::anything(),
+    };
+    let longest = super::measuring::span(matches, "longest", agent::OWN_LONGEST).unwrap_or(Nanos::from_secs(3600));
     let equipment = agent::Equipment {
         kinds: &wire_up::KINDS,
         observer: |_| wire_up::observer(),
         policy,
+        longest,
         tool: wire_up::TOOL.to_owned(),
     };
     // What a test starts or loads must neither read nor write what is spoken here.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fathom_engine::{Error, Session, Stop, Test, TestKind};
 use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side, record::Timeline, units::Nanos};
-use fathom_sys::clock;
+use fathom_sys::{clock, policy::Policy};
 
 /// Looks on until the trial is over. It is no kind of test: nothing in a plan can ask for it by this name.
 pub(crate) struct Bystander;
@@ -43,7 +43,7 @@ impl TestKind for Bystander {
         &[]
     }
 
-    fn prepare(&self, _: &Role) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, _: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
         Ok(Box::new(Looking))
     }
 }

@@ -20,12 +20,11 @@ use std::{
 
 use fathom_engine::{Observer, StopFlag, TestKind};
 use fathom_model::{PeerClock, Role, units::Nanos};
-use fathom_sys::clock;
+use fathom_sys::{clock, policy::Policy};
 
 use crate::{
     Class, Failure, Loss,
     connection::{self, Heard, Outbox, Pulse},
-    policy::Policy,
     protocol::{Facts, FromAgent, Greeting, Ticket, ToAgent},
 };
 
@@ -34,6 +33,9 @@ const ABORT_PATIENCE: Nanos = Nanos::from_secs(2);
 /// The most roles at once: a host plays both sides of one trial, and the trial before may still be ending.
 const ROLES_MAX: usize = 16;
 
+/// The longest trial of an agent that the controller started itself: a day.
+pub const OWN_LONGEST: Nanos = Nanos::from_secs(24 * 3600);
+
 /// What an agent works with; the binary brings it.
 #[derive(Clone)]
 pub struct Equipment {
@@ -41,8 +43,10 @@ pub struct Equipment {
     pub kinds: &'static [&'static dyn TestKind],
     /// Makes what watches the host, given the interfaces on the paths under test.
     pub observer: fn(&[String]) -> Box<dyn Observer>,
-    /// What it may be made to do.
+    /// What it may be made to touch.
     pub policy: Policy,
+    /// The longest trial, warm-up included.
+    pub longest: Nanos,
     /// The program: `fathom 0.1.0`.
     pub tool: String,
 }

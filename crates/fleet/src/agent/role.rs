@@ -19,6 +19,7 @@ use crate::{
     Class, Failure,
     connection::Outbox,
     error::HasStarted,
+    policy,
     protocol::{FromAgent, Outcome, Ticket},
 };
 
@@ -54,9 +55,14 @@ impl Part {
             bystander::NAME => &Bystander,
             name => *find(equipment.kinds, name).map_err(wanting)?,
         };
-        equipment.policy.check(&role, kind.options())?;
+        if role.phases.longest() > equipment.longest {
+            let text =
+                format!("a trial of {} is refused: {} is the longest here", role.phases.longest(), equipment.longest);
+            return Err(Failure::new(Class::Preflight, text));
+        }
+        policy::check(&equipment.policy, &role, kind.options())?;
         let observer = watch.map(|interfaces| (equipment.observer)(&interfaces));
-        let test = kind.prepare(&role).map_err(wanting)?;
+        let test = kind.prepare(&role, &equipment.policy).map_err(wanting)?;
         say(outbox, &FromAgent::Ready { ticket, endpoints: test.endpoints() });
 
         let Ok(Start { at: start, peer_clock }) = started.recv() else {

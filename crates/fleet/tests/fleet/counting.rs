@@ -3,12 +3,12 @@
 use std::{os::unix::net::UnixStream, thread};
 
 use fathom_engine::{Crew, Error, Observer, Session, Test, TestKind, Until};
-use fathom_fleet::{Cast, Fleet, Link, Loss, Part, Policy, Supervision, TrialOutcome, TrialPlan, agent};
+use fathom_fleet::{Cast, Fleet, Link, Loss, Part, Supervision, TrialOutcome, TrialPlan, agent};
 use fathom_model::{
     Endpoints, Environment, HostRecord, Layer, Metric, OptionDoc, Phases, Record, Role, Settings, Side, ValueKind,
     units::Nanos,
 };
-use fathom_sys::clock;
+use fathom_sys::{clock, policy::Policy};
 
 struct Count;
 
@@ -39,7 +39,7 @@ impl TestKind for Count {
     fn metrics(&self) -> &'static [Metric] {
         &[]
     }
-    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
         if role.side == Side::Initiator && !role.peer.contains_key("address") {
             return Err(Error::Endpoint { kind: "count", what: "address" });
         }
@@ -91,7 +91,13 @@ impl Observer for Onlooker {
 }
 
 pub(crate) fn equipment(policy: Policy) -> agent::Equipment {
-    agent::Equipment { kinds: KINDS, observer: |_| Box::<Onlooker>::default(), policy, tool: "fathom 0.1.0".to_owned() }
+    agent::Equipment {
+        kinds: KINDS,
+        observer: |_| Box::<Onlooker>::default(),
+        policy,
+        longest: agent::OWN_LONGEST,
+        tool: "fathom 0.1.0".to_owned(),
+    }
 }
 
 /// Serves an agent on a stream until it ends.
@@ -109,7 +115,7 @@ pub(crate) fn agent_in_thread(policy: Policy) -> Link {
 pub(crate) fn fleet(hosts: &[&str]) -> Fleet {
     let mut fleet = Fleet::new("fathom 0.1.0");
     for host in hosts {
-        fleet.connect(host, agent_in_thread(Policy::own())).unwrap();
+        fleet.connect(host, agent_in_thread(Policy::anything())).unwrap();
     }
     fleet
 }

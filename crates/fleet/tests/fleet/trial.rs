@@ -12,13 +12,14 @@ use std::{
 
 use super::counting::{agent_in_thread, cast, fleet, part, plan, play, role, serve};
 use fathom_fleet::{
-    Class, Destinations, Error, Fleet, Link, Loss, Policy, Supervision, launcher,
+    Class, Error, Fleet, Link, Loss, Supervision, launcher,
     protocol::{self, Ticket, ToAgent},
 };
 use fathom_model::{Record, Side, units::Nanos};
 use fathom_sys::{
     clock,
     namespace::{Namespaces, NetNs},
+    policy::Policy,
 };
 
 const SHORT: Nanos = Nanos::from_millis(200);
@@ -41,7 +42,7 @@ fn a_child_plays_an_agent() {
     if env::var_os(AGENT).is_some() {
         let stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
         // How its controller was lost is of no interest: this process ends now.
-        let _ = serve(stream, Policy::own());
+        let _ = serve(stream, Policy::anything());
     }
 }
 
@@ -162,10 +163,7 @@ fn what_cannot_be_prepared_is_told_before_anything_starts() {
 
 #[test]
 fn an_agent_refuses_to_send_outside_its_policy() {
-    let policy = Policy {
-        destinations: Destinations::Only { controller: "127.0.0.1".parse().unwrap(), allowed: Vec::new() },
-        longest: LONG,
-    };
+    let policy = Policy::served("127.0.0.1".parse().unwrap(), Vec::new());
     let mut fleet = fleet(&["b"]);
     fleet.connect("a", agent_in_thread(policy)).unwrap();
     // The responder's endpoint is 198.18.0.2.
@@ -176,9 +174,16 @@ fn an_agent_refuses_to_send_outside_its_policy() {
 }
 
 #[test]
+fn a_trial_beyond_the_longest_is_refused() {
+    let error = play(&mut fleet(&["a", "b"]), &plan("a", "b", Nanos::from_secs(48 * 3600))).error.unwrap();
+    assert_eq!(error.class(), Class::Preflight);
+    assert!(error.to_string().contains("is the longest here"), "{error}");
+}
+
+#[test]
 fn a_connection_that_breaks_leaves_what_the_others_recorded() {
     let mut fleet = fleet(&["a"]);
-    let link = agent_in_thread(Policy::own());
+    let link = agent_in_thread(Policy::anything());
     let cut = link.stream.try_clone().unwrap();
     fleet.connect("b", link).unwrap();
     let mut live = |_: &str, _, _| cut.shutdown(Shutdown::Both).unwrap_or(());
@@ -192,7 +197,7 @@ fn a_connection_that_breaks_leaves_what_the_others_recorded() {
     assert!(!outcome.trials[0].records["a"].complete && steps(&outcome.trials[0].records["a"]) > 10);
     assert!(fleet.has("a") && !fleet.has("b"));
     assert_eq!(play(&mut fleet, &plan).error.unwrap().class(), Class::Incomplete, "a lost host stays lost");
-    fleet.connect("b", agent_in_thread(Policy::own())).unwrap();
+    fleet.connect("b", agent_in_thread(Policy::anything())).unwrap();
     assert!(play(&mut fleet, &super::counting::plan("a", "b", SHORT)).error.is_none(), "until it is connected again");
 }
 
@@ -266,7 +271,7 @@ fn a_trial_that_is_stopped_keeps_what_was_measured() {
 #[test]
 fn an_agent_that_hears_nothing_for_three_seconds_stops_everything_and_ends() {
     let (mut near, far) = UnixStream::pair().unwrap();
-    let agent = thread::spawn(|| serve(far, Policy::own()));
+    let agent = thread::spawn(|| serve(far, Policy::anything()));
     let say = |near: &mut UnixStream, message: &ToAgent| near.write_all(&protocol::write(message).unwrap()).unwrap();
     let begin = clock::now();
     let ticket = Ticket(1);

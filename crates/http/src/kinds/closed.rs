@@ -5,6 +5,7 @@
 
 use fathom_engine::{Error, Session, Test, TestKind};
 use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side};
+use fathom_sys::policy::Policy;
 
 use super::{answering::Answering, metrics, options};
 use crate::load::Load;
@@ -44,7 +45,7 @@ impl TestKind for Closed {
         metrics::CLOSED
     }
 
-    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
         Ok(match role.side {
             Side::Initiator => Box::new(Asking(Load::prepare(self.name(), role, None)?)),
             Side::Responder => Box::new(Answering::prepare(role)?),

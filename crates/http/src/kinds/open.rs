@@ -7,6 +7,7 @@ use fathom_engine::{
     pace::{Process, Profile},
 };
 use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, settings::SettingError, units::PerSec};
+use fathom_sys::policy::Policy;
 
 use super::{answering::Answering, closed::Asking, metrics, options};
 use crate::load::{Load, Schedule};
@@ -53,7 +54,7 @@ impl TestKind for Open {
         metrics::OPEN
     }
 
-    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
         Ok(match role.side {
             Side::Initiator => Box::new(Asking(Load::prepare(self.name(), role, Some(schedule(role)?))?)),
             Side::Responder => Box::new(Answering::prepare(role)?),

@@ -15,7 +15,7 @@ use fathom_model::{
     names::{count, distribution},
     units::Nanos,
 };
-use fathom_sys::clock;
+use fathom_sys::{clock, policy::Policy};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::server::{Issuer, Server, Validity};
@@ -44,7 +44,7 @@ fn ask(options: &[(&str, &str)]) -> Result<Record, Error> {
         cores: Vec::new(),
         seed: 1,
     };
-    Closed.prepare(&role)?.run(&Session::new(clock::now(), phases))
+    Closed.prepare(&role, &Policy::anything())?.run(&Session::new(clock::now(), phases))
 }
 
 /// Answers requests until the other end has no more; those that it saw go to `seen`.

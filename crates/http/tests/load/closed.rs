@@ -17,7 +17,7 @@ use fathom_model::{
     names::{count, distribution},
     units::Nanos,
 };
-use fathom_sys::clock;
+use fathom_sys::{clock, policy::Policy};
 
 fn both(options: &[(&str, &str)]) -> (Record, Record) {
     stage::both(&Closed, options)
@@ -250,7 +250,7 @@ fn a_target_that_takes_no_connection_ends_the_trial_at_once() {
 
 fn what_cannot_be_asked_is_refused_before_the_start() {
     let refused = |options: &[(&str, &str)]| {
-        let outcome = Closed.prepare(&role(&Closed, Side::Initiator, options));
+        let outcome = Closed.prepare(&role(&Closed, Side::Initiator, options), &Policy::anything());
         outcome.err().map(|error| (error.to_string(), error.hint().map(str::to_owned))).unwrap()
     };
     let (text, hint) = refused(&[("url", "ftp://a")]);

@@ -21,7 +21,7 @@ use fathom_model::{
     names::{count, distribution},
     units::Nanos,
 };
-use fathom_sys::clock;
+use fathom_sys::{clock, policy::Policy};
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
@@ -195,7 +195,10 @@ fn a_server_that_closes_idle_connections_is_no_error() {
 fn a_schedule_that_cannot_be_kept_is_refused_before_the_start() {
     let refused = |options: &[(&str, &str)]| {
         let options = [options, &[("url", "http://127.0.0.1")]].concat();
-        Open.prepare(&role(&Open, Side::Initiator, &options)).err().map(|error| error.to_string()).unwrap()
+        Open.prepare(&role(&Open, Side::Initiator, &options), &Policy::anything())
+            .err()
+            .map(|error| error.to_string())
+            .unwrap()
     };
     assert!(refused(&[]).starts_with("option `rate` takes the requests per second"));
     assert!(refused(&[("rate", "0")]).starts_with("option `rate` takes the requests per second"));

@@ -8,7 +8,7 @@ use std::{
 
 use fathom_engine::{Error, Session, TestKind};
 use fathom_model::{Endpoints, Phases, Record, Role, Settings, Side, units::Nanos};
-use fathom_sys::clock;
+use fathom_sys::{clock, policy::Policy};
 
 use crate::common::{reactor, read_request};
 
@@ -44,9 +44,9 @@ pub(crate) fn long_enough(phases: Phases, options: &[(&str, &str)]) -> Phases {
 
 /// Runs both sides; the records of the initiator and of the responder.
 pub(crate) fn both(kind: &dyn TestKind, options: &[(&str, &str)]) -> (Record, Record) {
-    let responder = kind.prepare(&role(kind, Side::Responder, options)).unwrap();
+    let responder = kind.prepare(&role(kind, Side::Responder, options), &Policy::anything()).unwrap();
     let peer = responder.endpoints();
-    let initiator = kind.prepare(&Role { peer, ..role(kind, Side::Initiator, options) }).unwrap();
+    let initiator = kind.prepare(&Role { peer, ..role(kind, Side::Initiator, options) }, &Policy::anything()).unwrap();
     let phases = long_enough(PHASES, options);
     let session = || Session::new(clock::now() + Nanos::from_millis(2), phases);
     let (here, there) = (session(), session());
@@ -69,7 +69,7 @@ pub(crate) fn against(
     let url = format!("http://{address}");
     let options = [options, &[("url", &url)]].concat();
     let phases = long_enough(phases, &options);
-    kind.prepare(&role(kind, Side::Initiator, &options))?.run(&Session::new(clock::now(), phases))
+    kind.prepare(&role(kind, Side::Initiator, &options), &Policy::anything())?.run(&Session::new(clock::now(), phases))
 }
 
 /// A server that gives each request to `answer` until that returns an error; it ends when the test does.

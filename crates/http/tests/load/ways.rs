@@ -21,7 +21,7 @@ use fathom_model::{
     Record, Side,
     names::{count, distribution},
 };
-use fathom_sys::clock;
+use fathom_sys::{clock, policy::Policy};
 use rustls::{ServerConfig, ServerConnection, StreamOwned, pki_types::PrivateKeyDer};
 
 over_both! {
@@ -40,7 +40,7 @@ const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
 fn run(kind: &dyn TestKind, options: &[(&str, &str)]) -> Result<Record, Error> {
     let phases = long_enough(PHASES, options);
-    kind.prepare(&role(kind, Side::Initiator, options))?.run(&Session::new(clock::now(), phases))
+    kind.prepare(&role(kind, Side::Initiator, options), &Policy::anything())?.run(&Session::new(clock::now(), phases))
 }
 
 /// What both kinds record of twenty requests.

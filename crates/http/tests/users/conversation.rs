@@ -18,7 +18,7 @@ use fathom_model::{
     names::{count, distribution},
     units::{Nanos, PerSec},
 };
-use fathom_sys::clock;
+use fathom_sys::{clock, policy::Policy};
 
 use crate::{
     cast::{Act, Cast, Plea, Told, answers, get},
@@ -195,7 +195,7 @@ fn a_conversation_over_tls() {
         cores: Vec::new(),
         seed: 1,
     };
-    let responder = Closed.prepare(&role).unwrap();
+    let responder = Closed.prepare(&role, &Policy::anything()).unwrap();
     let urls = format!("https://{}", responder.endpoints()["address"]);
     let there = Session::new(clock::now(), LONG);
     let stop = there.stop.clone();

@@ -14,6 +14,7 @@ use fathom_model::{
         distribution::{CONNECT_TIME, RESPONSE_TIME, SCHEDULE_LAG, SERVICE_TIME},
     },
 };
+use fathom_sys::policy::Policy;
 
 use super::LATENCY;
 use crate::{
@@ -321,7 +322,7 @@ impl TestKind for RequestResponse {
         if self.layer == Layer::Udp { udp::check(settings) } else { exchange::check(settings) }
     }
 
-    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
         let schedule = self.is_open.then(|| Schedule::of(&role.settings, role.seed)).transpose()?;
         let prepare = if self.layer == Layer::Udp { udp::prepare } else { exchange::prepare };
         prepare(self.name, role, schedule)

@@ -9,6 +9,7 @@ use fathom_model::{
         distribution::{CONNECT_TIME, SERVICE_TIME},
     },
 };
+use fathom_sys::policy::Policy;
 
 use super::rr::Page;
 use crate::{
@@ -98,7 +99,7 @@ impl TestKind for TcpCrr {
         exchange::check(settings)
     }
 
-    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
         churn::prepare(self.name(), role, Errand::Exchange)
     }
 }
@@ -136,7 +137,7 @@ impl TestKind for TcpCc {
         exchange::check(settings)
     }
 
-    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
         churn::prepare(self.name(), role, Errand::Nothing)
     }
 }

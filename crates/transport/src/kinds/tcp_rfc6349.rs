@@ -10,6 +10,7 @@ use fathom_model::{
     names::{count, tcp},
     units::{BitsPerSec, Bytes, Nanos, approximate, percent, rounded},
 };
+use fathom_sys::policy::Policy;
 
 use super::{
     LATENCY,
@@ -203,9 +204,9 @@ impl TestKind for TcpRfc6349 {
         self.stream.check(settings)
     }
 
-    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         let path = Path::of(&role.settings)?;
-        Ok(Box::new(Judged { stream: self.stream.prepare(role)?, path, sender: self.sender }))
+        Ok(Box::new(Judged { stream: self.stream.prepare(role, policy)?, path, sender: self.sender }))
     }
 }
 

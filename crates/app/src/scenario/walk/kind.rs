@@ -15,6 +15,7 @@ use fathom_model::{
     steps::{UsersRecord, Visits},
     units::Nanos,
 };
+use fathom_sys::policy::Policy;
 
 use super::{
     script::{Script, servers},
@@ -137,11 +138,11 @@ impl TestKind for AppScenario {
         METRICS
     }
 
-    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         if role.side == Side::Responder {
             let n_seats = Script::of(&role.settings)?.coming(&role.settings, role.seed)?.n_seats();
             let settings = role.settings.clone().with("connections", n_seats.to_string());
-            return fathom_http::Closed.prepare(&Role { settings, ..role.clone() });
+            return fathom_http::Closed.prepare(&Role { settings, ..role.clone() }, policy);
         }
         Ok(Box::new(Walk::prepare(role)?))
     }

@@ -10,8 +10,8 @@ use std::{
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
 use fathom_engine::StopFlag;
-use fathom_fleet::Network;
 use fathom_model::units::{BitsPerSec, Nanos, rounded};
+use fathom_sys::policy::Network;
 use fathom_transport::iperf3::{Doorkeeper, Error, PORT, Padding, SKEW_SECS, Served, Server, ServerOptions};
 
 use crate::{
@@ -106,7 +106,7 @@ fn options(matches: &ArgMatches) -> anyhow::Result<ServerOptions> {
         rate.map_err(|error| Screen::new(Exit::Usage, format!("--iperf3-rate: {error}")))
     });
     let networks = matches.get_many::<String>("iperf3-from").into_iter().flatten();
-    let networks = networks.map(|text| text.parse::<Network>().map_err(|error| fleet_screen(&error)));
+    let networks = networks.map(|text| text.parse::<Network>().map_err(|error| fleet_screen(&error.into())));
     let networks: Vec<Network> = networks.collect::<Result<_, _>>()?;
     let longest = measuring::span(matches, "longest", Nanos::from_secs(600))?;
     Ok(ServerOptions {

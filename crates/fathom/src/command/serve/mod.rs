@@ -15,13 +15,11 @@ use std::{
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_engine::StopFlag;
-use fathom_fleet::{
-    Network,
-    tls::{Identity, Limits, Server},
-};
+use fathom_fleet::tls::{Identity, Limits, Server};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
+    policy::Network,
     process::{Bond, Place, Start},
     signal,
 };
@@ -230,7 +228,7 @@ impl Agents {
         let mut arguments = vec!["agent".to_owned(), "--stdio".to_owned(), "--longest".to_owned(), longest.exact()];
         for network in matches.get_many::<String>("allow").into_iter().flatten() {
             // Checked here, so that a wrong word is told to whoever typed it.
-            network.parse::<Network>().map_err(|error| fleet_screen(&error))?;
+            network.parse::<Network>().map_err(|error| fleet_screen(&error.into()))?;
             arguments.extend(["--allow".to_owned(), network.clone()]);
         }
         Ok(Self { program: hosts::own_program()?, arguments })

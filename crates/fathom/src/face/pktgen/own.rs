@@ -21,6 +21,7 @@ use fathom_packet::{
 use fathom_sys::{
     clock,
     netlink::{Link, Netlink},
+    policy::Policy,
     signal,
 };
 
@@ -146,7 +147,7 @@ impl Ready {
             cores: Vec::new(),
             seed: clock::wall().0,
         };
-        let test = kind.prepare(&role).map_err(|error| engine_screen(&error))?;
+        let test = kind.prepare(&role, &Policy::anything()).map_err(|error| engine_screen(&error))?;
         Ok(Self { own, load, test })
     }
 }

@@ -15,6 +15,7 @@ mod sender;
 
 use fathom_engine::{Error, Test, TestKind};
 use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, Unit, ValueKind};
+use fathom_sys::policy::Policy;
 
 pub use learning::{LEARNING, LEARNING_FRAMES, LEARNING_WAIT};
 use metrics::METRICS;
@@ -170,7 +171,7 @@ impl TestKind for Frames {
         METRICS
     }
 
-    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
         Ok(match role.side {
             Side::Initiator => Box::new(Sending::prepare(role)?),
             Side::Responder => Box::new(Receiving::prepare(role)?),

@@ -13,6 +13,7 @@ use fathom_model::{
 use fathom_sys::{
     netlink::Netlink,
     packet_socket::{Inbox, Receiver},
+    policy::Policy,
 };
 
 use crate::pktgen::{Arrivals, Ports};
@@ -119,7 +120,7 @@ impl TestKind for PktgenReceive {
         METRICS
     }
 
-    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
         Ok(Box::new(Receiving::prepare(role)?))
     }
 }

@@ -10,6 +10,7 @@ mod probing;
 
 use fathom_engine::{Error, Test, TestKind};
 use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side};
+use fathom_sys::policy::Policy;
 
 use outcome::{MtuSearch, PortsAsked, RouteSearch, SeriesSent};
 use probing::{Answering, Course, Probing};
@@ -117,7 +118,7 @@ impl TestKind for Probe {
         self.0.metrics
     }
 
-    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
         Ok(match role.side {
             Side::Initiator => Box::new(Probing::prepare(role, (self.0.course)(role)?)?),
             Side::Responder => Box::new(Answering::prepare(role)?),

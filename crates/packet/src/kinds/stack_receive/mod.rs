@@ -17,7 +17,7 @@ use fathom_model::{
     Better, Derivation, Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side, Unit, ValueKind,
     metric::{Measure, Named},
 };
-use fathom_sys::{clock, netlink::Netlink};
+use fathom_sys::{clock, netlink::Netlink, policy::Policy};
 
 use super::addresses::Addresses;
 use crate::{
@@ -147,7 +147,7 @@ impl TestKind for StackReceive {
         METRICS
     }
 
-    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
         Ok(Box::new(Receiving::prepare(role)?))
     }
 }

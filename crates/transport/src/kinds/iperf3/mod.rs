@@ -22,7 +22,7 @@ use fathom_model::{
     names::count,
     units::{Nanos, approximate, rounded},
 };
-use fathom_sys::clock;
+use fathom_sys::{clock, policy::Policy};
 
 pub use self::settings::destination;
 use crate::{
@@ -94,7 +94,7 @@ impl TestKind for Iperf3 {
         settings::parameters(self.carrier, settings).map(drop)
     }
 
-    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
         if role.side == Side::Responder {
             return Ok(Box::new(Serving::bind(role)?));
         }

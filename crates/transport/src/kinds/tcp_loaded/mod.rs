@@ -18,7 +18,7 @@ use fathom_model::{
     },
     units::{PerSec, grouped},
 };
-use fathom_sys::socket::Socket;
+use fathom_sys::{policy::Policy, socket::Socket};
 
 use self::probe::{Asking, Probes};
 use super::tcp_stream::flow::{Flow, Told};
@@ -166,7 +166,7 @@ impl TestKind for TcpLoaded {
         SocketOptions::of(settings).check()
     }
 
-    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
         let schedule = schedule(&role.settings)?;
         let n_flows = options::stream_flows(role, NAME)?;
         let (mut lanes, mut notes) = (Vec::new(), Vec::new());

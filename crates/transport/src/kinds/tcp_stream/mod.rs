@@ -15,7 +15,7 @@ use fathom_model::{
     names::{count, tcp},
     units::{BitsPerSec, Bytes, Nanos, approximate, grouped, rounded},
 };
-use fathom_sys::{clock, socket::Socket, transmit::MemoryFile};
+use fathom_sys::{clock, policy::Policy, socket::Socket, transmit::MemoryFile};
 
 use self::{
     flow::{Flow, Told},
@@ -175,7 +175,7 @@ impl TestKind for TcpStream {
         SocketOptions::of(settings).check()
     }
 
-    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
         let n_flows = options::stream_flows(role, self.name)?;
         let mut role = role.clone();
         role.settings.set(FLOWS.name, n_flows.to_string());

@@ -12,7 +12,10 @@ use fathom_model::{
     names::count,
     units::Nanos,
 };
-use fathom_sys::socket::{self, Socket};
+use fathom_sys::{
+    policy::Policy,
+    socket::{self, Socket},
+};
 
 use self::{receiving::Receiving, sending::Sending, settings::Shape};
 use super::LATENCY;
@@ -225,7 +228,7 @@ impl TestKind for UdpStream {
         SocketOptions::of(settings).check()
     }
 
-    fn prepare(&self, role: &Role) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
         let shape = Shape::of(&role.settings, role.seed)?;
         let stream = Stream { kind: self.name, role: role.clone(), shape, notes: Vec::new() };
         let sends = (role.side == Side::Initiator) == (self.way == Way::Up);

@@ -1,0 +1,269 @@
+//! What a role may touch, judged where sockets, files and variables are opened.
+//!
+//! An agent hands a [`Policy`] to each test that it prepares. Whatever sends takes a [`Destination`], and whatever puts frames on
+//! a wire takes [`Frames`]; only a policy mints them, so that forgetting to ask does not compile. It knows no options and no kinds.
+
+mod network;
+
+use std::{
+    env,
+    fs::{File, OpenOptions},
+    io::{self, Read as _},
+    net::{IpAddr, SocketAddr, ToSocketAddrs as _},
+    path::Path,
+    sync::Arc,
+};
+
+use fathom_model::units::Bytes;
+pub use network::{Network, NetworkError};
+use socket2::SockAddr;
+
+/// What a role may touch; a clone shares it.
+#[derive(Debug, Clone)]
+pub struct Policy(Option<Arc<Bounds>>);
+
+#[derive(Debug)]
+struct Bounds {
+    /// Who asks, on a served host; nobody else's files are read then.
+    controller: Option<IpAddr>,
+    allowed: Vec<Network>,
+}
+
+/// What a policy does not let a role do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct Refused {
+    /// What was attempted: `sending to 203.0.113.1 is refused`.
+    pub what: String,
+    /// What the owner of the host, or the user, would have to do.
+    pub hint: Option<String>,
+}
+
+impl From<Refused> for io::Error {
+    fn from(refused: Refused) -> Self {
+        Self::new(io::ErrorKind::PermissionDenied, refused)
+    }
+}
+
+impl Refused {
+    /// The refusal behind an error of [`Policy::resolve`], [`Policy::open`] or [`Policy::read`], if it was one.
+    #[must_use]
+    pub fn within(error: &io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
+}
+
+/// Where something may be sent; only a [`Policy`] mints it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Destination(SockAddr);
+
+impl Destination {
+    /// As the kernel takes it.
+    #[must_use]
+    pub const fn raw(&self) -> &SockAddr {
+        &self.0
+    }
+
+    /// The address of a host; nothing for a socket of the local kind.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.0.as_socket()
+    }
+}
+
+/// That frames may leave for these hosts; only a [`Policy`] mints it.
+#[derive(Debug, Clone)]
+pub struct Frames(());
+
+impl Policy {
+    /// For agents in labs, for tests, and where the user's own program asks.
+    #[must_use]
+    pub const fn anything() -> Self {
+        Self(None)
+    }
+
+    /// For an agent that is served: to the controller and to what the owner allows, and none of the owner's files.
+    #[must_use]
+    pub fn served(controller: IpAddr, allowed: Vec<Network>) -> Self {
+        Self(Some(Arc::new(Bounds { controller: Some(controller.to_canonical()), allowed })))
+    }
+
+    /// For an agent that the user's own controller started: to what the user allows.
+    #[must_use]
+    pub fn own(allowed: Vec<Network>) -> Self {
+        Self(Some(Arc::new(Bounds { controller: None, allowed })))
+    }
+
+    /// Whether roles are played for somebody else than the owner of the host.
+    #[must_use]
+    pub fn is_for_others(&self) -> bool {
+        self.0.as_ref().is_some_and(|bounds| bounds.controller.is_some())
+    }
+
+    /// Whether all addresses of a range may be sent to.
+    ///
+    /// # Errors
+    /// Not all of them may.
+    pub fn judge(&self, network: Network) -> Result<(), Refused> {
+        let Some(bounds) = &self.0 else { return Ok(()) };
+        let controller = bounds.controller.map(Network::from);
+        if controller.iter().chain(&bounds.allowed).any(|range| range.covers(&network)) {
+            return Ok(());
+        }
+        let hint = match bounds.controller {
+            Some(_) => format!("start the server there with --allow {network}"),
+            None => format!("if it is yours to load: --allow {network}"),
+        };
+        Err(Refused { what: format!("sending to {network} is refused"), hint: Some(hint) })
+    }
+
+    /// Lets an address be sent to.
+    ///
+    /// # Errors
+    /// It is not allowed.
+    pub fn permit(&self, address: SocketAddr) -> Result<Destination, Refused> {
+        self.judge(address.ip().into())?;
+        Ok(Destination(address.into()))
+    }
+
+    /// Lets the server behind a path of this machine be connected to.
+    ///
+    /// # Errors
+    /// The role is played for others, or the path is too long for a socket.
+    pub fn permit_unix(&self, path: &Path) -> io::Result<Destination> {
+        self.own_only(|| format!("connecting to {}", path.display()))?;
+        SockAddr::unix(path).map(Destination)
+    }
+
+    /// Lets frames leave for hosts.
+    ///
+    /// # Errors
+    /// One of them is not allowed.
+    pub fn permit_frames(&self, to: impl IntoIterator<Item = IpAddr>) -> Result<Frames, Refused> {
+        to.into_iter().try_for_each(|address| self.judge(address.into()))?;
+        Ok(Frames(()))
+    }
+
+    /// Looks a name up and lets its addresses be sent to; no other look-up may follow.
+    ///
+    /// # Errors
+    /// The name has no address, or one that is not allowed ([`Refused::within`]).
+    pub fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<Destination>> {
+        let found = (host, port).to_socket_addrs()?;
+        Ok(found.map(|address| self.permit(address)).collect::<Result<_, _>>()?)
+    }
+
+    /// Opens a file to read.
+    ///
+    /// # Errors
+    /// The role is played for others, or the kernel refuses it.
+    pub fn open(&self, path: &Path) -> io::Result<File> {
+        self.own_only(|| format!("opening {}", path.display()))?;
+        File::open(path)
+    }
+
+    /// Makes a file to write, which must not be there yet.
+    ///
+    /// # Errors
+    /// As [`Policy::open`].
+    pub fn create(&self, path: &Path) -> io::Result<File> {
+        self.own_only(|| format!("writing {}", path.display()))?;
+        OpenOptions::new().write(true).create_new(true).open(path)
+    }
+
+    /// Reads a whole file that is not longer than that.
+    ///
+    /// # Errors
+    /// As [`Policy::open`], and of a longer file, or one without an end.
+    pub fn read(&self, path: &Path, at_most: Bytes) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.open(path)?.take(at_most.0.saturating_add(1)).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > at_most.0 {
+            let text = format!("it is longer than {at_most}, which is the most that is read of such a file");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+        }
+        Ok(bytes)
+    }
+
+    /// A variable of the environment; nothing when it is not set, or is no text.
+    ///
+    /// # Errors
+    /// The role is played for others.
+    pub fn variable(&self, name: &str) -> Result<Option<String>, Refused> {
+        self.own_only(|| format!("the environment variable {name}"))?;
+        Ok(env::var(name).ok())
+    }
+
+    fn own_only(&self, what: impl FnOnce() -> String) -> Result<(), Refused> {
+        if !self.is_for_others() {
+            return Ok(());
+        }
+        let what = format!("{} is refused: a served agent touches nothing of its own host for others", what());
+        Err(Refused { what, hint: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn served() -> Policy {
+        Policy::served("::ffff:198.18.0.1".parse().unwrap(), vec!["10.0.0.0/8".parse().unwrap()])
+    }
+
+    #[test]
+    fn only_the_controller_and_what_is_allowed_may_be_sent_to() {
+        for allowed in ["198.18.0.1:9", "[::ffff:198.18.0.1]:9", "10.1.2.3:80"] {
+            let address = allowed.parse().unwrap();
+            assert_eq!(served().permit(address).unwrap().address(), Some(address));
+        }
+        for other in ["198.18.0.2:9", "127.0.0.1:1", "[::1]:1", "255.255.255.255:9", "[::ffff:203.0.113.1]:80"] {
+            let address: SocketAddr = other.parse().unwrap();
+            let refused = served().permit(address).unwrap_err();
+            assert!(refused.hint.unwrap().starts_with("start the server there with --allow "), "{other}");
+            assert!(Policy::own(Vec::new()).permit(address).is_err() && Policy::anything().permit(address).is_ok());
+        }
+        assert!(served().permit_frames(["10.0.0.1".parse().unwrap(), "11.0.0.1".parse().unwrap()]).is_err());
+    }
+
+    #[test]
+    fn a_range_must_lie_within_what_is_allowed_as_a_whole() {
+        for (range, expected) in [("10.2.0.0/16", true), ("198.18.0.1/32", true), ("10.0.0.0/7", false)] {
+            assert_eq!(served().judge(range.parse().unwrap()).is_ok(), expected, "{range}");
+        }
+    }
+
+    #[test]
+    fn what_a_name_stands_for_is_judged_where_it_is_looked_up() {
+        let refused = served().resolve("localhost", 80).unwrap_err();
+        assert!(Refused::within(&refused).is_some());
+        let own = Policy::own(vec![Network::LOOPBACK_V4, Network::LOOPBACK_V6]);
+        assert!(own.resolve("localhost", 80).unwrap().iter().all(|to| to.address().unwrap().port() == 80));
+    }
+
+    #[test]
+    fn files_and_variables_of_the_owner_are_not_for_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "12345").unwrap();
+        let (own, others) = (Policy::own(Vec::new()), served());
+        assert_eq!(own.read(&path, Bytes(5)).unwrap(), b"12345");
+        assert_eq!(own.read(&path, Bytes(4)).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        let endless = own.read(Path::new("/dev/zero"), Bytes(1 << 20)).unwrap_err();
+        assert_eq!(endless.kind(), io::ErrorKind::FileTooLarge, "one without an end");
+        assert!(own.variable("PATH").unwrap().is_some());
+        let refusals = [
+            others.open(&path).map(drop),
+            others.read(&path, Bytes(5)).map(drop),
+            others.create(&folder.path().join("new")).map(drop),
+            others.permit_unix(&path).map(drop),
+            others.variable("PATH").map(drop).map_err(Into::into),
+        ];
+        for refusal in refusals {
+            assert!(Refused::within(&refusal.unwrap_err()).is_some());
+        }
+        assert!(!folder.path().join("new").exists());
+    }
+}

@@ -1,0 +1,104 @@
+//! Ranges of addresses.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    str::FromStr,
+};
+
+/// A range of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    prefix: u32,
+}
+
+/// A text that is no range of addresses.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not an address or an address range such as 10.0.0.0/8")]
+pub struct NetworkError(pub String);
+
+impl Network {
+    /// This machine, by version 4.
+    pub const LOOPBACK_V4: Self = Self { address: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), prefix: 8 };
+    /// This machine, by version 6.
+    pub const LOOPBACK_V6: Self = Self { address: IpAddr::V6(Ipv6Addr::LOCALHOST), prefix: 128 };
+
+    /// Whether all of another range lies within.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        self.prefix <= other.prefix && self.contains(other.address)
+    }
+
+    /// Whether an address lies within.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
+                (ours.to_bits() ^ theirs.to_bits()).checked_shr(32 - self.prefix).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(ours), IpAddr::V6(theirs)) => {
+                (ours.to_bits() ^ theirs.to_bits()).checked_shr(128 - self.prefix).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let longest = if self.address.is_ipv4() { 32 } else { 128 };
+        match self.prefix {
+            prefix if prefix == longest => self.address.fmt(f),
+            prefix => write!(f, "{}/{prefix}", self.address),
+        }
+    }
+}
+
+impl From<IpAddr> for Network {
+    fn from(address: IpAddr) -> Self {
+        let address = address.to_canonical();
+        Self { address, prefix: if address.is_ipv4() { 32 } else { 128 } }
+    }
+}
+
+impl FromStr for Network {
+    type Err = NetworkError;
+
+    /// Reads `10.0.0.0/8`, `fd00::/8`, or a single address.
+    fn from_str(text: &str) -> Result<Self, NetworkError> {
+        let wrong = || NetworkError(text.to_owned());
+        let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+        let address = address.parse::<IpAddr>().map_err(|_| wrong())?.to_canonical();
+        let longest = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.map_or(Ok(longest), str::parse).map_err(|_| wrong())?;
+        if prefix > longest { Err(wrong()) } else { Ok(Self { address, prefix }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_contain_what_shares_their_prefix() {
+        let cases = [
+            ("10.0.0.0/8", "10.255.1.2", true),
+            ("10.0.0.0/8", "11.0.0.0", false),
+            ("0.0.0.0/0", "203.0.113.9", true),
+            ("192.0.2.7", "192.0.2.7", true),
+            ("192.0.2.7", "192.0.2.6", false),
+            ("10.0.0.0/8", "::ffff:10.1.1.1", true),
+            ("fd00::/8", "fdff::1", true),
+            ("fd00::/8", "10.0.0.1", false),
+            ("::/0", "2001:db8::1", true),
+        ];
+        for (range, address, expected) in cases {
+            let range: Network = range.parse().unwrap();
+            assert_eq!(range.contains(address.parse().unwrap()), expected, "{range:?} {address}");
+        }
+        for text in ["10.0.0.0/33", "10/8", "", "10.0.0.0/", "x", "fd00::/129"] {
+            assert!(text.parse::<Network>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! The program: command line → plan → run → report → exit code. It measures nothing itself.
 
+mod allow;
 mod command;
 mod device_programs;
 mod execute;
@@ -21,7 +22,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     // A panic unwinds through every guard, so that what was changed is undone, and ends here.
     let outcome = std::panic::catch_unwind(|| match face::of_link(&words) {
-        Some(face) => (face.run)(&words[1..]),
+        Some(face) => face.run(&words[1..], std::iter::empty()),
         None => command::run(words),
     });
     exit::conclude(outcome.unwrap_or(Ok(exit::Exit::Failed)))

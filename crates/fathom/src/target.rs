@@ -1,109 +1,28 @@
-//! Which addresses traffic may be sent to, and who is behind a word on the command line.
+//! Who is behind a word on the command line, and whether it is there.
 
 use std::{
-    env, fs,
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs as _},
-    path::PathBuf,
+    net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _},
     time::Duration,
 };
 
-use anyhow::Context as _;
 use fathom_lab::{Lab, StateFolder};
-use fathom_model::plan::Reach;
+use fathom_model::{TestPlan, plan::Reach};
+use fathom_packet::kinds::probe;
 use fathom_sys::namespace::NetNs;
-use fathom_sys::policy::Network;
 
 use crate::{
-    execute::Surroundings,
+    allow::{self, Allowed},
     exit::{Exit, Screen},
 };
 
-/// What the user has allowed beyond this machine, its labs, and agents that answered with the key.
-#[derive(Debug, Default)]
-pub(crate) struct Allowed(Vec<Network>);
-
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AllowFile {
-    allow: Vec<String>,
-}
-
-fn allow_path() -> Option<PathBuf> {
-    let configured = env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
-    let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
-    Some(configured.or_else(home)?.join("fathom/allow.toml"))
-}
-
-impl Allowed {
-    /// What `--allow`, `FATHOM_ALLOW` and the allow file say.
-    pub(crate) fn gather<'a>(given: impl Iterator<Item = &'a String>) -> anyhow::Result<Self> {
-        let mut words: Vec<String> = given.cloned().collect();
-        if let Ok(list) = env::var("FATHOM_ALLOW") {
-            words.extend(list.split([',', ' ']).filter(|word| !word.is_empty()).map(str::to_owned));
-        }
-        if let Some(text) = allow_path().and_then(|path| fs::read_to_string(path).ok()) {
-            let file: AllowFile = toml::from_str(&text).context("cannot read the allow file")?;
-            words.extend(file.allow);
-        }
-        let parsed = words.iter().map(|word| {
-            word.parse().map_err(|_| {
-                let screen = Screen::new(Exit::Usage, format!("`{word}` is not an address or a network"));
-                anyhow::Error::from(screen.line("use", "--allow 10.0.0.2 or --allow 10.0.0.0/24"))
-            })
-        });
-        Ok(Self(parsed.collect::<anyhow::Result<_>>()?))
-    }
-
-    /// All of it, as an option takes it.
-    pub(crate) fn list(&self) -> String {
-        self.0.iter().map(Network::to_string).collect::<Vec<_>>().join(",")
-    }
-
-    /// Refuses an address that the user has not allowed; `command` is the line that would.
-    pub(crate) fn check(&self, address: IpAddr, shown: &str, command: &str) -> Result<(), Screen> {
-        if is_never_a_target(address) {
-            let screen = Screen::new(Exit::Preflight, format!("{shown} is never a target"));
-            return Err(
-                screen.line("why", "broadcast, multicast and unspecified addresses reach hosts that nobody named")
-            );
-        }
-        if address.is_loopback() || self.0.iter().any(|network| network.contains(address)) {
-            return Ok(());
-        }
-        Err(Screen::new(Exit::Preflight, format!("{shown} is not a target you have allowed"))
-            .line("why", "it is neither this machine, a lab, nor a host that answered with a key")
-            .line("allow", format!("{command} --allow {address}        (or a line in ~/.config/fathom/allow.toml)")))
-    }
-}
-
-impl Allowed {
-    /// Whether all addresses from one to another lie within one network that is allowed.
-    pub(crate) fn covers(&self, (first, last): (IpAddr, IpAddr)) -> bool {
-        let own = [Network::LOOPBACK_V4, Network::LOOPBACK_V6];
-        own.iter().chain(&self.0).any(|network| network.contains(first) && network.contains(last))
-    }
-
-    /// Refuses a network, or an address, that the user has not allowed as a whole.
-    pub(crate) fn check_network(&self, word: &str, command: &str) -> Result<(), Screen> {
-        let wanted: Network = word.parse().map_err(|_| {
-            Screen::new(Exit::Usage, format!("`{word}` is not an address or a network"))
-                .line("use", "10.0.0.2 or 10.0.0.0/24")
-        })?;
-        let own = [Network::LOOPBACK_V4, Network::LOOPBACK_V6];
-        if own.iter().chain(&self.0).any(|network| network.covers(&wanted)) {
-            return Ok(());
-        }
-        Err(Screen::new(Exit::Preflight, format!("{wanted} is not what you have allowed"))
-            .line(
-                "why",
-                "a script may connect to all of it, and it is neither this machine nor within what you have allowed",
-            )
-            .line("allow", format!("{command} --allow {wanted}        (or a line in ~/.config/fathom/allow.toml)")))
-    }
-}
-
 /// Refuses to probe a host that the user has not allowed; in a lab everything may be probed, for nothing leaves it.
-pub(crate) fn check_probe(host: &str, from: Option<&Reach>, surroundings: &Surroundings) -> Result<(), Screen> {
+///
+/// Single packets at ping's pace are as free as those of ping.
+pub(crate) fn check_probe(
+    host: &str,
+    (test, from): (&TestPlan, Option<&Reach>),
+    allowed: &Allowed,
+) -> Result<(), Screen> {
     let is_in_lab = match from {
         Some(Reach::Lab(_) | Reach::LabUp(..)) => true,
         Some(Reach::This) => is_in_lab(),
@@ -112,10 +31,11 @@ pub(crate) fn check_probe(host: &str, from: Option<&Reach>, surroundings: &Surro
     if is_in_lab {
         return Ok(());
     }
-    for address in resolve(host)? {
-        surroundings.allowed.check(address, host, &surroundings.command)?;
+    let addresses = resolve(host)?;
+    if probe::is_at_pace_of_ping(&test.kind, &test.options) {
+        return allow::check_single(host, &addresses);
     }
-    Ok(())
+    allowed.check(host, &addresses)
 }
 
 /// Whether this process itself is on a host of a lab that is up.
@@ -126,10 +46,6 @@ pub(crate) fn is_in_lab() -> bool {
     let labs = labs.iter().filter_map(|(name, _)| Lab::find(&state, name).ok());
     let is_here = |host: &fathom_lab::Host| host.namespaces().net.is_same(&here).unwrap_or(false);
     labs.into_iter().any(|lab| lab.hosts().iter().any(is_here))
-}
-
-fn is_never_a_target(address: IpAddr) -> bool {
-    address.is_multicast() || address.is_unspecified() || address == IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
 /// How long a target may take to accept a connection: TCP sends its first segment three times in it.

@@ -1,28 +1,37 @@
 //! `fathom as TOOL`: the face of a known tool.
 
-use clap::{Arg, ArgMatches, Command};
+use clap::{ArgMatches, Command, value_parser};
 
+use super::measuring;
 use crate::{exit::Exit, face};
 
 const EXAMPLES: &str = "\
 Examples:
   fathom as wrk -t2 -c100 -d30s --latency http://127.0.0.1:8080/
+  fathom as --allow 192.0.2.7 wrk -t2 -c100 -d30s http://192.0.2.7/
   fathom as ab -n 10000 -c 20 -k http://127.0.0.1:8080/
   fathom as iperf3 -c 127.0.0.1 -t 10 -P 4 -R
   fathom as hping3 -S -p 8080 -c 3 127.0.0.1
   fathom as pktgen -i eth1 -d 10.0.0.2 -m 02:00:00:00:00:01 -n 1000000
   fathom as webbench -t 10 -c 50 http://127.0.0.1:8080/
+  fathom as iperf3 --help                             the help of the tool
 
 A link named after the tool does the same. --fathom adds our own report behind the tool's text.";
 
 pub(super) fn shape(command: Command) -> Command {
-    let tool = Arg::new("tool").value_name("TOOL").required(true).help(format!("the tool to be: {}", face::names()));
-    let words = Arg::new("words").value_name("ARGS").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true);
-    command.arg(tool).arg(words.help("the tool's own arguments")).after_help(EXAMPLES)
+    // All that stands behind the tool is the tool's, its -h and --version too.
+    command
+        .override_usage("fathom as [--allow CIDR] TOOL [ARGS]...")
+        .allow_external_subcommands(true)
+        .external_subcommand_value_parser(value_parser!(String))
+        .arg_required_else_help(true)
+        .arg(measuring::allow())
+        .before_help(EXAMPLES)
+        .after_help(format!("Tools: {}", face::names()))
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
-    let tool = matches.get_one::<String>("tool").expect("clap requires the tool");
-    let words: Vec<String> = matches.get_many::<String>("words").into_iter().flatten().cloned().collect();
-    face::run(tool, &words)
+    let Some((tool, given)) = matches.subcommand() else { return face::run("", &[], std::iter::empty()) };
+    let words: Vec<String> = given.get_many::<String>("").into_iter().flatten().cloned().collect();
+    face::run(tool, &words, matches.get_many::<String>("allow").into_iter().flatten())
 }

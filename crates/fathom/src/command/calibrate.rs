@@ -7,10 +7,10 @@ use fathom_model::{Plan, Settings, TestPlan, plan::SCHEMA, units::Nanos};
 
 use super::{evaluate, measuring};
 use crate::{
+    allow::Allowed,
     execute::{self, Surroundings},
     exit::Exit,
     store::{self, Calibration, Ceiling},
-    target::Allowed,
     wire_up,
 };
 

@@ -17,11 +17,10 @@ use fathom_model::{
 
 use super::lab_screen;
 use crate::{
+    allow::Allowed,
     execute::{self, Executed, Surroundings},
     exit::{Exit, Screen},
-    output, store,
-    target::{self, Allowed},
-    wire_up,
+    output, store, target, wire_up,
 };
 
 /// Where agents listen.
@@ -52,11 +51,25 @@ pub(crate) fn arguments() -> Vec<Arg> {
         text("key", "KEY", "the key that `fathom serve` printed on the target"),
         text("lab", "NAME", "measure in this lab: a preset that is built for the run, or one that is up"),
         device(),
-        text("allow", "CIDR", "an address or network that traffic may be sent to").action(ArgAction::Append),
+        allow(),
         Arg::new("plan").long("plan").help("print the plan and start nothing").action(ArgAction::SetTrue),
     ];
     arguments.extend(output::arguments());
     arguments
+}
+
+/// Where else traffic may go.
+pub(crate) fn allow() -> Arg {
+    Arg::new("allow")
+        .long("allow")
+        .value_name("CIDR")
+        .help("also allow traffic to this address, network or name; `fathom allow add` remembers it")
+        .action(ArgAction::Append)
+}
+
+/// What the user has allowed, for the command that was typed.
+pub(crate) fn allowed(matches: &ArgMatches) -> Result<Allowed, Screen> {
+    Allowed::gather(matches.get_many::<String>("allow").into_iter().flatten(), command_line())
 }
 
 /// What stands between the hosts of a lab.
@@ -285,7 +298,7 @@ pub(crate) enum Keep {
 /// What surrounds the runs of a command.
 fn surroundings(matches: &ArgMatches) -> anyhow::Result<Surroundings> {
     Ok(Surroundings {
-        allowed: Allowed::gather(matches.get_many::<String>("allow").into_iter().flatten())?,
+        allowed: allowed(matches)?,
         is_quiet: matches.get_flag("quiet"),
         is_live: output::is_live(matches),
         command: command_line(),

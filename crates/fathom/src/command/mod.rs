@@ -1,6 +1,7 @@
 //! The commands: one file and one row each.
 
 mod agent;
+mod allow;
 mod app;
 mod as_tool;
 mod benchmark;
@@ -78,6 +79,12 @@ const COMMANDS: &[Command] = &[
         about: "Single packets to a host: round trips, loss, outages, path MTU, route, ports",
         shape: probe::shape,
         run: probe::run,
+    },
+    Command {
+        name: "allow",
+        about: "Whom this machine may load besides itself, its labs and hosts with a key",
+        shape: allow::shape,
+        run: allow::run,
     },
     Command {
         name: "serve",

@@ -26,6 +26,7 @@ use super::{
     sought::Sought,
 };
 use crate::{
+    allow,
     exit::{Exit, Screen, engine_screen},
     hosts::{Hosts, fleet_screen},
     progress::Progress,
@@ -84,21 +85,20 @@ fn check_targets(plan: &Plan, surroundings: &Surroundings) -> Result<(), Screen>
                 .line("use", "fathom packet --lab pair --test stack-receive"));
         }
         if let Some(host) = fathom_packet::kinds::probe::destination(&test.kind, &test.options) {
-            target::check_probe(&host, plan.hosts.get(&test.from), surroundings)?;
+            target::check_probe(&host, (test, plan.hosts.get(&test.from)), &surroundings.allowed)?;
             // A `host` of other kinds is a server of another tool.
             continue;
         }
         // A script chooses among these while it runs, so that all of them are targets.
         let chosen = test.options.text(fathom_app::lua::ALLOW).unwrap_or_default();
         for word in chosen.split([',', ' ', '\n']).filter(|word| !word.is_empty()) {
-            surroundings.allowed.check_network(word, &surroundings.command)?;
+            surroundings.allowed.check_network(word)?;
         }
         let server = fathom_transport::iperf3::destination(&test.options).map_err(|error| engine_screen(&error))?;
         if let Some((host, _)) = server {
-            // Nothing connects to it here: a server that serves one test would have served it.
-            for address in target::resolve(&host)? {
-                surroundings.allowed.check(address, &host, &surroundings.command)?;
-            }
+            // Who runs such a server has consented to its tests, and nothing else is sent there. Nothing connects to it here:
+            // a server that serves one test would have served it.
+            allow::check_single(&host, &target::resolve(&host)?)?;
         }
         let names = fathom_http::dial::destinations(&test.options).map_err(|error| {
             let screen = Screen::new(Exit::Usage, error.to_string());
@@ -106,9 +106,7 @@ fn check_targets(plan: &Plan, surroundings: &Surroundings) -> Result<(), Screen>
         })?;
         for name in names {
             let addresses = target::resolve(&name.host)?;
-            for address in &addresses {
-                surroundings.allowed.check(*address, &name.host, &surroundings.command)?;
-            }
+            surroundings.allowed.check(&name.host, &addresses)?;
             // From another host it may be reached although it is not from here.
             if matches!(plan.hosts.get(&test.from), Some(Reach::This | Reach::At(_))) {
                 target::reach(&addresses, name.port)?;

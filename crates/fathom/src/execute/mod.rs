@@ -14,7 +14,7 @@ use fathom_engine::Live;
 use fathom_model::Run;
 use fathom_sys::signal::Signal;
 
-use crate::target::Allowed;
+use crate::allow::Allowed;
 
 /// What surrounds a run without being part of what is asked.
 pub(crate) struct Surroundings {

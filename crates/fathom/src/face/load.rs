@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Write as _},
-    net::{SocketAddr, TcpStream, ToSocketAddrs as _},
+    net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _},
     time::Duration,
 };
 
@@ -16,9 +16,9 @@ use fathom_model::{
 use fathom_report::{Format as _, formats::Text, formats::TextStyle};
 
 use crate::{
+    allow::Allowed,
     execute::{self, Executed, Surroundings},
     exit::{Exit, Screen},
-    target::Allowed,
 };
 
 /// How long a target may take to accept the first connection: TCP sends its first segment three times in it.
@@ -109,18 +109,11 @@ pub(super) enum Refusal {
 }
 
 /// Whether requests may and can be sent to a target: first whether all of it is allowed, then a connect to any of it.
-pub(super) fn reach(target: &Target, tool: &str) -> Result<(), Refusal> {
+pub(super) fn reach(target: &Target, allowed: &Allowed) -> Result<(), Refusal> {
     let found = (target.host.as_str(), target.number()).to_socket_addrs();
     let addresses: Vec<SocketAddr> = found.map_err(|error| Refusal::Unknown(words(&error)))?.collect();
-    let allowed = Allowed::gather(std::iter::empty()).map_err(|error| {
-        Refusal::NotAllowed(error.downcast().unwrap_or_else(|error| Screen::new(Exit::Preflight, error.to_string())))
-    })?;
-    for address in &addresses {
-        let command = format!("fathom http {}", target.host);
-        allowed.check(address.ip(), &target.host, &command).map_err(|screen| {
-            Refusal::NotAllowed(screen.line("or", format!("FATHOM_ALLOW={} {tool} …", address.ip())))
-        })?;
-    }
+    let ips: Vec<IpAddr> = addresses.iter().map(SocketAddr::ip).collect();
+    allowed.check(&target.host, &ips).map_err(Refusal::NotAllowed)?;
     let mut outcome = Err(Refusal::Unknown("the name has no address".to_owned()));
     for address in &addresses {
         outcome = TcpStream::connect_timeout(address, REACH_PATIENCE).map(drop).map_err(Refusal::Unreachable);
@@ -193,11 +186,11 @@ impl Load {
     }
 
     /// Runs it; `watcher` hears twice a second how far it is.
-    pub(super) fn measure(&self, watcher: Option<Box<dyn Fn(Live)>>) -> anyhow::Result<Measured> {
+    pub(super) fn measure(&self, watcher: Option<Box<dyn Fn(Live)>>, allowed: &Allowed) -> anyhow::Result<Measured> {
         let mut plan = self.plan();
         execute::complete(&mut plan)?;
         let surroundings = Surroundings {
-            allowed: Allowed::gather(std::iter::empty())?,
+            allowed: allowed.clone(),
             is_quiet: true,
             is_live: false,
             command: std::env::args().collect::<Vec<_>>().join(" "),

@@ -11,24 +11,37 @@ mod wrk;
 
 use std::path::Path;
 
-use crate::exit::{Exit, Screen};
+use crate::{
+    allow::Allowed,
+    exit::{Exit, Screen},
+};
 
 /// A face: one row of the table, one file or folder beside this one.
 pub(crate) struct Face {
     /// The tool's name, also that of a link that selects the face.
     pub(crate) name: &'static str,
-    /// Runs it with the tool's own arguments; its exit codes are the tool's, except 3.
-    pub(crate) run: fn(&[String]) -> anyhow::Result<Exit>,
+    /// Starts it with the tool's own arguments; its exit codes are the tool's, except 3.
+    start: fn(&[String], &Allowed) -> anyhow::Result<Exit>,
+}
+
+impl Face {
+    /// Runs it with the tool's own arguments, where `given` is allowed beside what is anyway.
+    pub(crate) fn run<'a>(&self, words: &[String], given: impl Iterator<Item = &'a String>) -> anyhow::Result<Exit> {
+        let shown = ["fathom", "as", self.name].into_iter().chain(words.iter().map(String::as_str));
+        // A word with a zero byte cannot come from a command line.
+        let command = shlex::try_join(shown).unwrap_or_else(|_| format!("fathom as {} …", self.name));
+        (self.start)(words, &Allowed::gather(given, command)?)
+    }
 }
 
 /// The faces there are.
 pub(crate) const FACES: &[Face] = &[
-    Face { name: "ab", run: ab::run },
-    Face { name: "hping3", run: hping3::run },
-    Face { name: "iperf3", run: iperf3::run },
-    Face { name: "pktgen", run: pktgen::run },
-    Face { name: "webbench", run: webbench::run },
-    Face { name: "wrk", run: wrk::run },
+    Face { name: "ab", start: ab::run },
+    Face { name: "hping3", start: hping3::run },
+    Face { name: "iperf3", start: iperf3::run },
+    Face { name: "pktgen", start: pktgen::run },
+    Face { name: "webbench", start: webbench::run },
+    Face { name: "wrk", start: wrk::run },
 ];
 
 /// Writes down a test of an iperf3 server that prints nothing, for a client that asks for the server's output.
@@ -47,10 +60,10 @@ pub(crate) fn names() -> String {
     FACES.iter().map(|face| face.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Runs `fathom as TOOL ARGS…`.
-pub(crate) fn run(tool: &str, words: &[String]) -> anyhow::Result<Exit> {
+/// Runs `fathom as [--allow CIDR] TOOL ARGS…`.
+pub(crate) fn run<'a>(tool: &str, words: &[String], given: impl Iterator<Item = &'a String>) -> anyhow::Result<Exit> {
     if let Some(face) = FACES.iter().find(|face| face.name == tool) {
-        return (face.run)(words);
+        return face.run(words, given);
     }
     let screen = Screen::new(Exit::Usage, format!("there is no face of `{tool}`")).line("faces", names());
     let native = native_command(tool)

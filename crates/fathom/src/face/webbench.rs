@@ -13,7 +13,7 @@ use super::{
     getopt::{Dialect, Item, Long, Syntax, atoi},
     load::{self, Load, Refusal, Target},
 };
-use crate::exit::Exit;
+use crate::{allow::Allowed, exit::Exit};
 
 const SYNTAX: Syntax = Syntax {
     shorts: "912Vfrt:p:c:?h",
@@ -167,7 +167,7 @@ fn proxy(value: &str) -> Result<(String, u16), Early> {
 }
 
 /// Runs it with webbench's own arguments.
-pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
+pub(super) fn run(words: &[String], allowed: &Allowed) -> anyhow::Result<Exit> {
     let (words, extras) = load::without_extras(words);
     let options = match read(&words) {
         Ok(options) => options,
@@ -185,7 +185,7 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
         eprint!("\n{}: is not a valid URL.\n", options.url);
         return Ok(WRONG);
     };
-    match load::reach(&target, "webbench") {
+    match load::reach(&target, allowed) {
         Ok(()) => {}
         Err(Refusal::NotAllowed(screen)) => return Err(screen.into()),
         Err(Refusal::Unknown(_) | Refusal::Unreachable(_)) => {
@@ -194,7 +194,7 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
         }
     }
     load::say(&head(&options))?;
-    let measured = load(&options).measure(None)?;
+    let measured = load(&options).measure(None, allowed)?;
     load::say(&body(&Outcome::of(measured.record()?), &options))?;
     extras.add(&measured)?;
     Ok(Exit::Pass)

@@ -316,7 +316,7 @@ fn a_face_sends_nothing_to_a_target_that_is_not_allowed() {
     let stage = Stage::new();
     for tool in ["wrk", "ab", "webbench"] {
         face(&stage, tool, &["http://192.0.2.1/"])
-            .refused(3, &["192.0.2.1 is not a target you have allowed", "FATHOM_ALLOW"]);
+            .refused(3, &["192.0.2.1 is not a target you have allowed", "fathom as --allow 192.0.2.1 "]);
     }
     // With an own proxy it is the proxy's address that counts.
     face(&stage, "ab", &["-X", "192.0.2.1:3128", "http://127.0.0.1/"]).refused(3, &["192.0.2.1"]);

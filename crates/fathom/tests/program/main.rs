@@ -8,6 +8,7 @@ mod nginx;
 mod stage;
 mod traces;
 
+mod allow;
 mod benchmark;
 mod commands;
 mod delays;

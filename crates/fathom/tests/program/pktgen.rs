@@ -157,7 +157,7 @@ fn pktgen_sends_nowhere_that_is_not_allowed() {
     let stage = Stage::new();
     let face = |words: &[&str]| stage.fathom([&["as", "pktgen"], words].concat());
     face(&["-i", "lo", "-d", "192.0.2.1", "-m", "02:00:00:00:00:02"])
-        .refused(3, &["192.0.2.1 is not a target you have allowed", "FATHOM_ALLOW"]);
+        .refused(3, &["192.0.2.1 is not a target you have allowed", "fathom as --allow 192.0.2.1 pktgen"]);
     face(&["-i", "lo", "-m", "02:00:00:00:00:02"]).refused(3, &["has no destination"]);
     face(&["-i", "lo", "-d", "127.0.0.1"]).refused(3, &["has no dst_mac"]);
     face(&["-i", "lo", "-d", "127.0.0.1", "-m", "ff:ff:ff:ff:ff:ff"]).refused(3, &["is never a target"]);

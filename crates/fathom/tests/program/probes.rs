@@ -256,7 +256,7 @@ fn a_flood_reads_its_answers_and_counts_them_truly() {
 fn what_cannot_be_probed_is_refused_with_the_way_out() {
     let stage = Stage::new();
     let refused = |code, words: &[&str], said: &[&str]| stage.fathom([&["probe"], words].concat()).refused(code, said);
-    refused(3, &["192.0.2.1"], &["192.0.2.1 is not a target you have allowed", "--allow 192.0.2.1"]);
+    refused(3, &["192.0.2.1", "--flood"], &["192.0.2.1 is not a target you have allowed", "--allow 192.0.2.1"]);
     refused(3, &["224.0.0.1", "--allow", "224.0.0.0/4"], &["224.0.0.1 is never a target"]);
     refused(2, &[], &["needs a HOST", "--lab router"]);
     refused(2, &["127.0.0.1", "--test", "mtu", "--count", "3"], &["--count says nothing to --test mtu"]);
@@ -267,7 +267,7 @@ fn what_cannot_be_probed_is_refused_with_the_way_out() {
     refused(3, &["127.0.0.1", "--count", "1", "--timeout", "1h"], &["option `timeout` takes"]);
     let face =
         |code, words: &[&str], said: &[&str]| stage.fathom([&["as", "hping3"], words].concat()).refused(code, said);
-    face(3, &["-S", "192.0.2.1"], &["192.0.2.1 is not a target", "FATHOM_ALLOW=192.0.2.1 hping3"]);
+    face(3, &["-S", "192.0.2.1"], &["192.0.2.1 is not a target", "fathom as --allow 192.0.2.1 hping3 -S 192.0.2.1"]);
     face(3, &["-S", "-a", "192.0.2.9", "127.0.0.1"], &["192.0.2.9 is not this host's address", "labs alone"]);
     face(3, &["-S", "--rand-source", "127.0.0.1"], &["--rand-source makes up", "labs alone"]);
     face(1, &["--listen", ""], &["--listen needs a signature"]);

@@ -77,7 +77,7 @@ fn a_plan_lets_a_script_connect_to_nothing_that_its_user_has_not_allowed() {
         fs::write(stage.path("plan.toml"), plan(allowed)).unwrap();
         stage.fathom([&["run", "plan.toml"], words].concat())
     };
-    let refused = ["198.51.100.0/24 is not what you have allowed", "--allow 198.51.100.0/24"];
+    let refused = ["198.51.100.0/24 is not a target you have allowed", "--allow 198.51.100.0/24"];
     run("198.51.100.0/24", &[]).refused(3, &refused);
     run("127.0.0.1, 198.51.100.0/24", &["--allow", "198.51.100.0/25"]).refused(3, &refused);
     run("198.51.100.7", &["--allow", "198.51.100.8"]).refused(3, &["--allow 198.51.100.7"]);
@@ -123,7 +123,7 @@ fn a_wrong_command_line_is_answered_with_what_is_right() {
         (&["tcp", "127.0.0.1", "--duration", "1 parsec"], &["--duration", "parsec"]),
         (&["tcp"], &["needs a TARGET", "--lab pair"]),
         (&["tcp", "127.0.0.1", "--lab", "pair"], &["either a target or --lab"]),
-        (&["tcp", "127.0.0.1", "--allow", "here"], &["`here` is not an address"]),
+        (&["tcp", "127.0.0.1", "--allow", "10.0.0/8"], &["`10.0.0/8` is not an address"]),
         (&["tcp", "127.0.0.1", "--expect", "10kpps"], &["--expect 10kpps", "use"]),
         (&["tcp", "127.0.0.1", "--lab", "ring", "--json", "--csv"], &["--json", "--csv"]),
         (&["evaluate", "--lab", "moebius"], &["moebius", "pair"]),

@@ -9,9 +9,7 @@ use fathom_model::{TestPlan, units::Nanos};
 use crate::{
     command::measuring::{self, Keep},
     exit::{Exit, Screen},
-    options,
-    target::Allowed,
-    wire_up,
+    options, wire_up,
 };
 
 /// The longest warm-up and the measured time of a round.
@@ -61,7 +59,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let words = matches.get_many::<String>("words").into_iter().flatten().map(String::as_str);
     let words =
         shlex::try_join(words).map_err(|error| Screen::new(Exit::Usage, format!("the words behind --: {error}")))?;
-    let allowed = Allowed::gather(matches.get_many::<String>("allow").into_iter().flatten())?;
+    let allowed = measuring::allowed(matches)?;
     let kind = wire_up::kind("app_lua")?;
     let settings = options::settings(matches, &[kind])
         .with("script", script.clone())

@@ -13,10 +13,10 @@ use fathom_model::{Phases, Role, Settings, Side, units::Nanos};
 
 use super::scenario::{Prepared, prepare};
 use crate::{
+    allow::Allowed,
+    command::measuring,
     exit::{Exit, Screen},
-    options,
-    target::{self, Allowed},
-    wire_up,
+    options, target, wire_up,
 };
 
 const NOTES: &str = "\
@@ -46,13 +46,7 @@ pub(super) fn shape(command: Command) -> Command {
                 .help("show passwords, tokens and cookies too")
                 .action(ArgAction::SetTrue),
         )
-        .arg(
-            Arg::new("allow")
-                .long("allow")
-                .value_name("CIDR")
-                .help("an address or network that traffic may be sent to")
-                .action(ArgAction::Append),
-        )
+        .arg(measuring::allow())
         .args(options::arguments(&kinds).into_iter().filter(is_of_connections))
         .after_help(NOTES)
 }
@@ -60,9 +54,7 @@ pub(super) fn shape(command: Command) -> Command {
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let file = matches.get_one::<String>("file").expect("clap requires the file");
     let Prepared { settings, .. } = prepare(matches, file)?;
-    let allowed = Allowed::gather(matches.get_many::<String>("allow").into_iter().flatten())?;
-    let url = matches.get_one::<String>("url").map(|url| format!(" {url}")).unwrap_or_default();
-    check_targets(&settings, &allowed, &format!("fathom app try {file}{url}"))?;
+    check_targets(&settings, &measuring::allowed(matches)?)?;
     let phases =
         Phases { warmup_max_ns: Nanos::ZERO, is_warmup_whole: false, measure_ns: PATIENCE, interval_ns: INTERVAL };
     let role = Role {
@@ -101,15 +93,11 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 }
 
 /// Refuses targets that are neither on this machine nor allowed.
-///
-/// `command` is what was typed, to be repeated with what allows them.
-fn check_targets(settings: &Settings, allowed: &Allowed, command: &str) -> Result<(), Screen> {
+fn check_targets(settings: &Settings, allowed: &Allowed) -> Result<(), Screen> {
     let names =
         fathom_http::dial::destinations(settings).map_err(|error| Screen::new(Exit::Usage, error.to_string()))?;
     for name in names {
-        for address in target::resolve(&name.host)? {
-            allowed.check(address, &name.host, command)?;
-        }
+        allowed.check(&name.host, &target::resolve(&name.host)?)?;
     }
     Ok(())
 }

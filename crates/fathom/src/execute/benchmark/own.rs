@@ -159,7 +159,7 @@ fn play(tests: &[(TestPlan, Ways)], surroundings: &Surroundings) -> anyhow::Resu
     };
     complete(&mut plan)?;
     let alone = Surroundings {
-        allowed: crate::target::Allowed::default(),
+        allowed: crate::allow::Allowed::default(),
         is_quiet: surroundings.is_quiet,
         is_live: false,
         command: surroundings.command.clone(),

@@ -33,13 +33,13 @@ use table::Times;
 use text::{Failed, Outcome, Security};
 
 use super::load::{self, Load, Refusal, Target};
-use crate::exit::Exit;
+use crate::{allow::Allowed, exit::Exit};
 
 /// ab has no bound of its own for a number of requests; everything here has one.
 const DURATION_MAX: Nanos = Nanos::from_secs(24 * 3600);
 
 /// Runs it with ab's own arguments.
-pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
+pub(super) fn run(words: &[String], allowed: &Allowed) -> anyhow::Result<Exit> {
     let (words, extras) = load::without_extras(words);
     let (said, read) = options::read(&words);
     eprint!("{said}");
@@ -55,7 +55,7 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
         eprintln!("fathom: {sentence}");
     }
     let (host, port) = options.proxy.clone().unwrap_or((options.address.host.clone(), options.address.port));
-    let reached = load::reach(&Target { host: host.clone(), port: Some(port), is_secure: false }, "ab");
+    let reached = load::reach(&Target { host: host.clone(), port: Some(port), is_secure: false }, allowed);
     if let Err(Refusal::NotAllowed(screen)) = reached {
         return Err(screen.into());
     }
@@ -73,7 +73,7 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
         Err(Refusal::Unreachable(cause)) => return Ok(Trouble::of_io(&cause).tell("apr_socket_recv")),
         _ => {}
     }
-    let measured = load.measure(heartbeat.as_ref().map(Heartbeat::watcher))?;
+    let measured = load.measure(heartbeat.as_ref().map(Heartbeat::watcher), allowed)?;
     let record = measured.record()?;
     load::say(&request::shown(&options, record))?;
     let failures = Failures::of(&record.errors);

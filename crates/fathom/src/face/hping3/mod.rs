@@ -23,8 +23,9 @@ use fathom_sys::{clock, raw_ip::Broadcast, signal};
 
 use super::load;
 use crate::{
+    allow::Allowed,
     exit::{Exit, Screen, privileges},
-    target::{self, Allowed},
+    target,
 };
 use options::{Early, Mode, Options};
 use speaking::{Scanning, Speaking};
@@ -57,7 +58,7 @@ Common               -d bytes of data, -E file, -e signature, -j and -J dump rep
 ";
 
 /// Runs it with hping3's own arguments.
-pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
+pub(super) fn run(words: &[String], allowed: &Allowed) -> anyhow::Result<Exit> {
     let options = match options::read(words) {
         Ok(options) => options,
         Err(Early::Help) => return load::say(USAGE).map(|()| Exit::Pass),
@@ -85,7 +86,7 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
     let Some(target) = preferred.copied() else { return Ok(FAILED) };
     let is_in_lab = target::is_in_lab();
     if !is_in_lab {
-        allow(target, &options)?;
+        allowed.check(&options.host, &[target])?;
     }
     let own = source_towards(target).map_err(|error| {
         Screen::new(Exit::Preflight, format!("there is no route to {target}"))
@@ -132,15 +133,6 @@ fn longest_payload(options: &Options, device: &OwnDevice) -> u16 {
         None if options.dont_fragment => u16::MAX,
         None => device.mtu.saturating_sub(header),
     }
-}
-
-/// Refuses a target that the user has not allowed.
-fn allow(target: IpAddr, options: &Options) -> anyhow::Result<()> {
-    let allowed = Allowed::gather(std::iter::empty())?;
-    let command = format!("fathom probe {}", options.host);
-    Ok(allowed
-        .check(target, &options.host, &command)
-        .map_err(|screen| screen.line("or", format!("FATHOM_ALLOW={target} hping3 …")))?)
 }
 
 /// Where packets say they are from: elsewhere in a lab only.

@@ -19,7 +19,7 @@ use super::{
     show::{Show, said},
     text::{End, Text},
 };
-use crate::{exit::Exit, face::load, target::Allowed};
+use crate::{allow, exit::Exit, face::load};
 
 /// How soon a signal is passed on.
 const TURN: Nanos = Nanos::from_millis(50);
@@ -30,7 +30,9 @@ pub(super) fn run(options: &Options, host: &str) -> anyhow::Result<Exit> {
         Ok(servers) => servers,
         Err(why) => return super::refuse(options, &format!("unable to connect to server: {why}"), None),
     };
-    allow(&servers, host)?;
+    // Who runs such a server has consented to its tests; an address of many hosts is no server.
+    let addresses: Vec<IpAddr> = servers.iter().map(SocketAddr::ip).collect();
+    allow::check_single(host, &addresses)?;
     let login = match login(options)? {
         Ok(login) => login,
         Err(why) => return super::refuse(options, &why, None),
@@ -137,18 +139,6 @@ fn resolve(options: &Options, host: &str) -> Result<Vec<SocketAddr>, String> {
     };
     let servers: Vec<SocketAddr> = found.filter(is_wanted).collect();
     if servers.is_empty() { Err("Address family for hostname not supported".to_owned()) } else { Ok(servers) }
-}
-
-/// Refuses servers that the user has not allowed.
-fn allow(servers: &[SocketAddr], host: &str) -> anyhow::Result<()> {
-    let allowed = Allowed::gather(std::iter::empty())?;
-    for address in servers.iter().map(SocketAddr::ip).map(|ip: IpAddr| ip.to_canonical()) {
-        let command = format!("fathom tcp {host} --protocol iperf3");
-        allowed
-            .check(address, host, &command)
-            .map_err(|screen| screen.line("or", format!("FATHOM_ALLOW={address} iperf3 -c {host} …")))?;
-    }
-    Ok(())
 }
 
 /// The login, or what is wrong with it.

@@ -19,7 +19,7 @@ mod units;
 use options::{Options, Refusal, Role};
 
 use super::load;
-use crate::exit::Exit;
+use crate::{allow::Allowed, exit::Exit};
 
 /// iperf3's exit code for whatever goes wrong.
 const FAILED: Exit = Exit::Of(1);
@@ -43,7 +43,7 @@ fn system() -> String {
 }
 
 /// Runs it with iperf3's own arguments.
-pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
+pub(super) fn run(words: &[String], _allowed: &Allowed) -> anyhow::Result<Exit> {
     match options::read(words) {
         Ok(options) => match options.role.clone() {
             Some(Role::Client(host)) => client::run(&options, &host),

@@ -17,7 +17,10 @@ use job::{Device, Job, Refusal};
 use own::Sent;
 
 use super::load;
-use crate::exit::{Exit, Screen};
+use crate::{
+    allow::Allowed,
+    exit::{Exit, Screen},
+};
 
 /// Exit codes of the sample scripts: for their command line, for files that may not be written, for what pktgen refused.
 const WRONG: Exit = Exit::Of(2);
@@ -27,7 +30,7 @@ const REFUSED: Exit = Exit::Of(5);
 const LONGEST: fathom_model::units::Nanos = fathom_model::units::Nanos::from_secs(3600);
 
 /// Runs it with the arguments of a sample script or of `pgset`.
-pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
+pub(super) fn run(words: &[String], allowed: &Allowed) -> anyhow::Result<Exit> {
     let job = match job::read(words, |name| fs::read_to_string(name).ok()) {
         Ok(job) => job,
         Err(Refusal::Usage(said)) => {
@@ -39,7 +42,7 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
             return Ok(REFUSED);
         }
     };
-    safety::check(&job)?;
+    safety::check(&job, allowed)?;
     for remark in &job.remarks {
         eprintln!("INFO : {remark}");
     }

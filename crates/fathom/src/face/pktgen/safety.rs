@@ -14,22 +14,21 @@ use super::{
     job::{Device, Job},
 };
 use crate::{
+    allow::Allowed,
     exit::{Exit, Screen},
-    target::Allowed,
 };
 
 /// Refuses a job that would send where nobody has allowed it.
-pub(super) fn check(job: &Job) -> anyhow::Result<()> {
+pub(super) fn check(job: &Job, allowed: &Allowed) -> anyhow::Result<()> {
     if is_in_a_lab()? {
         return Ok(());
     }
-    let allowed = Allowed::gather(std::iter::empty())?;
     let own: Vec<IpAddr> = Netlink::open()?.addresses()?.into_iter().map(|(_, address)| address).collect();
     for device in &job.devices {
         // Whatever the device's own address of Ethernet is: another must not be asked for.
         let Params { addresses, .. } = asked::params(device, MacAddress([0; 6]));
-        check_destinations(device, &addresses, &allowed)?;
-        check_sources(&addresses, &allowed, &own)?;
+        check_destinations(device, &addresses, allowed)?;
+        check_sources(&addresses, allowed, &own)?;
     }
     Ok(())
 }
@@ -125,15 +124,14 @@ fn check_sources(addresses: &Addresses, allowed: &Allowed, own: &[IpAddr]) -> Re
 
 /// Refuses a range of which a part is not allowed.
 fn range(allowed: &Allowed, (first, end): (IpAddr, IpAddr)) -> Result<(), Screen> {
-    let command = |screen: Screen| screen.line("or", format!("FATHOM_ALLOW={first} fathom as pktgen …"));
-    allowed.check(first, &first.to_string(), "fathom packet …").map_err(command)?;
-    allowed.check(end, &end.to_string(), "fathom packet …").map_err(command)?;
+    allowed.check(&first.to_string(), &[first])?;
+    allowed.check(&end.to_string(), &[end])?;
     let is_whole = first == end || allowed.covers((first, end));
     if is_whole {
         return Ok(());
     }
-    Err(command(refused(
+    Err(refused(
         format!("{first} to {end} is not what you have allowed"),
-        "both ends are, and not all between them",
-    )))
+        "both ends are allowed, and not all between them: allow a network that has all of them",
+    ))
 }

@@ -12,13 +12,13 @@ use fathom_model::{Settings, units::Nanos};
 use options::Options;
 
 use super::load::{self, Load, Refusal, Target};
-use crate::exit::Exit;
+use crate::{allow::Allowed, exit::Exit};
 
 /// wrk's exit code for whatever is wrong before the run.
 const FAILED: Exit = Exit::Of(1);
 
 /// Runs it with wrk's own arguments.
-pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
+pub(super) fn run(words: &[String], allowed: &Allowed) -> anyhow::Result<Exit> {
     let (words, extras) = load::without_extras(words);
     let reading = options::read(&words);
     if reading.version {
@@ -31,7 +31,7 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
     let Some(target) = Target::of(&options.url) else {
         return refuse(Some(&format!("invalid URL: {}", options.url)));
     };
-    match load::reach(&target, "wrk") {
+    match load::reach(&target, allowed) {
         Ok(()) => {}
         Err(Refusal::NotAllowed(screen)) => return Err(screen.into()),
         Err(Refusal::Unknown(why)) => {
@@ -45,10 +45,10 @@ pub(super) fn run(words: &[String]) -> anyhow::Result<Exit> {
     }
     let load = load(&options);
     let measured = if let Some(path) = &options.script {
-        script::measure(&script::with(load, path, &options.args)?, &options)?
+        script::measure(&script::with((load, allowed), path, &options.args)?, &options, allowed)?
     } else {
         load::say(&text::head(&options))?;
-        let measured = load.measure(None)?;
+        let measured = load.measure(None, allowed)?;
         load::say(&text::body(&text::Outcome::of(measured.record()?), &options))?;
         measured
     };

@@ -7,29 +7,28 @@ use fathom_model::{Record, Timeline};
 
 use super::{FAILED, options::Options, text};
 use crate::{
+    allow::Allowed,
     exit::Screen,
     face::load::{self, Load, Measured},
-    target::Allowed,
 };
 
 /// The load with a script in place of one fixed request.
-pub(super) fn with(load: Load, path: &str, args: &[String]) -> anyhow::Result<Load> {
+pub(super) fn with((load, allowed): (Load, &Allowed), path: &str, args: &[String]) -> anyhow::Result<Load> {
     let words = shlex::try_join(args.iter().map(String::as_str));
     let words =
         words.map_err(|error| Screen::new(FAILED, format!("the script's arguments cannot be passed on: {error}")))?;
-    let allowed = Allowed::gather(std::iter::empty())?.list();
-    let settings = load.settings.with("script", path).with("args", words).with(fathom_app::lua::ALLOW, allowed);
+    let settings = load.settings.with("script", path).with("args", words).with(fathom_app::lua::ALLOW, allowed.list());
     Ok(Load { kind: "app_lua", settings: settings.with("lenient", "true"), ..load })
 }
 
 /// Runs it and prints, in wrk's order: what the script said before, the head, what it said meanwhile, the result, what it said last.
-pub(super) fn measure(load: &Load, options: &Options) -> anyhow::Result<Measured> {
+pub(super) fn measure(load: &Load, options: &Options, allowed: &Allowed) -> anyhow::Result<Measured> {
     // Somebody who watches sees at once that it runs; whoever reads the text later finds the order of wrk.
     let is_watched = io::stdout().is_terminal();
     if is_watched {
         load::say(&text::head(options))?;
     }
-    let measured = load.measure(None).map_err(|error| match error.downcast::<Screen>() {
+    let measured = load.measure(None, allowed).map_err(|error| match error.downcast::<Screen>() {
         Ok(mut screen) => {
             screen.exit = FAILED;
             screen.into()

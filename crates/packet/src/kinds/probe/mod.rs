@@ -9,7 +9,7 @@ mod outcome;
 mod probing;
 
 use fathom_engine::{Error, Test, TestKind};
-use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side};
+use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, units::Nanos};
 use fathom_sys::policy::Policy;
 
 use outcome::{MtuSearch, PortsAsked, RouteSearch, SeriesSent};
@@ -89,6 +89,25 @@ pub fn destination(kind: &str, settings: &Settings) -> Option<String> {
     settings.text(options::TARGET).filter(|_| is_probe)
 }
 
+/// The fastest pace at which ping probes for a user without privileges is five a second; a tenth of a second is as harmless.
+const PING_INTERVAL: Nanos = Nanos::from_millis(100);
+/// As far, and as often at a hop, as the tools do that trace a route for anybody.
+const TRACE_MAX: (u64, u64) = (64, 10);
+
+/// Whether a kind sends so few packets that anybody may send them, as ping and traceroute do.
+#[must_use]
+pub fn is_at_pace_of_ping(kind: &str, settings: &Settings) -> bool {
+    let at_most = |name: &str, most| settings.count(name).is_some_and(|count| count <= most);
+    match kind {
+        _ if kind == SERIES.0.name => {
+            !settings.flag("flood") && settings.span("interval").is_some_and(|interval| interval >= PING_INTERVAL)
+        }
+        _ if kind == MTU.0.name => true,
+        _ if kind == ROUTE.0.name => at_most("hops", TRACE_MAX.0) && at_most("queries", TRACE_MAX.1),
+        _ => false,
+    }
+}
+
 impl TestKind for Probe {
     fn name(&self) -> &'static str {
         self.0.name
@@ -123,5 +142,23 @@ impl TestKind for Probe {
             Side::Initiator => Box::new(Probing::prepare(role, (self.0.course)(role)?)?),
             Side::Responder => Box::new(Answering::prepare(role)?),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_packets_are_at_the_pace_of_ping_and_a_flood_or_a_scan_is_not() {
+        let of = |kind: &Probe, name: &str, text: &str| {
+            let settings = Settings::default().with("host", "192.0.2.7").with(name, text);
+            is_at_pace_of_ping(kind.0.name, &settings.complete(kind.0.options).unwrap())
+        };
+        assert!(of(&SERIES, "interval", "100ms") && of(&SERIES, "count", "3") && of(&MTU, "tries", "2"));
+        assert!(of(&ROUTE, "hops", "30"));
+        assert!(!of(&SERIES, "interval", "99ms") && !of(&SERIES, "flood", "true") && !of(&ROUTE, "queries", "11"));
+        assert!(!of(&PORTS, "ports", "22"));
+        assert!(!is_at_pace_of_ping("tcp_rr", &Settings::default()));
     }
 }

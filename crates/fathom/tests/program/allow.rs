@@ -1,0 +1,156 @@
+//! Whom a run may load: options, the file, names, and the question at a terminal.
+
+use std::fs;
+
+use crate::stage::{BRIEF, Ending, LabUp, Stage, lacks_root, skip, tree};
+
+const B: &str = "198.18.0.2";
+const URL: &str = "http://198.18.0.2:8080/";
+
+/// Two hosts with a responder on the second one, which nobody has allowed yet.
+fn with_responder(name: &'static str, play: impl FnOnce(&Stage, &LabUp<'_>)) {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let lab = stage.lab(name);
+    let server = lab.exec("b", &[stage.program().to_str().unwrap(), "serve", "--only", "http"]);
+    server.says("http ");
+    play(&stage, &lab);
+}
+
+/// What stands behind a label on an error's screen.
+fn line<'a>(ending: &'a Ending, label: &str) -> &'a str {
+    let found = ending.stderr.lines().find_map(|line| line.trim().strip_prefix(label));
+    found.unwrap_or_else(|| panic!("no `{label}` in {}", ending.stderr)).trim()
+}
+
+/// The words of a printed command behind `fathom`.
+fn words(command: &str) -> Vec<String> {
+    let words = shlex::split(command).unwrap();
+    assert_eq!(words[0], "fathom", "{command}");
+    words[1..].to_vec()
+}
+
+#[test]
+fn both_lines_that_a_refusal_prints_allow_the_target() {
+    with_responder("allowing", |_, lab| {
+        let load = [&["http", URL][..], BRIEF].concat();
+        let refused = lab.fathom("a", &load).code(3);
+        let once = words(line(&refused, "allow"));
+        lab.fathom("a", &once.iter().map(String::as_str).collect::<Vec<_>>()).succeeded();
+        lab.fathom("a", &load).code(3);
+        let always = words(line(&refused, "always"));
+        assert_eq!(always, ["allow", "add", B]);
+        lab.fathom("a", &always.iter().map(String::as_str).collect::<Vec<_>>()).succeeded();
+        lab.fathom("a", &load).succeeded();
+        assert!(lab.fathom("a", &["allow", "list"]).succeeded().stdout.contains(B));
+        lab.fathom("a", &["allow", "rm", B]).succeeded();
+        lab.fathom("a", &load).code(3);
+        lab.fathom("a", &["allow", "rm", B]).refused(2, &["198.18.0.2 is not in", "fathom allow list"]);
+    });
+}
+
+#[test]
+fn a_face_takes_the_option_before_its_tool_and_prints_it_when_it_is_missing() {
+    with_responder("allowface", |_, lab| {
+        for tool in [&["wrk", "-t1", "-c1", "-d1s"][..], &["ab", "-n10"], &["webbench", "-t1", "-c1"]] {
+            let refused = lab.fathom("a", &[&["as"], tool, &[URL]].concat()).code(3);
+            let once = words(line(&refused, "allow"));
+            assert_eq!(once[..4], ["as", "--allow", B, tool[0]]);
+            lab.fathom("a", &once.iter().map(String::as_str).collect::<Vec<_>>()).succeeded();
+        }
+    });
+}
+
+#[test]
+fn a_line_of_the_file_that_means_nothing_is_named_and_blocks_nothing_else() {
+    with_responder("allowfile", |stage, lab| {
+        let folder = stage.path(".config/fathom");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("allow"), "# the rack\nall hosts\n").unwrap();
+        let load = [&["http", URL][..], BRIEF].concat();
+        lab.fathom("a", &load).refused(3, &["fathom/allow:2: `all hosts` is not an address"]);
+        stage.fathom([&["tcp", "127.0.0.1", "--test", "rr"], BRIEF].concat()).succeeded();
+        fs::write(folder.join("allow"), "all hosts\n198.18.0.0/15 # labs\n").unwrap();
+        lab.fathom("a", &load).succeeded();
+        // The form of earlier versions.
+        fs::remove_file(folder.join("allow")).unwrap();
+        fs::write(folder.join("allow.toml"), "allow = [\"198.18.0.2\"]").unwrap();
+        lab.fathom("a", &load).succeeded();
+    });
+}
+
+#[test]
+fn a_name_allows_the_addresses_that_it_has() {
+    with_responder("allownames", |stage, lab| {
+        let hosts = stage.path("hosts");
+        fs::write(&hosts, "127.0.0.1 localhost\n198.18.0.2 target.test\n").unwrap();
+        let named = |words: &str| {
+            let program = stage.program().to_str().unwrap();
+            let script = format!("mount --bind {} /etc/hosts && {words}", hosts.display()).replace("fathom", program);
+            lab.exec("a", &["unshare", "--mount", "sh", "-c", &script]).ends()
+        };
+        let brief = BRIEF.join(" ");
+        named(&format!("fathom http {URL} {brief}")).code(3);
+        named(&format!("fathom http {URL} --allow target.test {brief}")).succeeded();
+        named(&format!("FATHOM_ALLOW=target.test fathom http {URL} {brief}")).succeeded();
+        named(&format!("fathom http http://target.test:8080/ --allow 198.18.0.2 {brief}")).succeeded();
+        named("fathom allow add target.test").succeeded();
+        named(&format!("fathom http {URL} {brief}")).succeeded();
+    });
+}
+
+#[test]
+fn a_person_at_a_terminal_is_asked_once_and_a_pipe_never() {
+    with_responder("allowasked", |stage, lab| {
+        if !crate::faces::is_installed("script") {
+            return skip("needs script");
+        }
+        let program = stage.program().to_str().unwrap();
+        let asked = |answer: &str| {
+            let load = format!("{program} http {URL} {}", BRIEF.join(" "));
+            let typed = format!("echo {answer} | script --quiet --return --command '{load}' /dev/null");
+            lab.exec("a", &["sh", "-c", &typed]).ends()
+        };
+        let question = "198.18.0.2 is not allowed yet. Is it yours to load? [y/N/always]";
+        let answers = |answer: &str, code: i32| {
+            let ending = asked(answer).code(code);
+            assert_eq!(ending.stdout.matches(question).count(), 1, "{}", ending.stdout);
+        };
+        answers("", 3);
+        answers("n", 3);
+        answers("y", 0);
+        answers("always", 0);
+        let ending = asked("n").succeeded();
+        assert!(!ending.stdout.contains(question), "{}", ending.stdout);
+    });
+}
+
+#[test]
+fn single_packets_at_the_pace_of_ping_and_an_iperf3_server_need_no_line() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let lab = stage.lab("consents");
+    let program = stage.program().to_str().unwrap();
+    // A program that knows nothing of this lab takes its hosts for anybody's.
+    let stranger =
+        |words: &[&str]| lab.exec("a", &[&["env", "FATHOM_STATE=/nonexistent", program], words].concat()).ends();
+    stranger(&["probe", B, "--count", "3"]).succeeded();
+    stranger(&["probe", B, "--count", "3", "--interval", "10ms"]).code(3);
+    stranger(&["probe", B, "--flood", "--duration", "100ms"]).code(3);
+    stranger(&["probe", B, "--ports", "22"]).code(3);
+    stranger(&["probe", "224.0.0.1", "--count", "1"]).refused(3, &["never a target"]);
+    let server = lab.exec("b", &[program, "serve", "--only", "iperf3", "--iperf3"]);
+    server.says("iperf3 ");
+    lab.fathom("a", &["as", "iperf3", "-c", B, "-t1"]).succeeded();
+    lab.fathom("a", &["as", "iperf3", "-c", "224.0.0.1", "-t1"]).refused(3, &["never a target"]);
+}
+
+#[test]
+fn the_page_about_it_names_the_file() {
+    let page = fs::read_to_string(tree().join("docs/allow.md")).unwrap();
+    assert!(page.contains("~/.config/fathom/allow") && page.contains("fathom allow add"));
+}

@@ -209,6 +209,11 @@ impl<'a> Trials<'a> {
     /// A counter's growth per second while all sides measured.
     fn rate(&self, trial: &Trial, side: Side, counter: &str) -> Value {
         let (host, record) = recorded(trial, side)?;
+        // Where a count ended the trial, all that arrived belongs to the time in which it was sent.
+        let whole = record_of(trial, Side::Initiator).and_then(|(_, initiator)| initiator.whole_span());
+        if let Some((span, counted)) = whole.zip(record.totals.get(counter)) {
+            return Ok(approximate(*counted) / span.as_secs_f64());
+        }
         let window = Window::common(trial, self.hosts).ok_or("the sides did not measure at the same time")?;
         let (from, to) = widened(&record.timeline, window.in_record(self.hosts, host, record));
         if !record.timeline.counters.contains_key(counter) {
@@ -413,6 +418,20 @@ mod tests {
         assert!((tail.trials[0] - 3_000.0).abs() < 30.0 && (tail.trials[1] - 2_000.0).abs() < 20.0, "{tail:?}");
         let confidence = tail.confidence.unwrap();
         assert!(confidence.low < tail.value.unwrap() && tail.value.unwrap() < confidence.high, "{tail:?}");
+    }
+
+    #[test]
+    fn what_a_count_ended_is_divided_by_its_own_time_and_not_by_ticks() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 900)]);
+        for record in story.run.tests[0].trials[0].records.values_mut() {
+            record.totals.values_mut().for_each(|total| *total /= 100);
+            if record.side == Side::Initiator {
+                record.measure_until(Nanos::from_millis(10));
+            }
+        }
+        let value = story.analyzed().tests[0].summaries[0].value;
+        assert_eq!(value, Some(900.0), "9 of 10 arrived that took 10 ms to send");
     }
 
     #[test]

@@ -180,6 +180,8 @@ pub mod count {
     pub const SEND_REFUSED: &str = "send_refused";
     /// Dropped at the receiving socket (`SO_RXQ_OVFL`, `PACKET_STATISTICS`).
     pub const SOCKET_DROPPED: &str = "socket_dropped";
+    /// Frames that were counted as received and then went on into the network stack.
+    pub const PASSED_ON: &str = "passed_on";
     /// Frames for which the receiving AF_XDP socket's ring had no room (`rx_ring_full` of `XDP_STATISTICS`).
     pub const RING_FULL: &str = "xsk_ring_full";
     /// Frames for which the receiving AF_XDP socket had no memory (`rx_fill_ring_empty_descs` of `XDP_STATISTICS`).

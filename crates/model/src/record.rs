@@ -130,6 +130,27 @@ pub struct Record {
     pub notes: Vec<Note>,
 }
 
+impl Record {
+    /// Measures all work up to its end: a count ended the trial, and not the time.
+    ///
+    /// Ticks that noticed the end later would make every rate too low.
+    pub fn measure_until(&mut self, end: Nanos) {
+        self.measured_ns = (Nanos::ZERO, end);
+        for tick in self.timeline.end_ns.iter_mut().rev().take_while(|tick| **tick > end) {
+            *tick = end;
+        }
+        // Without a warm-up there is no steady state to be missed.
+        self.notes.retain(|note| note.id != "no-steady-state");
+    }
+
+    /// The span in which everything was counted, if nothing was counted before or after the measured part.
+    #[must_use]
+    pub fn whole_span(&self) -> Option<Nanos> {
+        let is_whole = self.measured_ns.0 == Nanos::ZERO && self.timeline.end_ns.last()? <= &self.measured_ns.1;
+        (is_whole && self.measured_ns.1 > Nanos::ZERO).then_some(self.measured_ns.1)
+    }
+}
+
 /// One counter of a host over time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Series {

@@ -4,7 +4,6 @@ use fathom_engine::{Conducted, Way};
 use fathom_model::{
     Note, Record, Side,
     names::{count, distribution},
-    units::Nanos,
 };
 
 use super::{ledger::Books, outcome::Outcome};
@@ -19,7 +18,7 @@ pub(crate) fn record<W>(conducted: &Conducted<W>, all: Outcome, (target, way): (
     let mut record = conducted.record(Side::Initiator);
     if target.is_counted {
         // The number ends the trial, not the time: everything counts from the start on.
-        record.measured_ns = (Nanos::ZERO, conducted.ended());
+        record.measure_until(conducted.ended());
     }
     record.errors = all.faults.iter().map(|(fault, n)| (fault.to_string(), *n)).collect();
     let notes = [

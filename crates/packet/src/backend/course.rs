@@ -120,6 +120,11 @@ impl Course {
         departures.due() > end
     }
 
+    /// From the start to the last look, at which its last frame left; nothing where no look is taken.
+    pub(super) fn span(&self) -> Option<(Nanos, Nanos)> {
+        self.departures.is_some().then_some((Nanos::ZERO, self.look.now))
+    }
+
     /// How many frames are to leave now, at most so many; when none may, waits for the next one first, but not long.
     pub(super) fn due(&mut self, worker: &Worker<'_>, most: usize) -> usize {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(most);

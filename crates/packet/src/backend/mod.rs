@@ -17,7 +17,7 @@ mod virtual_sender;
 use std::{fmt, sync::Arc};
 
 use fathom_engine::{Error, Worker, pace::Share};
-use fathom_model::Note;
+use fathom_model::{Note, units::Nanos};
 use fathom_sys::{packet_socket::Queueing, xsk::Mode};
 
 use crate::{craft::Blueprint, pktgen::Ports};
@@ -86,6 +86,11 @@ pub trait Backend: fmt::Debug + Sync {
 pub trait Generator: fmt::Debug + Send {
     /// In which way its frames are others than those that were asked for, in words that follow what it is.
     fn remark(&self) -> Option<String> {
+        None
+    }
+
+    /// When its first frame could leave and its last one had left, where its call takes noticeably longer than that.
+    fn span(&self) -> Option<(Nanos, Nanos)> {
         None
     }
 

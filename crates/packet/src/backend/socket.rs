@@ -71,6 +71,10 @@ impl Batch {
 }
 
 impl Generator for Batches {
+    fn span(&self) -> Option<(Nanos, Nanos)> {
+        self.course.span()
+    }
+
     fn send(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
         while !self.course.is_over(worker) {
             let n = self.course.due(worker, MAX_BATCH);

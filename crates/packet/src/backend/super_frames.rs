@@ -156,6 +156,10 @@ impl Cutting {
 }
 
 impl Generator for Cutting {
+    fn span(&self) -> Option<(Nanos, Nanos)> {
+        self.course.span()
+    }
+
     fn send(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
         while !self.course.is_over(worker) {
             let n = self.course.due(worker, self.headers.len());

@@ -78,6 +78,10 @@ impl Rings {
 }
 
 impl Generator for Rings {
+    fn span(&self) -> Option<(Nanos, Nanos)> {
+        self.course.span()
+    }
+
     fn send(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
         let mut n_submitted = 0;
         while !self.course.is_over(worker) {

@@ -42,6 +42,8 @@ struct Generated {
     name: String,
     /// Where the warden may run, which is not bound to the worker's core.
     cores: Vec<usize>,
+    /// From the first frame to the last, once they have left.
+    span: Option<(Nanos, Nanos)>,
 }
 
 /// Runs of the program after which the kernel hands frames to the device: its own default, a quarter of a veth's ring.
@@ -82,7 +84,7 @@ impl Backend for Live {
         let batch = if is_sparse { BATCH_SPARSE } else { BATCH };
         let netlink = Netlink::open().map_err(system)?;
         let cores = affinity::allowed_cores().map_err(system)?;
-        Ok(Box::new(Generated { program, maps, frame, batch, netlink, name: port.name.clone(), cores }))
+        Ok(Box::new(Generated { program, maps, frame, batch, netlink, name: port.name.clone(), cores, span: None }))
     }
 }
 
@@ -113,6 +115,10 @@ fn require_live_frames() -> fathom_sys::Result<()> {
 }
 
 impl Generator for Generated {
+    fn span(&self) -> Option<(Nanos, Nanos)> {
+        self.span
+    }
+
     fn send(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
         let thread = Interruptible::current()?;
         let (is_done, has_returned) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -135,7 +141,9 @@ impl Generator for Generated {
             }
             has_returned.store(true, Ordering::Release);
             let watched = watch.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            tell(worker, &self.maps.state()?);
+            let state = self.maps.state()?;
+            tell(worker, &state);
+            self.span = state.began.zip(state.done);
             outcome.and(watched)
         })
     }

@@ -50,7 +50,10 @@ enum Clock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) is_paced: bool,
-    pub(super) is_done: bool,
+    /// When the first frame could leave.
+    pub(super) began: Option<Nanos>,
+    /// When the last one had left, and nothing was to leave any more.
+    pub(super) done: Option<Nanos>,
     pub(super) n_sent: u64,
     pub(super) n_unsent: u64,
     pub(super) lag: Nanos,
@@ -118,9 +121,11 @@ impl Maps {
     /// What the program has done so far.
     pub(super) fn state(&self) -> Result<State> {
         let row = self.state.get(0)?;
+        let time = |place| Some(Nanos(row[word(place)])).filter(|at| *at > Nanos::ZERO);
         Ok(State {
             is_paced: self.is_paced,
-            is_done: row[word(DONE)] != 0,
+            began: time(START),
+            done: time(DONE),
             n_sent: row[word(SENT)],
             n_unsent: row[word(UNSENT)],
             lag: Nanos(row[word(LAG)] >> TICK_BITS),
@@ -198,7 +203,7 @@ pub(super) fn code(load: &Load, maps: &Maps) -> std::result::Result<Vec<Instruct
     begin(&mut a, (load, maps), exits);
     choose_turn(&mut a, load);
     write_frame(&mut a, (load, maps), exits);
-    a.bind(exits.done).store(R7.double(DONE), 1);
+    a.bind(exits.done).call(Helper::MonotonicNanos).store(R7.double(DONE), R0);
     a.bind(exits.wait).give(XdpAction::Drop);
     let code = a.assemble();
     if code.len() > CODE_MAX {
@@ -222,7 +227,9 @@ fn begin(a: &mut Assembler, (load, maps): (&Load, &Maps), exits: Exits) {
     a.load_row(R6, &maps.orders).load(R6, R6.double(0));
     match &load.departures {
         None => {
-            a.jump_if(R6.differs(0), exits.done);
+            let started = a.label();
+            a.jump_if(R6.differs(0), exits.done).load(R1, R7.double(START)).jump_if(R1.differs(0), started);
+            a.store(R7.double(START), R8).bind(started);
         }
         Some(departures) => pace_frames(a, (departures, maps), exits),
     }
@@ -685,7 +692,7 @@ mod tests {
         program.test_run(&page, 1).unwrap();
         let start = Nanos(maps.state.get(0).unwrap()[word(START)]);
         maps.stop_at(start + lasting).unwrap();
-        while !maps.state().unwrap().is_done {
+        while maps.state().unwrap().done.is_none() {
             program.test_run(&page, 1_000).unwrap();
         }
         Some((maps.state().unwrap(), departures, lasting))
@@ -866,6 +873,6 @@ mod tests {
         let program = Program::load(ProgramType::Xdp, "fathom_test", &code(&load, &maps).unwrap()).unwrap();
         assert_eq!(program.test_run(&page(&load.blueprint), 100).unwrap().value, XdpAction::Drop as u32);
         let state = maps.state().unwrap();
-        assert_eq!((state.n_sent, state.is_done), (7, true));
+        assert_eq!((state.n_sent, state.done.is_some()), (7, true));
     }
 }

@@ -39,7 +39,7 @@ impl Warden<'_> {
             let state = self.maps.state()?;
             tell(worker, &state);
             let now = clock::now();
-            if state.is_done || deadline.is_some_and(|deadline| now > deadline) {
+            if state.done.is_some() || deadline.is_some_and(|deadline| now > deadline) {
                 return Ok(());
             }
             if worker.is_over() && deadline.is_none() {

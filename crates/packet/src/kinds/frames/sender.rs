@@ -9,6 +9,7 @@ use fathom_engine::{
 use fathom_model::{
     Endpoints, Note, Record, Role, Settings, Side,
     names::count::{INTENDED, SCHEDULE_LAG_NS_MAX, SEND_REFUSED, SENT, UNSENT},
+    units::{Nanos, approximate},
 };
 use fathom_sys::packet_socket::Queueing;
 
@@ -33,7 +34,10 @@ pub(super) struct Sending {
     device: Device,
     learned: Option<Learned>,
     generators: Vec<Box<dyn Generator>>,
-    is_paced: bool,
+    /// Nothing when they leave flat out.
+    pattern: Option<Pattern>,
+    /// Whether their number ends the trial.
+    is_counted: bool,
     cores: Vec<usize>,
     notes: Vec<Note>,
 }
@@ -77,8 +81,24 @@ impl Sending {
         let word = settings.text("backend").unwrap_or_default();
         let generators = backend::choose(&word, &port, &loads, &mut notes)?;
         let learned = Learning::of(settings)?.precede(&device, (&blueprint, tag))?;
-        Ok(Self { device, learned, generators, is_paced: pattern.is_some(), cores: role.cores.clone(), notes })
+        let (is_counted, cores) = (settings.count("count").is_some(), role.cores.clone());
+        Ok(Self { device, learned, generators, pattern, is_counted, cores, notes })
     }
+}
+
+/// From the first frame of any worker to the last of all, where they know it.
+fn took(spans: Vec<Option<(Nanos, Nanos)>>) -> Option<Nanos> {
+    let all = spans.into_iter().collect::<Option<Vec<_>>>()?;
+    let (began, done) = all.into_iter().reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)))?;
+    Some(done - began)
+}
+
+/// How long frames at equal distances take: the last one too has its turn until the next would be due.
+fn turns(pattern: &Pattern, n_frames: u64) -> Nanos {
+    if pattern.step.is_some() || pattern.process != Process::Constant {
+        return Nanos::ZERO;
+    }
+    Nanos::from_secs_f64(approximate(n_frames) / pattern.rate.get())
 }
 
 /// What of a count is one worker's: what does not divide goes to the first.
@@ -169,13 +189,23 @@ impl Test for Sending {
 
     fn run(mut self: Box<Self>, session: &Session) -> Result<Record, Error> {
         let before = self.device.first_counts()?;
-        let counters = if self.is_paced { PACED } else { FLAT_OUT };
+        let counters = if self.pattern.is_some() { PACED } else { FLAT_OUT };
         let crew = Crew { states: self.generators, counters, cores: &self.cores, until: Until::PhasesOver };
         // A device that goes down ends the trial; what was sent until then is kept.
-        let conducted = crew.conduct(session, &mut (), |worker, mut generator| Ok(generator.send(&worker).err()))?;
+        let conducted = crew.conduct(session, &mut (), |worker, mut generator| {
+            let loss = generator.send(&worker).err();
+            Ok((loss, generator.span()))
+        })?;
         let mut record = conducted.record(Side::Initiator);
-        record.totals.insert(SEND_TIME_NS.to_owned(), conducted.ended().0);
-        let mut losses: Vec<_> = conducted.workers.into_iter().flatten().collect();
+        let ended = conducted.ended();
+        let (losses, spans): (Vec<_>, Vec<_>) = conducted.workers.into_iter().unzip();
+        let ended = took(spans).unwrap_or(ended);
+        record.totals.insert(SEND_TIME_NS.to_owned(), ended.0);
+        if self.is_counted && record.complete {
+            let turns = self.pattern.map_or(Nanos::ZERO, |pattern| turns(&pattern, record.totals[INTENDED]));
+            record.measure_until(turns.max(ended));
+        }
+        let mut losses: Vec<_> = losses.into_iter().flatten().collect();
         if record.totals[SENT] == 0
             && let Some(cause) = losses.pop()
         {

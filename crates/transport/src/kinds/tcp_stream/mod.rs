@@ -416,14 +416,11 @@ impl Test for Stream {
     }
 }
 
-/// The bytes end the trial, not the time: all is measured from the start to the end of the work, not to the tick that noticed it.
+/// The bytes end the trial, unless the time was over before; what was on its way then is no part of it.
 fn measure_all(record: &mut Record, ended: Nanos) {
-    record.measured_ns = (Nanos::ZERO, record.measured_ns.1.min(ended));
-    for end in record.timeline.end_ns.iter_mut().rev().take_while(|end| **end > ended) {
-        *end = ended;
-    }
-    // Without a warm-up there is no steady state to be missed.
-    record.notes.retain(|note| note.id != "no-steady-state");
+    let over = record.measured_ns.1;
+    record.measure_until(ended);
+    record.measured_ns.1 = over.min(ended);
 }
 
 /// What the workers of a side count; the first decides when the rate is steady.

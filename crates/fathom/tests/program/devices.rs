@@ -34,6 +34,22 @@ fn what_a_filter_drops_is_found_at_its_rule_and_nothing_is_unexplained() {
 }
 
 #[test]
+fn frames_whose_tag_a_bridge_carries_beside_them_are_counted_by_every_counter() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    for counter in ["auto", "generic", "xsk", "socket"] {
+        for tags in [&["--vlan", "5"][..], &["--vlan", "7,5"]] {
+            let words = [&["--device", "bridge", "--rate", "2k", "--counter", counter], tags].concat();
+            let run = measure(&stage, &words);
+            let sum = run.tests[0].conservation.as_ref().unwrap();
+            assert!(sum.n_received > 0 && sum.n_unexplained == 0, "{counter} {tags:?}: {sum:#?}");
+        }
+    }
+}
+
+#[test]
 fn frames_that_go_both_ways_at_once_are_accounted_for_together() {
     if lacks_root() {
         return;

@@ -5,7 +5,7 @@
 
 use std::num::NonZeroU64;
 
-use crate::wire::{Mark, Sum};
+use crate::wire::{Mark, Sum, TAGS};
 
 /// What a trial sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -184,6 +184,13 @@ impl Shape {
     #[must_use]
     pub fn fixed(bytes: Vec<u8>) -> Self {
         Self { bytes, mark_at: None, mark_cover: Cover::default(), edits: Vec::new(), checksums: Vec::new() }
+    }
+
+    /// Whether it bears a tag of a VLAN.
+    #[must_use]
+    pub fn is_tagged(&self) -> bool {
+        let types = self.bytes.get(12..14).and_then(|bytes| bytes.first_chunk().copied());
+        types.is_some_and(|bytes| TAGS.contains(&u16::from_be_bytes(bytes)))
     }
 
     /// Makes a copy of this frame, whatever turn it was written for before, the frame of this turn.

@@ -14,7 +14,7 @@ use super::{
     mix::Mix,
     stack::{End, Stack},
 };
-use crate::wire::{Ethernet, FrameSize, MacAddress, Udp};
+use crate::wire::{Ethernet, FrameSize, MacAddress, TAG_LENGTH, Udp};
 
 /// What frames are made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,12 +122,25 @@ pub fn from_settings(settings: &Settings, setup: &Setup) -> Result<Blueprint, Cr
 pub struct Outline {
     /// Where their mark is.
     pub mark_at: Option<usize>,
+    /// Whether they bear a tag of a VLAN, which a device on their way may carry beside them.
+    pub is_tagged: bool,
     /// How many flows they belong to.
     pub n_flows: u32,
     /// Whether the hosts' addresses of IPv6 are needed.
     pub needs_ipv6: bool,
     /// The ports that datagrams with a mark are from.
     pub source_ports: SourcePorts,
+}
+
+impl Outline {
+    /// Where their mark may be as they arrive.
+    ///
+    /// Linux takes the outermost tag out of a frame, and a bridge hands it on beside it (`skb_vlan_untag`), where no XDP program sees it.
+    #[must_use]
+    pub fn mark_places(&self) -> Vec<usize> {
+        let untagged = self.mark_at.filter(|_| self.is_tagged).and_then(|at| at.checked_sub(TAG_LENGTH));
+        self.mark_at.into_iter().chain(untagged).collect()
+    }
 }
 
 /// The ports that datagrams are from.
@@ -147,18 +160,25 @@ pub enum SourcePorts {
 /// What the other side has to know of the frames that options ask for.
 ///
 /// # Errors
-/// As [`from_settings`], but that a capture is not looked at: it is on the host that sends it.
+/// As [`from_settings`], but that a capture is not looked at: it is on the host that sends it, and its path may be left out.
 pub fn outline(settings: &Settings, mtu_bytes: u32) -> Result<Outline, CraftError> {
     if settings.text(CAPTURE.name).is_some() {
         let n_flows = settings.count(FLOWS.name).and_then(|flows| u32::try_from(flows).ok()).unwrap_or(1);
-        return Ok(Outline { mark_at: None, n_flows, needs_ipv6: false, source_ports: SourcePorts::Own });
+        return Ok(Outline {
+            mark_at: None,
+            is_tagged: false,
+            n_flows,
+            needs_ipv6: false,
+            source_ports: SourcePorts::Own,
+        });
     }
     let end = |ipv6| End { mac: MacAddress([0; 6]), ipv4: Some(Ipv4Addr::UNSPECIFIED), ipv6, port: 0 };
     let setup = |ipv6| Setup { ends: Ends { source: end(ipv6), target: end(ipv6) }, mtu_bytes, seed: 0 };
     let blueprint = from_settings(settings, &setup(Some(Ipv6Addr::UNSPECIFIED)))?;
     let needs_ipv6 = from_settings(settings, &setup(None)).is_err();
     let (mark_at, n_flows, source_ports) = (blueprint.mark_at(), blueprint.n_flows, source_ports(&blueprint));
-    Ok(Outline { mark_at, n_flows, needs_ipv6, source_ports })
+    let is_tagged = blueprint.shapes.iter().any(Shape::is_tagged);
+    Ok(Outline { mark_at, is_tagged, n_flows, needs_ipv6, source_ports })
 }
 
 /// The ports of frames whose own port is zero; what stands there in frames of no UDP is no matter.

@@ -7,6 +7,11 @@ pub const ETHERTYPE_IPV4: u16 = 0x0800;
 /// The type of a frame that carries IPv6.
 pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 
+/// The types of VLAN tags that Linux takes out of a frame: IEEE 802.1Q and 802.1ad.
+pub(crate) const TAGS: [u16; 2] = [0x8100, 0x88a8];
+/// The length of a VLAN tag in bytes.
+pub(crate) const TAG_LENGTH: usize = 4;
+
 /// The address of a network device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MacAddress(pub [u8; 6]);

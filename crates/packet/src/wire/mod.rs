@@ -14,6 +14,7 @@ mod udp;
 pub use arp::Arp;
 pub use checksum::Sum;
 pub use ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, MacAddress, MacError};
+pub(crate) use ethernet::{TAG_LENGTH, TAGS};
 pub(crate) use ipv4::IS_FRAGMENT;
 pub use ipv4::{Ipv4, PROTOCOL_UDP};
 pub use mark::{Mark, MarkPlace};

@@ -135,6 +135,7 @@ impl StepSeen {
 /// counts of frames are per processor and exact in any case.
 #[derive(Debug)]
 pub struct Sink {
+    lets_pass: bool,
     program: Program,
     totals: PerCpuArray<TOTAL_WORDS>,
     flows: Array<FLOW_WORDS>,
@@ -192,7 +193,13 @@ impl Sink {
         let flows = Array::create("fathom_flows", expected.n_flows.max(1))?;
         let times = PerCpuArray::create("fathom_times", 3)?;
         let program = Program::load(ProgramType::Xdp, "fathom_sink", &code(expected, &totals, (&flows, &times)))?;
-        Ok(Self { program, totals, flows, times })
+        Ok(Self { lets_pass: expected.places.is_empty(), program, totals, flows, times })
+    }
+
+    /// Whether the frames that it counts go on into the network stack.
+    #[must_use]
+    pub const fn lets_pass(&self) -> bool {
+        self.lets_pass
     }
 
     /// What runs at each frame.
@@ -308,7 +315,7 @@ fn number(at: usize) -> i16 {
 pub(super) struct Found {
     /// With `R7` at the mark.
     pub(super) ours: Label,
-    /// With `R7` at the frame.
+    /// With `R7` where the frame would begin if all its tags were in it.
     pub(super) pktgens: Label,
     /// With a frame of somebody else.
     pub(super) neither: Label,
@@ -327,18 +334,24 @@ pub(super) fn find_mark(a: &mut Assembler, expected: &Expected, found: &Found) {
         a.add(R7, i32::from(number(*at))).jump(found.ours).bind(other);
     }
     if let Some(origin) = expected.pktgen {
-        let end = i32::from(number(origin.at + pktgen::Header::LENGTH));
-        let magic = u32::from_ne_bytes(pktgen::MAGIC.to_be_bytes());
-        a.mov(R2, R7).add(R2, end).jump_if(R2.above(R8), found.neither).load_constant(R3, magic.into());
-        a.load(R2, R7.word(number(origin.at))).jump_if(R2.differs(R3), found.neither);
-        a.load(R2, R7.half(number(origin.source_port()))).swap_network_order(R2, 16);
-        let n_ports = u64::from(origin.n_devices) * u64::from(origin.ports.each);
-        a.sub(R2, i32::from(origin.ports.first)).load_constant(R3, n_ports);
-        // A port before the first is a number above all that are theirs.
-        a.jump_if(R2.at_least(R3), found.neither).jump(found.pktgens);
-    } else {
-        a.jump(found.neither);
+        let missing = expected.places.iter().filter_map(|at| origin.at.checked_sub(*at));
+        missing.for_each(|missing| find_header(a, (&origin, missing), found.pktgens));
     }
+    a.jump(found.neither);
+}
+
+/// Goes on to `found` if the frame at `R7` bears pktgen's header; so many bytes of its tags are not in it.
+fn find_header(a: &mut Assembler, (origin, missing): (&Origin, usize), found: Label) {
+    let other = a.label();
+    let end = i32::from(number(origin.at - missing + pktgen::Header::LENGTH));
+    let magic = u32::from_ne_bytes(pktgen::MAGIC.to_be_bytes());
+    a.mov(R2, R7).add(R2, end).jump_if(R2.above(R8), other).load_constant(R3, magic.into());
+    a.load(R2, R7.word(number(origin.at - missing))).jump_if(R2.differs(R3), other);
+    a.load(R2, R7.half(number(origin.source_port() - missing))).swap_network_order(R2, 16);
+    let n_ports = u64::from(origin.n_devices) * u64::from(origin.ports.each);
+    a.sub(R2, i32::from(origin.ports.first)).load_constant(R3, n_ports);
+    // A port before the first is a number above all that are theirs.
+    a.jump_if(R2.at_least(R3), other).sub(R7, i32::from(number(missing))).jump(found).bind(other);
 }
 
 /// Puts what the mark at `R7` says into its slots and `R8`.
@@ -566,8 +579,11 @@ mod tests {
         let origin = Origin { ports, n_devices: 2, at: MarkPlace::START + 4, ahead: Nanos::ZERO };
         let with = Expected { pktgen: Some(origin), ..expected(2) };
         let Some(sink) = or_skip(Sink::load(&with)) else { return };
-        let tagged = |sequence, port| {
-            pktgen::tests::frame(pktgen::Header { sequence, made: None }, port, &[0x81, 0, 0, 5, 8, 0])
+        let tags: [&[u8]; 2] = [&[0x81, 0, 0, 5, 8, 0], &[]];
+        let tagged = |sequence: u32, port| {
+            // Of every fourth, a device on the way carries the tag beside the packet.
+            let tag = tags[usize::from(sequence.is_multiple_of(4))];
+            pktgen::tests::frame(pktgen::Header { sequence, made: None }, port, tag)
         };
         // Both devices go through their four ports, with a number for each packet.
         for sequence in 1..=8_u32 {

@@ -84,11 +84,14 @@ const VETH_RING: &str = "ring between the veth's ends";
 fn of_receiver(grown: impl Fn(&str) -> u64, (backlog, ring): (u64, u64)) -> [Place; 3] {
     let device = grown(host::DEV_RX_DROPPED).saturating_sub(backlog).saturating_sub(ring);
     [
-        ("receiver's device", host::DEV_RX_DROPPED, device),
-        ("receiver's backlog", host::SOFTNET_DROPPED, backlog),
-        ("receiver's ip input", host::IP_IN_DISCARDS, grown(host::IP_IN_DISCARDS)),
+        (BEHIND_COUNTER[0], host::DEV_RX_DROPPED, device),
+        (BEHIND_COUNTER[1], host::SOFTNET_DROPPED, backlog),
+        (BEHIND_COUNTER[2], host::IP_IN_DISCARDS, grown(host::IP_IN_DISCARDS)),
     ]
 }
+
+/// Where frames may be dropped that a counter in front of the stack let pass.
+const BEHIND_COUNTER: [&str; 3] = ["receiver's device", "receiver's backlog", "receiver's ip input"];
 
 /// Where a device between the two drops, with the counter that says so: what stands first in [`Drops::place`].
 pub(crate) mod device {
@@ -191,7 +194,10 @@ pub(crate) fn conservation(
     let rings = ways.iter().flat_map(|way| ring_drops(&way.trials, way.from, way.to));
     let rings = rings.filter(|drop| via.is_none() || drop.place != VETH_RING);
     let sockets = ways.iter().filter_map(|way| socket_drops(layer, &way.trials, way.to.0, way.to.1));
-    let drops: Vec<Drops> = rings.chain(drops).chain(sockets).collect();
+    let mut drops: Vec<Drops> = rings.chain(drops).chain(sockets).collect();
+    let passed_on = counted(|way| way.to.0, count::PASSED_ON).unwrap_or(0);
+    let n_twice = unexplained(n_sent, n_received, &drops).saturating_neg();
+    forgive_received(&mut drops, passed_on.min(u64::try_from(n_twice).unwrap_or(0)));
     Some(Conservation {
         what: if ways.len() > 1 { format!("{what} both ways") } else { what.to_owned() },
         n_intended: counted(|way| way.from.0, count::INTENDED),
@@ -293,6 +299,16 @@ fn socket_drops(layer: Layer, trials: &[&Trial], to: Side, receiver: &str) -> Op
     })
 }
 
+/// Takes away what the receiver's stack dropped of frames that were counted before: they had arrived.
+///
+/// How many of its drops those were is known from the balance only: so many are explained twice.
+fn forgive_received(drops: &mut [Drops], mut n_twice: u64) {
+    for drop in drops.iter_mut().rev().filter(|drop| BEHIND_COUNTER.contains(&drop.place.as_str())) {
+        let n = n_twice.min(drop.n_dropped);
+        (drop.n_dropped, n_twice) = (drop.n_dropped - n, n_twice - n);
+    }
+}
+
 /// What no counter explains; negative when more was counted than was sent.
 fn unexplained(n_sent: u64, n_received: u64, drops: &[Drops]) -> i64 {
     let dropped: i128 = drops.iter().map(|drop| i128::from(drop.n_dropped)).sum();
@@ -316,6 +332,20 @@ mod tests {
         assert_eq!((sum.n_sent, sum.n_received, sum.n_unexplained), (2000, 1850, 150 - 2 * 65));
         let places: Vec<(&str, u64)> = sum.drops.iter().map(|drop| (drop.place.as_str(), drop.n_dropped)).collect();
         assert_eq!(places, [("receiver's backlog", 10), ("receiver's socket buffer", 120)]);
+    }
+
+    #[test]
+    fn what_was_counted_and_then_dropped_by_the_receivers_stack_had_arrived() {
+        for (n_received, n_passed_on, n_dropped) in [(1000, 1000, 0), (900, 900, 100), (900, 0, 1000)] {
+            let mut story = Story::new();
+            story.udp_stream(&[(1000, n_received)]);
+            story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 1000);
+            story.total("target", count::PASSED_ON, n_passed_on);
+            let run = story.analyzed();
+            let sum = run.tests[0].conservation.as_ref().unwrap();
+            assert_eq!(sum.drops.iter().map(|drop| drop.n_dropped).sum::<u64>(), n_dropped, "{sum:#?}");
+            assert_eq!(sum.n_unexplained, 1000 - i64::try_from(n_received + n_dropped).unwrap());
+        }
     }
 
     #[test]

@@ -22,8 +22,11 @@ pub(crate) fn check(policy: &Policy, role: &Role, options: &[OptionDoc]) -> Resu
     if !policy.is_for_others() {
         return Ok(());
     }
-    let names_file =
-        |name: &&String| options.iter().any(|option| option.name == **name && option.value == ValueKind::File);
+    // One without a path says that the other side has a file.
+    let names_file = |name: &&String| {
+        let is_file = options.iter().any(|option| option.name == **name && option.value == ValueKind::File);
+        is_file && role.settings.text(name).as_deref() != Some("")
+    };
     if let Some(name) = role.settings.0.keys().find(names_file) {
         let message = format!("`{name}` is refused: an agent that is served opens no files for others");
         return Err(Failure::new(Class::Preflight, message));
@@ -164,6 +167,8 @@ mod tests {
         let failure = judge(&role).unwrap_err();
         assert!(failure.class == Class::Preflight && failure.message.contains("`log` is refused"));
         assert!(check(&Policy::anything(), &role, OPTIONS).is_ok());
+        let elsewhere = self::role(Settings::default().with("log", ""), &[]);
+        assert_eq!(judge(&elsewhere), Ok(()), "a file of the controller's");
     }
 
     #[test]

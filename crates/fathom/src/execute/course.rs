@@ -439,12 +439,14 @@ fn out_of_data(trial: &Trial) -> Option<String> {
     cut.notes.iter().find(|note| note.id == "data-ended").map(|note| note.text.clone())
 }
 
-/// The options for a side that answers elsewhere: files are those of the side that asks, and are not there.
+/// The options for a side that answers elsewhere: files are those of the side that asks, and only that there are some is told.
 fn without_files(test: &TestPlan) -> Settings {
     let mut settings = test.options.clone();
     let options = wire_up::kind(&test.kind).map(TestKind::options).unwrap_or_default();
     for option in options.iter().filter(|option| option.value == ValueKind::File) {
-        settings.0.remove(option.name);
+        if settings.text(option.name).is_some() {
+            settings.set(option.name, "");
+        }
     }
     settings
 }

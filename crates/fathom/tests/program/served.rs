@@ -3,6 +3,7 @@
 use std::fs;
 
 use fathom_model::{TestRun, units::Nanos};
+use fathom_packet::wire::{ETHERTYPE_IPV4, Ethernet, Ipv4, MacAddress, PROTOCOL_UDP};
 
 use crate::{
     evaluation::is_whole,
@@ -86,6 +87,36 @@ fn a_served_host_sends_to_nobody_but_its_controller() {
     // The controller's own user allows it, so that it is the served host that refuses.
     let ending = lab.fathom("a", &["run", path.to_str().unwrap(), "--allow", "198.18.0.77"]);
     ending.refused(3, &["sending to 198.18.0.77 is refused", "--allow 198.18.0.77"]);
+}
+
+#[test]
+fn a_capture_is_counted_by_a_served_host_that_has_no_such_file() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let lab = stage.lab("captured");
+    let (_server, key) = lab.serve(&[]);
+    let [from, to] = ["a", "b"].map(|host| lab.mac(host));
+    let packet = Ipv4 {
+        total_length: 46,
+        time_to_live: 64,
+        protocol: PROTOCOL_UDP,
+        source: "198.18.0.1".parse().unwrap(),
+        destination: B.parse().unwrap(),
+    };
+    let ethernet = Ethernet { destination: MacAddress(to), source: MacAddress(from), ethertype: ETHERTYPE_IPV4 };
+    let frame = [&ethernet.bytes()[..], &packet.bytes(), &[0; 46 - Ipv4::LENGTH]].concat();
+    // The header of a file of pcap, and that of a record.
+    let words = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 262_144, 1, 0, 0, 60, 60];
+    let head: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let path = stage.path("one.pcap");
+    fs::write(&path, [head, frame].concat()).unwrap();
+    let words = ["packet", B, "--key", &key, "--json", "--capture", path.to_str().unwrap(), "--count", "50"];
+    let run = lab.fathom("a", &[&words[..], &["--rate", "1k", "--rounds", "1"]].concat()).succeeded().run();
+    let sum = run.tests[0].conservation.as_ref().unwrap();
+    // What the control connection sends is counted with frames that have no mark.
+    assert!(sum.n_sent == 50 && sum.n_received >= 50, "{sum:#?}");
 }
 
 #[test]

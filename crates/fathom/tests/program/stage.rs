@@ -9,9 +9,11 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use fathom_lab::{Lab, StateFolder};
 use fathom_model::{Run, units::Nanos};
 use fathom_sys::{
     clock,
+    netlink::Netlink,
     process::{Bond, Pidfd, Place, Start, may_administer_network},
 };
 use tempfile::TempDir;
@@ -151,6 +153,16 @@ impl LabUp<'_> {
 
     pub(crate) fn start(&self, host: &str, words: &[&str]) -> Running {
         self.exec(host, &[&[self.program()], words].concat())
+    }
+
+    /// The Ethernet address of a host's first interface.
+    pub(crate) fn mac(&self, host: &str) -> [u8; 6] {
+        let state = StateFolder::open(&self.stage.state()).unwrap();
+        let lab = Lab::find(&state, &self.name.parse().unwrap()).unwrap();
+        let host = lab.host(host).unwrap();
+        let name = &host.interfaces()[0].name;
+        let link = host.enter_with(|| Netlink::open().unwrap().link(name).unwrap());
+        link.unwrap().mac.unwrap()
     }
 
     /// Starts any program on one of its hosts.

@@ -171,6 +171,15 @@ impl Counter {
         }
     }
 
+    /// Whether the network stack gets the frames that were counted.
+    pub(super) fn lets_pass(&self) -> bool {
+        match self {
+            Self::Sink(sink, _) => sink.lets_pass(),
+            Self::Xsk(_) => false,
+            Self::Socket(_) => true,
+        }
+    }
+
     /// Waits a little, or until there is something to count.
     pub(super) fn wait(&self) -> fathom_sys::Result<()> {
         match self {

@@ -21,7 +21,7 @@ use crate::{
     command::lab_screen,
     device_programs::PacketPrograms,
     exit::{Exit, Screen},
-    wire_up,
+    target, wire_up,
 };
 
 /// This program, to be started again as an agent or as the holder of a lab.
@@ -237,22 +237,23 @@ fn here(address: IpAddr) -> anyhow::Result<(Link, Place)> {
     Ok((link, place))
 }
 
-/// The address of this machine on the path under test: towards a host that is served or probed, or the loopback.
+/// The address of this machine on the path under test: towards a host that is served or the target of a test, or the loopback.
 fn own_address(plan: &Plan) -> anyhow::Result<IpAddr> {
     let served = plan.hosts.values().find_map(|reach| match reach {
         Reach::Tls { address, .. } => Some(address),
         _ => None,
     });
-    served
-        .map_or_else(|| Ok(probed(plan).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))), |address| address_towards(address))
+    // That there is no way to a target is for its test to say.
+    let towards_target = || plan.tests.iter().find_map(|test| towards(&target::destination(test)?));
+    served.map_or_else(
+        || Ok(towards_target().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))),
+        |address| address_towards(address),
+    )
 }
 
-/// The own address towards the host that a plan probes; that there is no way is for the test to say.
-fn probed(plan: &Plan) -> Option<IpAddr> {
-    let host =
-        plan.tests.iter().find_map(|test| fathom_packet::kinds::probe::destination(&test.kind, &test.options))?;
-    let addresses = crate::target::resolve(&host).ok()?;
-    fathom_packet::probe::source_towards(*addresses.first()?).ok()
+/// The own address towards the first address of a host to which there is a route.
+fn towards(host: &str) -> Option<IpAddr> {
+    target::resolve(host).ok()?.into_iter().find_map(|address| fathom_packet::probe::source_towards(address).ok())
 }
 
 /// The own address from which packets to `target` leave; nothing is sent for it.

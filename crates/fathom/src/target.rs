@@ -67,6 +67,15 @@ pub(crate) fn reach(addresses: &[IpAddr], port: u16) -> Result<(), Screen> {
     })
 }
 
+/// The first host beyond the plan's own to which a test sends; what is no destination is for its check to refuse.
+pub(crate) fn destination(test: &TestPlan) -> Option<String> {
+    let options = &test.options;
+    let probed = fathom_packet::kinds::probe::destination(&test.kind, options);
+    let server = || Some(fathom_transport::iperf3::destination(options).ok()??.0);
+    let of_url = || Some(fathom_http::dial::destinations(options).ok()?.into_iter().next()?.host);
+    probed.or_else(server).or_else(of_url)
+}
+
 /// The addresses behind a name or an address.
 pub(crate) fn resolve(host: &str) -> Result<Vec<IpAddr>, Screen> {
     let unknown = |why: String| {

@@ -193,3 +193,26 @@ fn a_key_file_gives_the_same_key_at_every_start() {
     drop(first);
     assert_eq!(lab.serve(&words).1, key);
 }
+
+#[test]
+fn this_host_is_at_its_address_towards_whatever_target_a_test_names() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let lab = stage.lab("towards");
+    let _http = lab.serve(&[]);
+    let iperf3 =
+        lab.exec("b", &[stage.program().to_str().unwrap(), "as", "iperf3", "-s", "-p", "5333", "--forceflush"]);
+    iperf3.says("Server listening");
+    let url = format!("http://{B}:8080/");
+    let iperf3 = ["--protocol", "iperf3", "--port", "5333"];
+    for words in [&["http", &url][..], &[&["tcp", B], &iperf3[..]].concat(), &["probe", B, "--count", "5"]] {
+        let spans = if words[0] == "probe" { &BRIEF[4..] } else { BRIEF };
+        let run = lab.fathom("a", &[words, &["--allow", B, "--json"], spans].concat()).succeeded().run();
+        let here = &run.hosts["here"];
+        let place = (here.address.as_deref(), here.interface.as_deref());
+        assert_eq!(place, (Some("198.18.0.1"), Some("eth0")), "{words:?}");
+        assert!(run.tests[0].summaries[0].value.is_some_and(|value| value > 0.0), "{words:?}");
+    }
+}

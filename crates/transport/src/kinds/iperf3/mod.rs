@@ -103,10 +103,11 @@ impl TestKind for Iperf3 {
         // The time is the client's to keep; the server's guard is told the longest that it may be.
         let longest = role.phases.longest().as_secs_f64().ceil();
         parameters.time_secs = u32::try_from(rounded(longest)).unwrap_or(1).clamp(1, 86_400);
+        // Only ours at the other end of a path under test is reached from this host's address there.
         let asked = Asked {
             servers: servers(role, self.name)?,
             parameters,
-            from: role.address,
+            from: role.address.filter(|_| self.is_two_sided(&role.settings)),
             connect_timeout: Some(CONNECT_MAX),
             ..Asked::default()
         };
@@ -154,9 +155,7 @@ fn servers(role: &Role, kind: &'static str) -> Result<Vec<SocketAddr>, Error> {
     let Some((host, port)) = destination(&role.settings)? else { return Ok(vec![link::told(role, kind)?]) };
     let unknown = |why: String| Error::Unsupported { what: format!("there is no host `{host}`: {why}"), hint: None };
     let found = (host.as_str(), port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
-    // An address to send from chooses the family.
-    let fits = |address: &SocketAddr| role.address.is_none_or(|own| own.is_ipv4() == address.is_ipv4());
-    Ok(found.filter(fits).collect())
+    Ok(found.collect())
 }
 
 /// The client's side.

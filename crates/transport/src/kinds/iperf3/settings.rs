@@ -73,10 +73,10 @@ pub(super) const TCP_OPTIONS: &[OptionDoc] =
     &[HOST, STREAMS, WAY, BLOCK, RATE, SENDFILE, DISCARD, NODELAY, CONGESTION, BUFFER, MSS, DSCP, PORT];
 pub(super) const UDP_OPTIONS: &[OptionDoc] = &[HOST, STREAMS, WAY, SIZE, RATE, COUNTERS, BUFFER, DSCP, PORT];
 
-/// The host and the port of the server that settings name.
+/// The host and the port of the server that settings name, in one text or by the option `port`.
 ///
 /// # Errors
-/// A text that is no host with a port.
+/// A text that is no host with a port, or two ports that differ.
 pub fn destination(settings: &Settings) -> Result<Option<(String, u16)>, Error> {
     let Some(text) = settings.text(HOST.name) else { return Ok(None) };
     let wrong = || options::not_allowed(HOST.name, "HOST, HOST:PORT or [ADDRESS]:PORT", &text);
@@ -89,7 +89,12 @@ pub fn destination(settings: &Settings) -> Result<Option<(String, u16)>, Error> 
         None if text.matches(':').count() > 1 => (text.as_str(), None),
         None => text.split_once(':').map_or((text.as_str(), None), |(host, port)| (host, Some(port))),
     };
-    let port = port.map_or(Ok(IPERF3), |port| port.parse().map_err(|_| wrong()))?;
+    let named = narrow::<u16>(settings, &PORT).filter(|port| *port != 0);
+    let port = port.map(|port| port.parse().map_err(|_| wrong())).transpose()?;
+    if let (Some(named), Some(port)) = (named, port.filter(|port| named != Some(*port))) {
+        return Err(options::not_allowed(PORT.name, &format!("{port}, the port of {text}"), &named));
+    }
+    let port = port.or(named).unwrap_or(IPERF3);
     if host.is_empty() || host.contains(char::is_whitespace) || port == 0 {
         return Err(wrong());
     }
@@ -160,6 +165,18 @@ mod tests {
             assert_eq!(of(text).ok(), expected, "{text}");
         }
         assert_eq!(destination(&Settings::default()).unwrap(), None);
+    }
+
+    #[test]
+    fn the_option_names_the_port_of_a_server_that_is_named_without_one() {
+        let of = |host: &str, port: &str| {
+            destination(&Settings::default().with("host", host).with("port", port)).ok().flatten().map(|(_, port)| port)
+        };
+        let cases = [("a", "77", Some(77)), ("a:77", "77", Some(77)), ("a:77", "0", Some(77)), ("a", "0", Some(5201))];
+        for (host, port, expected) in cases {
+            assert_eq!(of(host, port), expected, "{host} {port}");
+        }
+        assert_eq!(of("a:77", "78"), None, "which of the two is not ours to guess");
     }
 
     #[test]

@@ -74,6 +74,18 @@ pub struct Watch {
 /// # Errors
 /// `EBUSY` when a watch exists already: the action of a signal belongs to the whole process.
 pub fn watch() -> Result<Watch> {
+    watch_where(|former| former.sa_sigaction != libc::SIG_IGN)
+}
+
+/// The same, also of signals that were ignored when the program was started.
+///
+/// # Errors
+/// As [`watch`].
+pub fn watch_also_ignored() -> Result<Watch> {
+    watch_where(|_| true)
+}
+
+fn watch_where(is_wanted: fn(&libc::sigaction) -> bool) -> Result<Watch> {
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         .map_err(|errno| Error::new("eventfd(signals)", errno))?;
     WAKE.compare_exchange(-1, wake.as_raw_fd(), Ordering::SeqCst, Ordering::SeqCst)
@@ -82,7 +94,7 @@ pub fn watch() -> Result<Watch> {
     let mut watch = Watch { wake, former: Vec::new() };
     for signal in Signal::ALL {
         let former = action(signal, None)?;
-        if former.sa_sigaction != libc::SIG_IGN {
+        if is_wanted(&former) {
             action(signal, Some(&noting()))?;
             watch.former.push((signal, former));
         }

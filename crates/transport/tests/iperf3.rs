@@ -232,3 +232,39 @@ fn a_side_that_ends_in_the_middle_tells_the_other_and_keeps_what_it_counted() {
         assert!(watch.1.unwrap().peer.is_none());
     });
 }
+
+/// Sends what a client before 3.16 sends of a test and then takes whatever comes, for as long as it comes.
+#[test]
+fn a_server_that_sends_a_volume_stops_behind_it() {
+    use std::io::{Read as _, Write as _};
+    let (served, _) = against(ServerOptions::default(), |address, _| {
+        let connect = |cookie: &[u8; 37]| {
+            let mut connection = std::net::TcpStream::connect(address).unwrap();
+            connection.write_all(cookie).unwrap();
+            connection
+        };
+        let cookie: [u8; 37] = *b"abcdefghijklmnopqrstuvwxyz2345672345\0";
+        let mut control = connect(&cookie);
+        let mut state = [0_u8; 1];
+        let mut expect = |control: &mut std::net::TcpStream, byte: u8| {
+            control.read_exact(&mut state).unwrap();
+            assert_eq!(state[0], byte);
+        };
+        expect(&mut control, 9);
+        let asked =
+            br#"{"tcp":true,"omit":0,"time":0,"num":0,"blockcount":20,"parallel":1,"reverse":true,"len":131072}"#;
+        control.write_all(&u32::try_from(asked.len()).unwrap().to_be_bytes()).unwrap();
+        control.write_all(asked).unwrap();
+        expect(&mut control, 10);
+        let mut stream = connect(&cookie);
+        expect(&mut control, 1);
+        expect(&mut control, 2);
+        let mut rest = vec![0; 20 * 131_072];
+        stream.read_exact(&mut rest).unwrap();
+        // Nothing more comes, although nobody has said that it is enough: the next bytes are those of the end.
+        control.write_all(&[4]).unwrap();
+        expect(&mut control, 13);
+        assert_eq!(stream.read_to_end(&mut rest).unwrap(), 0);
+    });
+    assert_eq!(served.finished, 0, "a client that goes without results has finished nothing");
+}

@@ -270,9 +270,12 @@ fn the_text_of_both_ends_has_the_form_of_the_real_one() {
         return;
     }
     let stage = Stage::new();
-    for mode in
-        [&["-t", "2", "-b", "20M"][..], &["-t", "1", "-P", "2", "-b", "20M", "-O", "1"], &["-u", "-t", "2", "-b", "5M"]]
-    {
+    for mode in [
+        &["-t", "2", "-b", "20M"][..],
+        &["-t", "1", "-P", "2", "-b", "20M", "-O", "1"],
+        &["-u", "-t", "2", "-b", "5M"],
+        &["-t", "1", "-b", "20M", "-i", "0"],
+    ] {
         let [(_real, real), (_own, own)] = servers(&stage, &[]);
         let words = [mode, &["-V", "--get-server-output"][..]].concat();
         let is_of_test = |line: &String| {
@@ -388,6 +391,70 @@ fn what_goes_wrong_is_said_in_iperf3s_words_and_ends() {
         assert!(ending.stderr.starts_with(&format!("iperf3: {said}\n")), "{words:?}: {}", ending.stderr);
     }
     stage.fathom(["as", "iperf3", "-c", "192.0.2.1"]).code(3);
+}
+
+#[test]
+fn a_servers_output_is_shown_to_a_client_that_asks_for_it_only() {
+    if !is_there() {
+        return;
+    }
+    let stage = Stage::new();
+    // After one client has asked, iperf3's server sends its output to everybody.
+    for (_server, port) in servers(&stage, &[]) {
+        for (asked, words) in [(true, &["-n", "1M", "-J", "--get-server-output"][..]), (false, &["-n", "1M", "-J"])] {
+            let document: Value = serde_json::from_str(&ours(&stage, &port, words).succeeded().stdout).unwrap();
+            assert_eq!(document.get("server_output_text").is_some(), asked, "{document}");
+        }
+    }
+}
+
+#[test]
+fn datagrams_that_are_omitted_are_in_no_loss() {
+    if !is_there() {
+        return;
+    }
+    let stage = Stage::new();
+    for (_server, port) in servers(&stage, &[]) {
+        let words = ["-u", "-b", "1M", "-l", "1000", "-O", "1", "-t", "1", "-J"];
+        let document: Value = serde_json::from_str(&ours(&stage, &port, &words).succeeded().stdout).unwrap();
+        let sum = &document["end"]["sum"];
+        let (packets, bytes) = (sum["packets"].as_u64().unwrap(), sum["bytes"].as_u64().unwrap());
+        // Some may be under way when it begins to count; the omitted second has as many as the one that counts.
+        assert!(packets > 0 && packets < bytes / 1000 * 3 / 2, "{sum}");
+    }
+}
+
+#[test]
+fn each_part_of_the_json_is_a_line_of_its_own_where_that_is_wanted() {
+    let stage = Stage::new();
+    let (_server, port) = serving(&stage, &[], &[]);
+    let words = ["-t", "1", "-i", "0.5", "-b", "20M", "--json-stream", "--cntl-ka=5/1/3"];
+    let ending = ours(&stage, &port, &words).succeeded();
+    let lines: Vec<Value> = ending.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: Vec<&str> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
+    assert_eq!((names[0], names[1], *names.last().unwrap()), ("start", "interval", "end"), "{names:?}");
+    assert_eq!(lines[0]["data"]["test_start"]["protocol"], "TCP");
+    assert!(lines.last().unwrap()["data"]["sum_sent"]["bytes"].as_u64().unwrap() > 0);
+    let nobody = free_port().to_string();
+    let ending = ours(&stage, &nobody, &["-t", "1", "--json-stream"]).code(1);
+    assert!(ending.stdout.starts_with("{\"data\":\"unable to connect"), "{}", ending.stdout);
+    let ending = ours(&stage, &nobody, &["-t", "1", "-J"]).code(1);
+    let document: Value = serde_json::from_str(&ending.stdout).unwrap();
+    assert!(document["error"].as_str().unwrap().contains("Connection refused"), "{document}");
+}
+
+#[test]
+fn a_signal_that_a_scripts_shell_had_ignored_ends_a_client() {
+    let stage = Stage::new();
+    let (_server, port) = serving(&stage, &[], &[]);
+    let mut command = stage.command("env");
+    command.arg("--ignore-signal=INT").arg(stage.program());
+    command.args(["as", "iperf3", "-c", "127.0.0.1", "-p", &port, "-t", "100", "-b", "1M"]);
+    let client = stage.spawn(command);
+    client.says("[ ID]");
+    client.handle().send(Signal::Interrupt).unwrap();
+    let ending = client.ends().code(1);
+    assert!(ending.stderr.contains("interrupt"), "{}", ending.stderr);
 }
 
 /// A process of which nobody is the parent; it is killed with this value.

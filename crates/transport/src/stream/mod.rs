@@ -13,6 +13,9 @@ pub(crate) use receiving::{Ended, Inlet, Receiving};
 pub(crate) use sending::{DiskRead, Sending, Source, UncopiedSends};
 pub(crate) use wake::{Batch, Wake};
 
+/// What one call takes of a stream that is as fast as possible; `docs/methods/tcp_stream.md` says why.
+pub(crate) const CALL: usize = 512 << 10;
+
 /// The calls by which files are read and written, which tell their errors from those of connections.
 const READ: &str = "read(file)";
 const WRITE: &str = "write(file)";

@@ -46,6 +46,7 @@ pub(super) fn run(options: &Options, host: &str) -> anyhow::Result<Exit> {
         device: options.device.clone(),
         port: options.client_port,
         connect_timeout: options.connect_timeout,
+        keepalive: options.keepalive,
         receive_timeout: options.receive_timeout,
         send_timeout: options.send_timeout,
         interval: options.report_interval(),
@@ -73,8 +74,7 @@ pub(super) fn run(options: &Options, host: &str) -> anyhow::Result<Exit> {
                 eprintln!("iperf3: {}", said(&error));
                 error.hint().into_iter().for_each(|hint| eprintln!("hint: {hint}"));
             }
-            // iperf3 ends well when its JSON says what went wrong.
-            Ok(if options.marks.has(Mark::Json) { Exit::Pass } else { FAILED })
+            Ok(FAILED)
         }
     }
 }
@@ -111,7 +111,8 @@ fn test(options: &Options, host: &str, (asked, stop): (Asked, &StopFlag), show: 
 
 /// Runs something while signals tell it to stop.
 pub(super) fn watched<T: Send>(stop: &StopFlag, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
-    let signals = signal::watch()?;
+    // A shell starts the background jobs of a script with SIGINT ignored, and iperf3 ends by it all the same.
+    let signals = signal::watch_also_ignored()?;
     let is_done = AtomicBool::new(false);
     Ok(thread::scope(|scope| {
         let worker = scope.spawn(|| {

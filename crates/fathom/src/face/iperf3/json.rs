@@ -158,7 +158,7 @@ impl Document {
         }
     }
 
-    pub(super) fn interval(&mut self, interval: &Interval) {
+    pub(super) fn interval(&mut self, interval: &Interval) -> &Value {
         let span = (interval.start, interval.end);
         let mut shown = Map::new();
         let rows = self.streams.iter().zip(&interval.rows).enumerate();
@@ -176,6 +176,7 @@ impl Document {
             shown.insert(format!("sum{suffix}"), Value::Object(map));
         }
         self.intervals.push(Value::Object(shown));
+        self.intervals.last().expect("it was pushed a moment ago")
     }
 
     /// What rows of a direction have beside bytes.
@@ -215,7 +216,7 @@ impl Document {
             .iter()
             .map(|own| {
                 let peer = outcome.peer.as_ref().and_then(|peer| peer.stream(own.stream.id));
-                Sides::of(own.stream.part, (&own.total, outcome.span), peer)
+                Sides::of(own, outcome.span, peer)
             })
             .collect();
         let streams: Vec<Value> = outcome
@@ -320,6 +321,14 @@ impl Document {
     /// What a server sends to a client that asks for it: all but what the client has told the server.
     pub(super) fn so_far(&self) -> Value {
         json!({"start": self.start, "intervals": self.intervals, "end": self.ending})
+    }
+
+    /// The parts behind the intervals, by the names that they have in a stream of events.
+    pub(super) fn last_events(&self, error: Option<String>) -> Vec<(&'static str, Value)> {
+        let told = |key: &'static str| Some((key, self.rest.get(key)?.clone()));
+        let error = error.map(|error| ("error", json!(error)));
+        let output = ["server_output_json", "server_output_text"].into_iter().filter_map(told);
+        error.into_iter().chain(output).chain([("end", self.ending.clone())]).collect()
     }
 
     /// The whole document, with the error that ended it.

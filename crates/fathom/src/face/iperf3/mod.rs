@@ -78,10 +78,9 @@ pub(super) fn transcript() -> Box<dyn fathom_transport::iperf3::Watch> {
 /// What goes wrong before anything is measured, as iperf3 says it.
 fn refuse(options: &Options, said: &str, hint: Option<&str>) -> anyhow::Result<Exit> {
     if options.marks.has(options::Mark::Json) {
-        let document = json::Document::new(text::End::Client, &version(), &system());
-        load::say(&show::printed(&document.whole(Some(said.to_owned()))))?;
-        // iperf3 ends well when its JSON says what went wrong.
-        return Ok(Exit::Pass);
+        let lines = output::Output::new(options.logfile.as_deref(), None)?.guest(None);
+        show::Show::new(options, text::End::Client, lines).conclude(Some(said.to_owned()));
+        return Ok(FAILED);
     }
     eprintln!("iperf3: error - {said}");
     if let Some(hint) = hint {

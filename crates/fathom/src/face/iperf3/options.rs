@@ -25,6 +25,7 @@ pub(super) struct Options {
     pub(super) receive_timeout: Option<Nanos>,
     pub(super) send_timeout: Option<Nanos>,
     pub(super) connect_timeout: Option<Nanos>,
+    pub(super) keepalive: Option<Nanos>,
     pub(super) family: Family,
     pub(super) marks: Marks,
     pub(super) client_port: Option<u16>,
@@ -75,6 +76,8 @@ pub(super) enum Mark {
     Rate,
     Time,
     Daemon,
+    /// Each part of the JSON on a line of its own, as soon as it is there.
+    JsonStream,
 }
 
 impl Marks {
@@ -296,6 +299,11 @@ static OPTIONS: &[OptionRow] = &[
     row(private(0), "bind-dev", (WITH, Both), set!(device, |text| Some(text.to_owned()))),
     row('V', "verbose", (ALONE, Both), mark!(Verbose)),
     row('J', "json", (ALONE, Both), mark!(Json)),
+    row(private(33), "json-stream", (ALONE, Both), |options, _| {
+        options.marks.add(Mark::Json);
+        options.marks.add(Mark::JsonStream);
+        Ok(())
+    }),
     row(private(1), "logfile", (WITH, Both), set!(logfile, |text| Some(text.into()))),
     // Every row leaves at once anyway.
     row(private(2), "forceflush", (ALONE, Both), |_, _| Ok(())),
@@ -358,6 +366,13 @@ static OPTIONS: &[OptionRow] = &[
         options.marks.add(Mark::Time);
         Ok(())
     }),
+    row(private(34), "cntl-ka", (WITH, Client), keepalive),
+    row(private(35), "gsro", (ALONE, Client), |options, _| {
+        options.parameters.wishes.add(Wish::SegmentOffload);
+        options.parameters.wishes.add(Wish::ReceiveOffload);
+        Ok(())
+    }),
+    row('m', "mptcp", (ALONE, Client), wish!(Multipath)),
     row('n', "bytes", (WITH, Client), |options, text| {
         options.parameters.bytes = units::read_volume(text).unwrap_or(0);
         Ok(())
@@ -440,6 +455,17 @@ fn one_way(options: &mut Options, way: Way) -> Result<(), Fault> {
     Ok(())
 }
 
+/// `IDLE/INTERVAL/COUNT`, of which the kernel's own interval and count stand for those that are not given.
+fn keepalive(options: &mut Options, text: &str) -> Result<(), Fault> {
+    /// What Linux waits (`tcp_keepalive_time`).
+    const IDLE_SECS: u64 = 7200;
+    let idle = text.split('/').next().filter(|idle| !idle.is_empty());
+    let fault = "control connection keepalive period should be larger than the full retry period (interval * count)";
+    let secs = idle.map_or(Ok(IDLE_SECS), |idle| within(whole(idle), (1, 32_767), fault))?;
+    options.keepalive = Some(Nanos::from_secs(secs));
+    Ok(())
+}
+
 #[expect(clippy::unnecessary_wraps, reason = "one of a table of functions")]
 fn congestion(options: &mut Options, text: &str) -> Result<(), Fault> {
     options.parameters.congestion = Some(text.to_owned());
@@ -458,6 +484,7 @@ const ABOUT: &[(&str, &str, &str)] = &[
     ("bind-dev", "DEV", "use this interface (SO_BINDTODEVICE)"),
     ("verbose", "", "more lines"),
     ("json", "", "one JSON document instead of text"),
+    ("json-stream", "", "each part of the JSON on a line of its own"),
     ("logfile", "FILE", "append the output to a file"),
     ("forceflush", "", "taken and not needed: every row leaves at once"),
     ("timestamps", "[=FORMAT]", "the time before each line, as strftime writes it"),
@@ -485,6 +512,9 @@ const ABOUT: &[(&str, &str, &str)] = &[
     ("fq-rate", "N[KMG]", "rate of each stream that the kernel keeps"),
     ("no-fq-socket-pacing", "", "the same as --fq-rate 0"),
     ("time", "SECS", "how long data flows (10)"),
+    ("cntl-ka", "[=SECS]", "keepalive of the control connection after so long (7200)"),
+    ("gsro", "", "datagrams in super-buffers (GSO, GRO) on both ends"),
+    ("mptcp", "", "Multipath TCP for the client's streams"),
     ("bytes", "N[KMG]", "end after so many bytes instead"),
     ("blockcount", "N[KMG]", "end after so many blocks instead"),
     ("length", "N[KMG]", "bytes of a block (128K) or a datagram (path MTU)"),
@@ -559,6 +589,7 @@ pub(super) fn read(words: &[String]) -> Result<Options, Refusal> {
         .iter()
         .map(|word| match word.as_str() {
             "--timestamps" => "--timestamps=%c ".to_owned(),
+            "--cntl-ka" => "--cntl-ka=".to_owned(),
             word if word.starts_with("--debug=") => "--debug".to_owned(),
             word => word.to_owned(),
         })

@@ -4,7 +4,7 @@ use fathom_sys::clock;
 use fathom_transport::iperf3::{Beginning, Error, Interval, Outcome, ServerOutput, Stream, Watch};
 use jiff::Timestamp;
 use serde::Serialize as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     json::Document,
@@ -17,6 +17,8 @@ use super::{
 pub(super) struct Show {
     style: Style,
     is_json: bool,
+    /// Whether each part of the JSON is printed when it is there, in place of all at the end.
+    is_stream: bool,
     pub(super) lines: Lines,
     text: Option<Text>,
     pub(super) document: Document,
@@ -47,6 +49,7 @@ impl Show {
         Self {
             style,
             is_json: options.marks.has(Mark::Json),
+            is_stream: options.marks.has(Mark::JsonStream),
             lines,
             text: None,
             document: Document::new(end, &super::version(), &super::system()).of_file(options.file.clone()),
@@ -70,10 +73,23 @@ impl Show {
 
     /// Prints the document, which is the last of a test.
     pub(super) fn conclude(&mut self, error: Option<String>) {
-        if self.is_json && !self.has_ended {
-            let document = printed(&self.document.whole(error));
-            self.lines.print(&[document.trim_end().to_owned()]);
-            self.has_ended = true;
+        if !self.is_json || self.has_ended {
+            return;
+        }
+        self.has_ended = true;
+        if self.is_stream {
+            let last = self.document.last_events(error);
+            last.into_iter().for_each(|(name, part)| self.event(name, &part));
+            return;
+        }
+        let document = printed(&self.document.whole(error));
+        self.lines.print(&[document.trim_end().to_owned()]);
+    }
+
+    /// One part of the JSON on a line of its own, where that is wanted.
+    fn event(&mut self, name: &str, part: &Value) {
+        if self.is_stream {
+            self.lines.print(&[json!({"event": name, "data": part}).to_string()]);
         }
     }
 }
@@ -83,6 +99,8 @@ impl Watch for Show {
         let (now, secs) = time();
         if self.is_json {
             self.document.began(beginning, streams, (&now, secs));
+            let start = self.document.so_far()["start"].take();
+            self.event("start", &start);
             return;
         }
         let text = Text::new(self.style.clone(), beginning, streams);
@@ -95,7 +113,8 @@ impl Watch for Show {
 
     fn interval(&mut self, interval: &Interval) {
         if self.is_json {
-            self.document.interval(interval);
+            let shown = self.document.interval(interval).clone();
+            self.event("interval", &shown);
         } else if let Some(text) = &mut self.text {
             let lines = text.interval(interval);
             self.say(&lines);

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use fathom_model::units::Nanos;
 use fathom_transport::iperf3::{
-    Beginning, Carrier, Interval, Outcome, Parameters, Part, Reading, ServerOutput, Stream, StreamResult, Way,
+    Beginning, Carrier, Interval, Omitted, Outcome, Parameters, Part, Reading, ServerOutput, Stream, StreamOutcome,
+    StreamResult, Way,
 };
 
 use super::{
@@ -263,7 +264,7 @@ impl Text {
             let mut both = Vec::new();
             for (place, own) in of_part() {
                 let peer = outcome.peer.as_ref().and_then(|peer| peer.stream(own.stream.id));
-                let sides = Sides::of(part, (&own.total, outcome.span), peer);
+                let sides = Sides::of(own, outcome.span, peer);
                 lines.extend(self.summary(&format!("[{:3}]", number(place)), part, &sides));
                 both.push(sides);
             }
@@ -348,8 +349,10 @@ pub(super) struct Sides {
 }
 
 /// What the other side told, as a reading.
-fn reading(told: &StreamResult) -> (Reading, Nanos) {
-    let omitted = told.omitted.unwrap_or_default();
+///
+/// Versions before 3.14 do not tell what they left out, which is as many datagrams as this side left out.
+fn reading(told: &StreamResult, omitted_here: Omitted) -> (Reading, Nanos) {
+    let omitted = told.omitted.unwrap_or(Omitted { packets: omitted_here.packets, lost: 0 });
     let reading = Reading {
         bytes: told.bytes,
         packets: told.packets.saturating_sub(omitted.packets),
@@ -366,12 +369,12 @@ fn reading(told: &StreamResult) -> (Reading, Nanos) {
 
 impl Sides {
     /// Of what this side counted and the other side told; nothing was received that nobody told of.
-    pub(super) fn of(part: Part, own: (&Reading, Nanos), peer: Option<&StreamResult>) -> Self {
-        let mine = (*own.0, own.1);
-        let theirs = peer.map_or((Reading::default(), own.1), reading);
+    pub(super) fn of(own: &StreamOutcome, span: Nanos, peer: Option<&StreamResult>) -> Self {
+        let mine = (own.total, span);
+        let theirs = peer.map_or((Reading::default(), span), |told| reading(told, own.omitted));
         // Versions before 3.2 tell no time.
-        let theirs = if theirs.1 == Nanos::ZERO { (theirs.0, own.1) } else { theirs };
-        let (mut sent, received) = if part == Part::Sender { (mine, theirs) } else { (theirs, mine) };
+        let theirs = if theirs.1 == Nanos::ZERO { (theirs.0, span) } else { theirs };
+        let (mut sent, received) = if own.stream.part == Part::Sender { (mine, theirs) } else { (theirs, mine) };
         // A sender does not know what was lost.
         (sent.0.lost, sent.0.jitter) = (0, Nanos::ZERO);
         Self { sent, received }

@@ -29,7 +29,7 @@ use crate::{
         PORT, SOURCE, STREAM_FLOWS, SocketOptions,
     },
     payload::Payload,
-    stream::{Batch, Inlet, Pace, Receiving, Sending, Source, UncopiedSends, Wake},
+    stream::{Batch, CALL, Inlet, Pace, Receiving, Sending, Source, UncopiedSends, Wake},
 };
 
 /// Which way the bytes flow, seen from the initiator.
@@ -56,8 +56,6 @@ pub(crate) const DOWN: TcpStream =
 /// Both send at the same time.
 pub(crate) const BOTH: TcpStream = TcpStream { name: "tcp_stream_both", way: Way::Both, metrics: &metrics::BOTH };
 
-/// What a flow hands to the kernel in one call when it is as fast as possible; `docs/methods/tcp_stream.md` says why.
-const WRITE_DEFAULT: usize = 512 << 10;
 /// The bounds of a write that is as long as what is due in a millisecond.
 const WRITE_PACED_MIN: f64 = 1448.0;
 
@@ -273,11 +271,9 @@ impl Demand {
             (Some(_), _) => options::message_size(settings, &WRITE)?,
             (None, Some(rate)) => {
                 let in_a_millisecond = rate.get() / 8.0 / 1000.0;
-                usize::try_from(rounded(in_a_millisecond.max(WRITE_PACED_MIN)))
-                    .unwrap_or(WRITE_DEFAULT)
-                    .min(WRITE_DEFAULT)
+                usize::try_from(rounded(in_a_millisecond.max(WRITE_PACED_MIN))).unwrap_or(CALL).min(CALL)
             }
-            (None, None) => WRITE_DEFAULT,
+            (None, None) => CALL,
         };
         let budgets = settings.size(BYTES.name).map(|bytes| shares(bytes.0, n_flows));
         if budgets.as_ref().is_some_and(|budgets| budgets.contains(&0)) {

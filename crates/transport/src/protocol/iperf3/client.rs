@@ -18,7 +18,7 @@ use fathom_sys::{
 use rsa::rand_core::{OsRng, RngCore as _};
 
 use super::{
-    Carrier, Error, Login, Parameters, Results, Way,
+    Carrier, Error, Login, Parameters, Results, Way, Wish,
     account::{Beginning, Outcome, Part, Stream, Watch, id_at},
     control::{Control, PATIENCE, ends},
     course::{Bounds, Course, Open},
@@ -41,11 +41,13 @@ pub struct Asked {
     pub port: Option<u16>,
     /// How long the control connection may take; TCP's own time-out without it.
     pub connect_timeout: Option<Nanos>,
+    /// After how long without traffic the control connection is asked for a sign of life; never without it.
+    pub keepalive: Option<Nanos>,
     /// How long a receiver may hear nothing.
     pub receive_timeout: Option<Nanos>,
     /// How long sent data may stay unacknowledged.
     pub send_timeout: Option<Nanos>,
-    /// The distance of reports.
+    /// The distance of reports; none for a single one at the end.
     pub interval: Option<Nanos>,
     /// What each stream of TCP sends, or where it writes what arrives.
     pub file: Option<PathBuf>,
@@ -92,6 +94,9 @@ impl Client {
     /// Nobody listens, the server is busy, does not like the parameters or the login, or speaks something else.
     pub fn connect(mut asked: Asked, cookie: Cookie, stop: &StopFlag) -> Result<Self, Error> {
         let (socket, server) = connect_any(&asked)?;
+        if let Some(idle) = asked.keepalive {
+            tuning::set_keepalive(&socket, idle)?;
+        }
         let control_mss = socket.tcp_mss().unwrap_or(0);
         let mut control = Control::new(socket, stop.clone())?;
         control.write(cookie.bytes())?;
@@ -150,6 +155,8 @@ impl Client {
             Carrier::Udp => (Type::DGRAM, Protocol::UDP),
         };
         let stream = |cause| Error::Stream { cause };
+        let is_multipath = self.asked.parameters.wishes.has(Wish::Multipath) && kind == Type::STREAM;
+        let protocol = if is_multipath { Protocol::MPTCP } else { protocol };
         let socket = Socket::new(Domain::for_address(self.server), kind, Some(protocol)).map_err(stream)?;
         let offset = u16::try_from(place).expect("at most 256");
         let port = self.asked.port.map_or(0, |port| port.wrapping_add(offset));
@@ -275,7 +282,11 @@ impl Client {
         self.control.tell(State::TestEnd)?;
         self.control.expect(State::ExchangeResults, "the request for results")?;
         self.control.write(&wire::write_json(&ours.write()))?;
-        let theirs = Results::read(&self.control.read_json("results", wire::RESULTS_MAX)?)?;
+        let mut theirs = Results::read(&self.control.read_json("results", wire::RESULTS_MAX)?)?;
+        if !self.asked.parameters.wishes.has(Wish::ServerOutput) {
+            // Up to 3.12 a server sends its output to everybody once one client has asked for it.
+            theirs.output = None;
+        }
         self.control.expect(State::DisplayResults, "the end of the results")?;
         self.control.tell(State::Done)?;
         self.control.see_off();

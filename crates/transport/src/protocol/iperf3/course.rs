@@ -61,7 +61,7 @@ impl Open {
 /// What bounds a test beyond its parameters.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// The distance of reports; none for no reports.
+    /// The distance of reports; none for a single one at the end.
     pub(crate) interval: Option<Nanos>,
     /// How long a receiver may hear nothing.
     pub(crate) idle: Nanos,
@@ -206,9 +206,12 @@ impl Course<'_> {
     }
 
     /// How many blocks one sender sends: each the same, so that none must ask the others.
+    ///
+    /// A server's datagrams have no such end, as the client goes by those that arrive; nor has what is sent while it does not count.
     fn share(&self, part: Part) -> Option<u64> {
         let n = u64::from(self.parameters.parallel.max(1));
-        let is_mine = part == Part::Sender && self.side == Side::Initiator;
+        let arrives = self.side == Side::Initiator || self.parameters.carrier == Carrier::Tcp;
+        let is_mine = part == Part::Sender && arrives && self.parameters.omit_secs == 0;
         self.parameters.budget().filter(|_| is_mine).map(|blocks| blocks.div_ceil(n))
     }
 
@@ -342,10 +345,10 @@ impl Course<'_> {
         }
         let span = now - standing.last_at;
         let is_empty = interval.rows.iter().all(|row| row.bytes == 0);
-        let is_short = self.bounds.interval.is_none_or(|interval| span * 10 < interval);
+        let is_short = self.bounds.interval.is_some_and(|interval| span * 10 < interval);
         standing.last = readings;
         standing.last_at = now;
-        if self.bounds.interval.is_some() && !(is_empty && is_short) {
+        if !(is_empty && is_short) {
             watch.interval(&interval);
         }
     }

@@ -48,10 +48,14 @@ pub enum Wish {
     SkipReceiveCopy,
     /// Multipath TCP.
     Multipath,
+    /// Datagrams are sent in super-buffers that the kernel cuts.
+    SegmentOffload,
+    /// Datagrams are received in super-buffers that the kernel joins.
+    ReceiveOffload,
 }
 
 /// The wishes, their keys, and whether iperf3 writes them as `true` or as 1.
-const WISHES: [(Wish, &str, bool); 8] = [
+const WISHES: [(Wish, &str, bool); 10] = [
     (Wish::NoDelay, "nodelay", true),
     (Wish::ServerOutput, "get_server_output", false),
     (Wish::Counters64, "udp_counters_64bit", false),
@@ -60,11 +64,13 @@ const WISHES: [(Wish, &str, bool); 8] = [
     (Wish::DontFragment, "dont_fragment", false),
     (Wish::SkipReceiveCopy, "skip_rx_copy", false),
     (Wish::Multipath, "mptcp", true),
+    (Wish::SegmentOffload, "gso", false),
+    (Wish::ReceiveOffload, "gro", false),
 ];
 
 /// A set of wishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Wishes(u8);
+pub struct Wishes(u16);
 
 impl Wishes {
     /// Whether it is in the set.

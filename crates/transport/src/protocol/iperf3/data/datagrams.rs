@@ -72,6 +72,10 @@ fn batch(size: usize) -> usize {
     (BATCH_BYTES / size).clamp(1, BATCH_MAX)
 }
 
+fn joined(parameters: &Parameters, wish: Wish) -> Joined {
+    if parameters.wishes.has(wish) { Joined::WherePossible } else { Joined::Never }
+}
+
 /// Sends until it is over or the budget of datagrams is spent.
 pub(super) fn send(
     open: &Open,
@@ -80,7 +84,8 @@ pub(super) fn send(
 ) -> fathom_sys::Result<()> {
     let size = length(parameters.block);
     let n_messages = usize::try_from(budget.unwrap_or(u64::MAX)).unwrap_or(usize::MAX).min(batch(size));
-    let mut load = Load::new(Sizes::fixed(size), (n_messages.max(1), Joined::Never), clock::now().0);
+    let joined = joined(parameters, Wish::SegmentOffload);
+    let mut load = Load::new(Sizes::fixed(size), (n_messages.max(1), joined), clock::now().0);
     if parameters.wishes.has(Wish::RepeatingPayload) {
         load.fill(repeat_digits);
     }
@@ -107,7 +112,8 @@ pub(super) fn send(
 pub(super) fn receive(socket: &Socket, parameters: &Parameters, conducted: &impl Conducted) -> fathom_sys::Result<()> {
     let size = length(parameters.block);
     socket::set_report_time(socket)?;
-    let room = datagrams::room(socket, Shape { count: batch(size), size }, Joined::Never)?;
+    let joined = joined(parameters, Wish::ReceiveOffload);
+    let room = datagrams::room(socket, Shape { count: batch(size), size }, joined)?;
     let mut receiver = Receiver::new((socket, codec(parameters)), room, None);
     let mut told = [0_u64; 4];
     let mut received = 0_u64;

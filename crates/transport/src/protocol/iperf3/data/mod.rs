@@ -13,10 +13,10 @@ use fathom_model::units::{BitsPerSec, Bytes, Nanos, approximate};
 use fathom_sys::{clock, transmit::MemoryFile};
 pub(crate) use greeting::{answer_to, greet};
 
-use super::{Carrier, Parameters, Wish, account::Part, course::Open};
+use super::{Carrier, Parameters, Wish, account::Part, course::Open, parameters::TCP_BLOCK};
 use crate::{
     payload::Payload,
-    stream::{Account, DiskRead, Inlet, Pace, Receiving, Sending, Source},
+    stream::{self, Account, Batch, DiskRead, Inlet, Pace, Receiving, Sending, Source, Wake},
 };
 
 /// How a stream came to its end.
@@ -103,13 +103,19 @@ pub(crate) fn run(
     Ok(Finish::Told)
 }
 
+/// How much of a stream one call takes: the length that was asked for, and that of our own streams where it is iperf3's default.
+fn call_length(parameters: &Parameters) -> usize {
+    let is_default = parameters.block == TCP_BLOCK && parameters.bitrate == 0;
+    if is_default { stream::CALL } else { length(parameters.block) }
+}
+
 fn length(block: Bytes) -> usize {
     usize::try_from(block.0).expect("a block is at most 1 MiB")
 }
 
 /// What is sent: pseudo-random bytes, or the digits again and again.
 fn payload(parameters: &Parameters) -> Payload {
-    let mut payload = Payload::random(length(parameters.block), clock::now().0);
+    let mut payload = Payload::random(call_length(parameters), clock::now().0);
     if parameters.wishes.has(Wish::RepeatingPayload) {
         repeat_digits(payload.bytes_mut());
     }
@@ -184,11 +190,13 @@ fn send_bursts<C: Conducted>(
 }
 
 fn receive_stream(open: &Open, parameters: &Parameters, conducted: &impl Conducted) -> fathom_sys::Result<()> {
-    let room = || Payload::random(length(parameters.block), 0);
-    let inlet = match &open.file {
-        Some(file) => Inlet::Disk(room(), Arc::clone(file)),
-        None if parameters.wishes.has(Wish::SkipReceiveCopy) => Inlet::Truncate(parameters.block),
-        None => Inlet::Copy(room()),
+    let room = || Payload::random(call_length(parameters), 0);
+    let (inlet, batch) = match &open.file {
+        Some(file) => (Inlet::Disk(room(), Arc::clone(file)), Batch::COPIED),
+        None if parameters.wishes.has(Wish::SkipReceiveCopy) => (Inlet::Truncate(parameters.block), Batch::TRUNCATED),
+        None => (Inlet::Copy(room()), Batch::COPIED),
     };
-    Receiving::new(&open.socket, inlet).run(&Ledger(conducted)).map(drop)
+    let mut receiving = Receiving::new(&open.socket, inlet);
+    receiving.wake = Some(Wake::by_rate(batch, clock::now()));
+    receiving.run(&Ledger(conducted)).map(drop)
 }

@@ -18,9 +18,9 @@ use crate::{
     link::PATIENCE,
 };
 
-/// What a worker counts; [`Flow::count`] knows the order.
+/// What a worker counts, first what is shown live: the first metric's counter; [`Flow::count`] knows the order.
 const COUNTERS: &[&str] =
-    &[count::RECEIVED, count::BYTES_RECEIVED, count::DUPLICATES, count::REORDERED, LATE, STRANGERS];
+    &[count::BYTES_RECEIVED, count::RECEIVED, count::DUPLICATES, count::REORDERED, LATE, STRANGERS];
 /// How long after the end a flow may go on arriving.
 const DRAIN_MAX: Nanos = Nanos::from_millis(500);
 /// How long a receiver sleeps that has nearly nothing to do: at a million per second, 50 datagrams, of which any buffer holds more.
@@ -285,11 +285,25 @@ impl Flow<'_> {
     /// Adds to [`COUNTERS`], in their order.
     fn count(&self, arrived: Arrived) {
         let counts = arrived.counts;
-        self.worker.add(0, counts.received);
-        self.worker.add(1, arrived.bytes);
+        self.worker.add(0, arrived.bytes);
+        self.worker.add(1, counts.received);
         let rare = [counts.duplicates, counts.reordered, counts.late, arrived.strangers];
         if rare != [0; 4] {
             (2..).zip(rare).for_each(|(counter, n)| self.worker.add(counter, n));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::Derivation;
+
+    use super::*;
+    use crate::kinds::udp_stream::metrics;
+
+    #[test]
+    fn what_is_shown_live_is_what_the_first_metric_counts() {
+        let first = &metrics(Side::Initiator, Side::Responder)[0];
+        assert!(matches!(&first.from, Derivation::Rate { counter, .. } if counter == COUNTERS[0]), "{first:?}");
     }
 }

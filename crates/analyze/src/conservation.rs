@@ -164,6 +164,15 @@ fn sum(ways: &[Way<'_>], of: impl Fn(&Way<'_>) -> Option<u64>) -> Option<u64> {
 /// The places between two hosts, each with the host that counts there.
 type Places = Vec<(String, Place)>;
 
+/// What a layer sends that can be counted one by one.
+pub(crate) const fn words_of(layer: Layer) -> Option<&'static str> {
+    match layer {
+        Layer::Udp => Some("datagrams"),
+        Layer::Frames => Some("frames"),
+        Layer::App | Layer::Http | Layer::Tcp | Layer::Path => None,
+    }
+}
+
 /// Sums up tests of datagrams or frames that are made together, of which a device between the ends cannot tell one from another.
 ///
 /// Nothing for others, or when one end did not count.
@@ -173,11 +182,7 @@ pub(crate) fn conservation(
     via: Option<&str>,
 ) -> Option<Conservation> {
     let layer = tests.first()?.layer;
-    let what = match layer {
-        Layer::Udp => "datagrams",
-        Layer::Frames => "frames",
-        Layer::App | Layer::Http | Layer::Tcp | Layer::Path => return None,
-    };
+    let what = words_of(layer)?;
     let ways = tests.iter().map(|test| Way::of(test, usable_of(test, tests))).collect::<Option<Vec<_>>>()?;
     let counted = |end: fn(&Way<'_>) -> Side, counter| sum(&ways, |way| total(&way.trials, end(way), counter));
     let n_sent = counted(|way| way.from.0, count::SENT)?;
@@ -193,7 +198,7 @@ pub(crate) fn conservation(
     });
     let rings = ways.iter().flat_map(|way| ring_drops(&way.trials, way.from, way.to));
     let rings = rings.filter(|drop| via.is_none() || drop.place != VETH_RING);
-    let sockets = ways.iter().filter_map(|way| socket_drops(layer, &way.trials, way.to.0, way.to.1));
+    let sockets = ways.iter().flat_map(|way| socket_drops(layer, &way.trials, way.to));
     let mut drops: Vec<Drops> = rings.chain(drops).chain(sockets).collect();
     let passed_on = counted(|way| way.to.0, count::PASSED_ON).unwrap_or(0);
     let n_twice = unexplained(n_sent, n_received, &drops).saturating_neg();
@@ -284,19 +289,27 @@ fn ring_drops<'a>(
     })
 }
 
-/// Drops for want of room in the receiving socket.
+/// What the receiving socket dropped: damaged datagrams, and those for which it had no room.
 ///
-/// The host's counter of UDP buffer errors includes the socket's own drops, so the larger of the two counts, once.
-fn socket_drops(layer: Layer, trials: &[&Trial], to: Side, receiver: &str) -> Option<Drops> {
-    let own = total(trials, to, count::SOCKET_DROPPED);
-    let of_host = (layer == Layer::Udp && was_sampled(trials, receiver, host::UDP_RCVBUF_ERRORS))
-        .then(|| host_growth(trials, receiver, host::UDP_RCVBUF_ERRORS, None));
-    let counter = if of_host > own { host::UDP_RCVBUF_ERRORS } else { count::SOCKET_DROPPED };
-    Some(Drops {
-        place: "receiver's socket buffer".to_owned(),
-        counter: format!("{receiver} {counter}"),
-        n_dropped: own.max(of_host)?,
-    })
+/// A socket counts both as its own drops (`__skb_checksum_complete` in `udp_recvmsg` of Linux 6.18), and the host's counter of UDP
+/// buffer errors includes the socket's own, so the larger of the two counts, once.
+fn socket_drops(layer: Layer, trials: &[&Trial], (to, receiver): (Side, &str)) -> Vec<Drops> {
+    let of_host = |counter: &str| {
+        let is_known = layer == Layer::Udp && was_sampled(trials, receiver, counter);
+        is_known.then(|| host_growth(trials, receiver, counter, None))
+    };
+    let damaged = of_host(host::UDP_IN_CSUM_ERRORS);
+    let own = total(trials, to, count::SOCKET_DROPPED).map(|own| own.saturating_sub(damaged.unwrap_or(0)));
+    let full = of_host(host::UDP_RCVBUF_ERRORS);
+    let counter = if full > own { host::UDP_RCVBUF_ERRORS } else { count::SOCKET_DROPPED };
+    let places = [
+        ("receiver's checksum test", host::UDP_IN_CSUM_ERRORS, damaged),
+        ("receiver's socket buffer", counter, own.max(full)),
+    ];
+    let drops = |(place, counter, n): (&str, &str, Option<u64>)| {
+        Some(Drops { place: place.to_owned(), counter: format!("{receiver} {counter}"), n_dropped: n? })
+    };
+    places.into_iter().filter_map(drops).collect()
 }
 
 /// Takes away what the receiver's stack dropped of frames that were counted before: they had arrived.
@@ -356,6 +369,26 @@ mod tests {
         story.total("target", count::SOCKET_DROPPED, 100);
         let run = story.analyzed();
         assert_eq!(run.tests[0].conservation.as_ref().unwrap().n_unexplained, 0);
+    }
+
+    #[test]
+    fn damaged_datagrams_are_not_taken_for_a_full_buffer() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 900)]);
+        story.host_counter("target", (host::UDP_IN_CSUM_ERRORS, ""), 91);
+        story.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 9);
+        story.total("target", count::SOCKET_DROPPED, 100);
+        let run = story.analyzed();
+        let sum = run.tests[0].conservation.as_ref().unwrap();
+        assert_eq!(dropped(sum), [("receiver's checksum test", 91), ("receiver's socket buffer", 9)]);
+        assert_eq!(sum.n_unexplained, 0);
+        let told = |id: &str| run.findings.iter().find(|finding| finding.id == id).map(|found| found.title.as_str());
+        assert!(
+            told("bad-checksums").unwrap().contains("91 datagrams reached target damaged"),
+            "{:?}",
+            told("bad-checksums")
+        );
+        assert!(told("udp-receive-buffer").unwrap().contains("9 dropped"), "{:?}", told("udp-receive-buffer"));
     }
 
     #[test]

@@ -183,7 +183,7 @@ impl Promise {
     #[must_use]
     pub fn judge(self, value: f64, confidence: Option<&Confidence>) -> Outcome {
         if confidence.is_some_and(|interval| interval.low < self.bound && self.bound < interval.high) {
-            return Outcome::Inconclusive;
+            return Outcome::Open;
         }
         let kept = match self.relation {
             Relation::AtLeast => value >= self.bound,
@@ -191,7 +191,7 @@ impl Promise {
             Relation::AtMost => value <= self.bound,
             Relation::LessThan => value < self.bound,
         };
-        if kept { Outcome::Pass } else { Outcome::Fail }
+        if kept { Outcome::Kept } else { Outcome::Broken }
     }
 }
 
@@ -250,16 +250,16 @@ mod tests {
     fn a_promise_within_the_interval_is_open() {
         let promise = Promise { relation: Relation::AtLeast, bound: 10.0 };
         let interval = Confidence { low: 9.0, high: 11.5, level: 0.95, n_trials: 3 };
-        assert_eq!(promise.judge(10.2, Some(&interval)), Outcome::Inconclusive);
-        assert_eq!(promise.judge(10.2, None), Outcome::Pass);
-        assert_eq!(promise.judge(9.9, None), Outcome::Fail);
+        assert_eq!(promise.judge(10.2, Some(&interval)), Outcome::Open);
+        assert_eq!(promise.judge(10.2, None), Outcome::Kept);
+        assert_eq!(promise.judge(9.9, None), Outcome::Broken);
     }
 
     #[test]
     fn no_loss_at_all_keeps_a_promise_of_none() {
         let promise = Promise { relation: Relation::AtMost, bound: 0.0 };
         let interval = Confidence { low: 0.0, high: 0.003, level: 0.95, n_trials: 3 };
-        assert_eq!(promise.judge(0.0, Some(&interval)), Outcome::Pass);
-        assert_eq!(promise.judge(0.001, Some(&interval)), Outcome::Fail);
+        assert_eq!(promise.judge(0.0, Some(&interval)), Outcome::Kept);
+        assert_eq!(promise.judge(0.001, Some(&interval)), Outcome::Broken);
     }
 }

@@ -177,7 +177,7 @@ fn judge(text: &str, whose: &str, values: &[&Summary]) -> JudgedPromise {
         metric: None,
         bound: None,
         margin: None,
-        outcome: Outcome::Inconclusive,
+        outcome: Outcome::Open,
         reason: Some(format!("{whose} was promised {text}: {why}")),
     };
     let (metric, promise) = match promise::split(text, &metrics) {
@@ -196,7 +196,7 @@ fn judge(text: &str, whose: &str, values: &[&Summary]) -> JudgedPromise {
     if let Some(why) = too_few(summary, promise, outcome) {
         return JudgedPromise { margin, reason: open(why).reason, ..known };
     }
-    JudgedPromise { margin, outcome, reason: (outcome != Outcome::Pass).then_some(reason), ..known }
+    JudgedPromise { margin, outcome, reason: (outcome != Outcome::Kept).then_some(reason), ..known }
 }
 
 /// How far a value lies on the good side of its bound, as a share of the bound.
@@ -217,7 +217,7 @@ fn too_few(summary: &Summary, promise: Promise, outcome: Outcome) -> Option<Stri
         Derivation::Quantile { q, .. }
         | Derivation::Step { of: StepValue::Time { q }, .. }
         | Derivation::Users { of: UsersValue::Time { q } } => samples_needed(q),
-        _ if outcome == Outcome::Pass && promise.bound > 0.0 => rounded((SEEN / promise.bound).ceil()),
+        _ if outcome == Outcome::Kept && promise.bound > 0.0 => rounded((SEEN / promise.bound).ceil()),
         _ => return None,
     };
     (n < needed).then(|| format!("too few samples ({} of {})", grouped(n), grouped(needed)))
@@ -227,7 +227,7 @@ fn too_few(summary: &Summary, promise: Promise, outcome: Outcome) -> Option<Stri
 mod tests {
     use super::*;
     use crate::story::{Story, step, visits};
-    use fathom_model::{Run, StepKind, units::Nanos};
+    use fathom_model::{Run, State, StepKind, units::Nanos};
 
     /// A script of three steps, of which the second fails now and then; promised is what stands there.
     fn shop(trials: usize, n: u64, promised: &[(&str, &str)]) -> Run {
@@ -297,17 +297,17 @@ mod tests {
         let login = of(&run, "login");
         let p99 = login.summaries.iter().find(|summary| summary.metric.name == "time_ns_p99").unwrap();
         assert_eq!(p99.note.as_deref(), Some("too few samples (180 of 1,000)"));
-        assert_eq!(login.promises[0].outcome, Outcome::Inconclusive);
+        assert_eq!(login.promises[0].outcome, Outcome::Open);
         assert!(login.promises[0].reason.as_deref().unwrap().ends_with("too few samples (180 of 1,000)"));
-        assert_eq!(login.promises[1].outcome, Outcome::Pass, "the median needs twenty");
+        assert_eq!(login.promises[1].outcome, Outcome::Kept, "the median needs twenty");
     }
 
     #[test]
     fn no_error_among_few_does_not_keep_a_promise_of_few_errors() {
         let run = shop(1, 100, &[("home", "errors < 0.1%"), ("home", "errors < 5%"), ("login", "errors < 5%")]);
         let outcomes = of(&run, "home").promises.iter().map(|promise| promise.outcome).collect::<Vec<_>>();
-        assert_eq!(outcomes, [Outcome::Inconclusive, Outcome::Pass]);
-        assert_eq!(of(&run, "login").promises[0].outcome, Outcome::Fail, "ten of a hundred are enough to break it");
+        assert_eq!(outcomes, [Outcome::Open, Outcome::Kept]);
+        assert_eq!(of(&run, "login").promises[0].outcome, Outcome::Broken, "ten of a hundred are enough to break it");
     }
 
     #[test]
@@ -322,11 +322,11 @@ mod tests {
     #[test]
     fn a_promise_that_a_step_breaks_fails_the_run() {
         let run = shop(2, 1_000, &[("login", "errors < 0.1%"), ("buy", "p99 < 1s"), ("", "requests/s > 900")]);
-        assert_eq!(run.verdict.outcome, Outcome::Fail);
+        assert_eq!(run.verdict.state, State::Broken);
         assert_eq!(run.verdict.reasons, ["shop login errors 10 % >= 0.10 %"]);
         let broken = run.findings.iter().find(|finding| finding.id == "promise-broken").unwrap();
         assert_eq!(broken.evidence[0].counter, "login errors_ratio");
-        assert_eq!(shop(2, 1_000, &[("buy", "p99 < 1s"), ("", "requests/s > 900")]).verdict.outcome, Outcome::Pass);
+        assert_eq!(shop(2, 1_000, &[("buy", "p99 < 1s"), ("", "requests/s > 900")]).verdict.state, State::Kept);
     }
 
     #[test]
@@ -335,13 +335,13 @@ mod tests {
         let users = run.tests[0].users.as_ref().unwrap();
         let time = |name: &str| users.summaries.iter().find(|s| s.metric.name == name).unwrap();
         assert_eq!((time("time_ns_p50").n_samples, time("time_ns_max").value), (Some(5_600), Some(2_700_000.0)));
-        assert!(users.promises.iter().all(|promise| promise.outcome == Outcome::Pass), "{:?}", users.promises);
+        assert!(users.promises.iter().all(|promise| promise.outcome == Outcome::Kept), "{:?}", users.promises);
     }
 
     #[test]
     fn a_promise_that_cannot_be_read_leaves_the_verdict_open() {
         let run = shop(2, 1_000, &[("login", "p9x < 1s")]);
-        assert_eq!(run.verdict.outcome, Outcome::Inconclusive);
+        assert_eq!(run.verdict.state, State::Open);
         assert!(run.verdict.reasons[0].contains("there is no metric `p9x` to promise"), "{:?}", run.verdict.reasons);
     }
 
@@ -351,11 +351,11 @@ mod tests {
             shop(2, 1_000, &[("home", "p95 < 900us"), ("home", "p75<1ms"), ("", "p97.5 < 1s"), ("home", "p100 < 1s")]);
         let home = of(&run, "home");
         let outcomes: Vec<Outcome> = home.promises.iter().map(|promise| promise.outcome).collect();
-        assert_eq!(outcomes, [Outcome::Fail, Outcome::Pass, Outcome::Inconclusive]);
+        assert_eq!(outcomes, [Outcome::Broken, Outcome::Kept, Outcome::Open]);
         assert!((value(home, "time_ns_p95") / 950_000.0 - 1.0).abs() < 0.003);
         let users = run.tests[0].users.as_ref().unwrap();
         assert_eq!(users.promises[0].metric.as_deref(), Some("time_ns_p975"));
-        assert_eq!(users.promises[0].outcome, Outcome::Pass);
+        assert_eq!(users.promises[0].outcome, Outcome::Kept);
     }
 
     #[test]

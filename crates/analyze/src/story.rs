@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use fathom_model::{
     Better, Confidence, Derivation, Environment, Example, Finding, Histogram, HostRecord, Layer, Metric, Plan, Record,
-    Run, Side, StepRecord, TestPlan, Timeline, Trial, Unit, UsersRecord, Verdict, Visits,
-    finding::Outcome,
+    Run, Side, State, StepRecord, TestPlan, Timeline, Trial, Unit, UsersRecord, Verdict, Visits,
     metric::{Measure, Named},
     names::{count, distribution, host as counter},
     plan::Reach,
@@ -168,7 +167,7 @@ impl Story {
             hosts: [("client".to_owned(), host("198.18.0.1")), ("target".to_owned(), host("198.18.0.2"))].into(),
             tests: Vec::new(),
             findings: Vec::new(),
-            verdict: Verdict { outcome: Outcome::Measured, reasons: Vec::new() },
+            verdict: Verdict { state: State::Measured, reasons: Vec::new() },
             completeness: Completeness::Complete,
         };
         Self { run, context: Context::default() }

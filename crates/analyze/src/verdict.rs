@@ -1,8 +1,15 @@
-//! Whether what was promised was kept; it knows values and promises, not where they come from.
+//! What became of a run, in one word, and whether what was promised was kept.
 
-use fathom_model::{Derivation, JudgedPromise, Run, Severity, Summary, Verdict, finding::Outcome, run::TestRun};
+use fathom_model::{
+    Derivation, Finding, JudgedPromise, Layer, Run, Severity, Side, State, Summary, Trial, Verdict,
+    finding::Outcome,
+    run::{Completeness, TestRun},
+};
 
-use crate::promise::{self, Promise};
+use crate::{
+    findings::NOTHING_DONE,
+    promise::{self, Promise},
+};
 
 /// One promise of a test, judged.
 pub(crate) struct Judged<'a> {
@@ -55,8 +62,8 @@ pub(crate) fn promised<'a>(test: &'a TestRun, name: &str, written: &str) -> Resu
 fn judge<'a>(test: &'a TestRun, name: &str, written: &str) -> Judged<'a> {
     let open = |summary, why: &str| Judged {
         summary,
-        outcome: Outcome::Inconclusive,
-        reason: format!("{} {name} was promised {written}: {why}", test.name),
+        outcome: Outcome::Open,
+        reason: format!("{} {name} was promised {written}: {why}", test.named()),
     };
     if let Some(why) = &test.unavailable {
         return open(None, why);
@@ -68,7 +75,7 @@ fn judge<'a>(test: &'a TestRun, name: &str, written: &str) -> Judged<'a> {
     let Some(value) = summary.value else {
         return open(Some(summary), summary.note.as_deref().unwrap_or("it was not measured"));
     };
-    let (outcome, reason) = compare(&test.name, (summary, value), promise);
+    let (outcome, reason) = compare(&test.named(), (summary, value), promise);
     Judged { summary: Some(summary), outcome, reason }
 }
 
@@ -78,56 +85,132 @@ pub(crate) fn compare(whose: &str, (summary, value): (&Summary, f64), promise: P
     let outcome = promise.judge(value, summary.confidence.as_ref());
     let (what, shown, bound) = (metric.title.as_ref(), metric.show(value), metric.show(promise.bound));
     let reason = match (outcome, &summary.confidence) {
-        (Outcome::Inconclusive, Some(interval)) if summary.is_vague() => format!(
-            "{whose} {what} {shown} (not known from {} rounds) leaves {} {bound} open",
+        (Outcome::Open, Some(interval)) if summary.is_vague() => format!(
+            "{whose} {what}: cannot tell yet: {} rounds differ too much to judge {} {bound} (more --rounds needed)",
             interval.n_trials,
             promise.relation.sign(),
         ),
-        (Outcome::Inconclusive, Some(interval)) => format!(
-            "{whose} {what} {shown} ({} to {}) leaves {} {bound} open",
+        (Outcome::Open, Some(interval)) => format!(
+            "{whose} {what}: cannot tell yet: {shown} ({} to {}) includes {bound} (more --rounds needed)",
             metric.show(interval.low),
             metric.show(interval.high),
-            promise.relation.sign(),
         ),
         _ => format!("{whose} {what} {shown} {} {bound}", promise.relation.broken_sign()),
     };
     (outcome, reason)
 }
 
-/// The outcome of a run, from its promises and from the findings that make a value say nothing.
+/// The state of a run: what it did, then what spoils its numbers, then its promises.
 pub(crate) fn verdict(run: &Run) -> Verdict {
-    let invalid = |test: &TestRun| {
-        let of_test = run.findings.iter().filter(|finding| finding.tests.contains(&test.name));
-        of_test.into_iter().find(|finding| finding.severity == Severity::Invalidates)
+    let all = |is: &dyn Fn(&TestRun) -> bool| run.tests.iter().all(is);
+    let said = |state, reasons| Verdict { state, reasons };
+    if all(&|test| has_no_result(run, test)) {
+        return said(State::Invalid, reasons_for_nothing(run));
+    }
+    let lacking = lacking(run);
+    if !lacking.is_empty() {
+        return said(State::Incomplete, lacking);
+    }
+    if all(&|test| has_no_result(run, test) || is_told(run, test, Severity::Invalidates)) {
+        return said(State::Invalid, titles(run, Severity::Invalidates));
+    }
+    let promises: Vec<_> = run.tests.iter().flat_map(|test| trusted(run, test)).collect();
+    let not_kept = promises.iter().filter(|judged| judged.outcome != Outcome::Kept);
+    let mut reasons: Vec<String> = not_kept.map(|judged| judged.reason.clone()).collect();
+    reasons.dedup();
+    let worst = [(Outcome::Broken, State::Broken), (Outcome::Open, State::Open), (Outcome::Kept, State::Kept)];
+    let is_any = |outcome| promises.iter().any(|judged| judged.outcome == outcome);
+    if let Some((_, state)) = worst.into_iter().find(|(outcome, _)| is_any(*outcome)) {
+        return said(state, reasons);
+    }
+    let measured = run.tests.iter().filter(|test| !has_no_result(run, test));
+    let (disturbed, calm): (Vec<_>, Vec<_>) = measured.partition(|test| is_told(run, test, Severity::Disturbs));
+    if disturbed.len() >= calm.len() {
+        return said(State::Disturbed, titles(run, Severity::Disturbs));
+    }
+    said(State::Measured, Vec::new())
+}
+
+/// The promises of a test; a number that cannot be trusted leaves them open.
+///
+/// What was disturbed may have kept a promise all the same, but it does not break one.
+fn trusted<'a>(run: &'a Run, test: &'a TestRun) -> Vec<Judged<'a>> {
+    let spoils = |finding: &&Finding| {
+        // Where nothing arrived, nothing arrived.
+        let is_sure = finding.id == NOTHING_DONE;
+        finding.severity >= Severity::Disturbs && finding.tests.contains(&test.name) && !is_sure
     };
-    let mut outcomes = Vec::new();
-    let mut reasons = Vec::new();
-    for test in &run.tests {
-        for mut judged in judged(test) {
-            if let Some(finding) = invalid(test) {
-                judged.outcome = Outcome::Inconclusive;
-                judged.reason = format!("{} says nothing about its promise: {}", test.name, finding.title);
-            }
-            outcomes.push(judged.outcome);
-            if judged.outcome != Outcome::Pass {
-                reasons.push(judged.reason);
-            }
+    let mut all = judged(test);
+    let Some(finding) = run.findings.iter().find(spoils) else { return all };
+    for judged in &mut all {
+        if finding.severity == Severity::Invalidates || judged.outcome == Outcome::Broken {
+            judged.outcome = Outcome::Open;
+            judged.reason = format!("{} says nothing about its promise: {}", test.named(), finding.title);
         }
     }
-    reasons.dedup();
-    let outcome = match &outcomes[..] {
-        [] => Outcome::Measured,
-        all if all.contains(&Outcome::Fail) => Outcome::Fail,
-        all if all.contains(&Outcome::Inconclusive) => Outcome::Inconclusive,
-        _ => Outcome::Pass,
+    all
+}
+
+/// What the findings of a severity say.
+fn titles(run: &Run, severity: Severity) -> Vec<String> {
+    let found = run.findings.iter().filter(|finding| finding.severity == severity);
+    found.map(|finding| run.told(finding)).collect()
+}
+
+/// Whether a finding of this severity names a test.
+fn is_told(run: &Run, test: &TestRun, severity: Severity) -> bool {
+    run.findings.iter().any(|finding| finding.severity == severity && finding.tests.contains(&test.name))
+}
+
+/// Whether a test has nothing to show: no value, values of its warm-up alone, or nothing done.
+fn has_no_result(run: &Run, test: &TestRun) -> bool {
+    let records = test.trials.iter().flat_map(|trial| trial.records.values());
+    let mut initiators = records.filter(|record| record.side == Side::Initiator).peekable();
+    let was_short =
+        initiators.peek().is_some() && initiators.all(|record| record.measured_ns.0 >= record.measured_ns.1);
+    was_short || did_nothing(run, test) || test.summaries.iter().all(|summary| summary.value.is_none())
+}
+
+fn did_nothing(run: &Run, test: &TestRun) -> bool {
+    run.findings.iter().any(|finding| finding.id == NOTHING_DONE && finding.tests.contains(&test.name))
+}
+
+/// What a run lacks of which something is left: what ended early, and tests that did nothing.
+fn lacking(run: &Run) -> Vec<String> {
+    if let Completeness::Incomplete { reason } = &run.completeness {
+        return vec![reason.clone()];
+    }
+    let is_cut = |trial: &Trial| trial.records.values().any(|record| !record.complete);
+    let ended_early = |test: &TestRun| !test.trials.is_empty() && test.trials.iter().all(is_cut);
+    let why = |test: &TestRun| match () {
+        () if ended_early(test) => Some(format!("{} ended early", test.named())),
+        // A host that does not answer one kind of probe may answer another.
+        () if did_nothing(run, test) && test.layer != Layer::Path => Some(format!("{} did nothing", test.named())),
+        () => None,
     };
-    Verdict { outcome, reasons }
+    run.tests.iter().filter_map(why).collect()
+}
+
+/// Why there is no result at all.
+fn reasons_for_nothing(run: &Run) -> Vec<String> {
+    let cut = match &run.completeness {
+        Completeness::Complete => None,
+        Completeness::Incomplete { reason } => Some(reason.clone()),
+    };
+    let reasons: Vec<String> = cut.into_iter().chain(titles(run, Severity::Invalidates)).collect();
+    // Why a test could not be made stands in its row.
+    let none_began = run.tests.iter().all(|test| test.unavailable.is_some());
+    match (reasons.is_empty(), none_began) {
+        (false, _) => reasons,
+        (true, true) => vec!["no test could be made".to_owned()],
+        (true, false) => vec!["nothing was measured".to_owned()],
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use crate::story::Story;
-    use fathom_model::{finding::Outcome, units::Nanos};
+    use fathom_model::{State, units::Nanos};
 
     fn promise(story: &mut Story, metric: &str, text: &str) {
         story.run.tests[0].expect.insert(metric.to_owned(), text.to_owned());
@@ -137,7 +220,7 @@ mod tests {
     fn a_run_without_a_promise_only_measures() {
         let mut story = Story::new();
         story.tcp_stream(&[1000, 1000]);
-        assert_eq!(story.analyzed().verdict.outcome, Outcome::Measured);
+        assert_eq!(story.analyzed().verdict.state, State::Measured);
     }
 
     #[test]
@@ -146,7 +229,7 @@ mod tests {
         story.udp_stream(&[(100_000, 99_690)]);
         promise(&mut story, "loss", "0 %");
         let verdict = story.analyzed().verdict;
-        assert_eq!(verdict.outcome, Outcome::Fail);
+        assert_eq!(verdict.state, State::Broken);
         assert_eq!(verdict.reasons, ["udp_stream loss 0.31 % > 0 %"]);
     }
 
@@ -155,13 +238,13 @@ mod tests {
         let mut story = Story::new();
         story.tcp_stream(&[1000, 1000, 1000]);
         promise(&mut story, "throughput_bps", ">= 7k");
-        assert_eq!(story.analyzed().verdict.outcome, Outcome::Pass);
+        assert_eq!(story.analyzed().verdict.state, State::Kept);
         let mut story = Story::new();
         story.tcp_stream(&[900, 1000, 1100]);
         promise(&mut story, "throughput_bps", ">= 8.1k");
         let verdict = story.analyzed().verdict;
-        assert_eq!(verdict.outcome, Outcome::Inconclusive);
-        assert!(verdict.reasons[0].contains("leaves >= 8.10 kbit/s open"), "{:?}", verdict.reasons);
+        assert_eq!(verdict.state, State::Open);
+        assert!(verdict.reasons[0].contains("includes 8.10 kbit/s"), "{:?}", verdict.reasons);
     }
 
     #[test]
@@ -170,9 +253,9 @@ mod tests {
         story.tcp_stream(&[100, 5000]);
         promise(&mut story, "throughput_bps", ">= 8.1k");
         let verdict = story.analyzed().verdict;
-        assert_eq!(verdict.outcome, Outcome::Inconclusive);
+        assert_eq!(verdict.state, State::Open);
         assert!(
-            verdict.reasons[0].ends_with("(not known from 2 rounds) leaves >= 8.10 kbit/s open"),
+            verdict.reasons[0].contains("2 rounds differ too much to judge >= 8.10 kbit/s"),
             "{:?}",
             verdict.reasons
         );
@@ -184,9 +267,42 @@ mod tests {
         story.tcp_stream(&[1000]);
         story.run.tests[0].unavailable = Some("needs CAP_NET_RAW".to_owned());
         promise(&mut story, "throughput_bps", ">= 7k");
+        assert_eq!(story.analyzed().verdict.state, State::Invalid, "nothing was measured at all");
+        story.http(1000, 10);
         let verdict = story.analyzed().verdict;
-        assert_eq!(verdict.outcome, Outcome::Inconclusive);
+        assert_eq!(verdict.state, State::Open);
         assert!(verdict.reasons[0].ends_with("needs CAP_NET_RAW"), "{:?}", verdict.reasons);
+    }
+
+    #[test]
+    fn a_run_of_which_every_number_is_spoilt_is_invalid_and_one_among_others_is_not() {
+        let mut story = Story::new();
+        story.udp_stream(&[(500, 500)]);
+        story.total("client", fathom_model::names::count::INTENDED, 1000);
+        assert_eq!(story.analyzed().verdict.state, State::Invalid);
+        story.tcp_stream(&[1000]);
+        assert_eq!(story.analyzed().verdict.state, State::Measured);
+    }
+
+    #[test]
+    fn what_others_disturbed_is_said_to_be_and_a_promise_that_was_kept_stays_kept() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1000, 1000, 1000]);
+        story.stolen("target", Nanos::from_millis(600));
+        let verdict = story.analyzed().verdict;
+        assert_eq!((verdict.state, verdict.reasons.len()), (State::Disturbed, 1));
+        promise(&mut story, "throughput_bps", ">= 7k");
+        assert_eq!(story.analyzed().verdict.state, State::Kept);
+    }
+
+    #[test]
+    fn a_run_that_lost_something_is_incomplete_whatever_was_promised() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1000, 1000, 1000]);
+        promise(&mut story, "throughput_bps", ">= 9k");
+        story.run.completeness = super::Completeness::Incomplete { reason: "host target was lost".to_owned() };
+        let verdict = story.analyzed().verdict;
+        assert_eq!((verdict.state, verdict.reasons), (State::Incomplete, vec!["host target was lost".to_owned()]));
     }
 
     #[test]
@@ -194,8 +310,8 @@ mod tests {
         let mut story = Story::new();
         story.tcp_stream(&[1000, 1000]);
         promise(&mut story, "throughput_bps", ">= 9k");
-        assert_eq!(story.analyzed().verdict.outcome, Outcome::Fail);
+        assert_eq!(story.analyzed().verdict.state, State::Broken);
         story.stolen("target", Nanos::from_millis(600));
-        assert_eq!(story.analyzed().verdict.outcome, Outcome::Inconclusive);
+        assert_eq!(story.analyzed().verdict.state, State::Open);
     }
 }

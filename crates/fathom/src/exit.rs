@@ -24,8 +24,8 @@ pub(crate) enum Exit {
     Incomplete,
     /// A promise was broken.
     Threshold,
-    /// A promise lies within the uncertainty, and `--strict` was given.
-    Inconclusive,
+    /// A promise stays open, or the run was disturbed and `--strict` was given.
+    Unsure,
     /// The code of a command that was run on behalf of the user.
     Of(u8),
     /// Ended by a signal; what was measured was printed.
@@ -41,7 +41,7 @@ impl Exit {
             Self::Preflight => 3,
             Self::Incomplete => 4,
             Self::Threshold => 10,
-            Self::Inconclusive => 12,
+            Self::Unsure => 12,
             Self::Of(code) => code,
             Self::Signalled(signal) => signal.exit_code(),
         }

@@ -6,11 +6,7 @@ use std::{
 };
 
 use clap::{Arg, ArgAction, ArgMatches};
-use fathom_model::{
-    Run, Side, Trial,
-    finding::Outcome,
-    run::{Completeness, TestRun},
-};
+use fathom_model::{Run, State, run::Completeness};
 use fathom_report::{
     FORMATS, Format,
     formats::{Colour, Text, TextStyle},
@@ -46,7 +42,8 @@ pub(crate) fn arguments() -> Vec<Arg> {
             .help("keep the document and the report in this folder")
             .help_heading("Output"),
         flag("quiet", "show no progress"),
-        flag("strict", "an inconclusive promise ends with exit code 12"),
+        flag("strict", "a run that other work disturbed ends with exit code 12 too").conflicts_with("lenient"),
+        flag("lenient", "a promise that stays open ends with exit code 0 instead of 12"),
     ]
 }
 
@@ -88,35 +85,41 @@ pub(crate) fn print(run: &Run, matches: &ArgMatches) -> anyhow::Result<Exit> {
         name => format(name)?.write(run, &mut out)?,
     }
     out.flush()?;
-    Ok(exit_of(run, matches.get_flag("strict")))
+    Ok(exit_of(run, Judging::of(matches)))
 }
 
-/// Whether a test has no value, or values only of what came before the measured part, of which there was none.
-fn measured_nothing(test: &TestRun) -> bool {
-    let records = test.trials.iter().flat_map(|trial| trial.records.values());
-    let mut initiators = records.filter(|record| record.side == Side::Initiator).peekable();
-    let was_short =
-        initiators.peek().is_some() && initiators.all(|record| record.measured_ns.0 >= record.measured_ns.1);
-    was_short || test.summaries.iter().all(|summary| summary.value.is_none())
+/// What `--strict` and `--lenient` make of a run that is neither good nor bad.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Judging {
+    /// A promise that stays open fails, a disturbed run does not.
+    Usual,
+    /// A disturbed run fails too.
+    Strict,
+    /// Neither fails.
+    Lenient,
 }
 
-/// Whether none of its trials came to its end.
-fn ended_early(test: &TestRun) -> bool {
-    let is_cut = |trial: &Trial| trial.records.values().any(|record| !record.complete);
-    !test.trials.is_empty() && test.trials.iter().all(is_cut)
+impl Judging {
+    /// What was asked for on the command line.
+    pub(crate) fn of(matches: &ArgMatches) -> Self {
+        match (matches.get_flag("strict"), matches.get_flag("lenient")) {
+            (true, _) => Self::Strict,
+            (_, true) => Self::Lenient,
+            _ => Self::Usual,
+        }
+    }
 }
 
-/// The exit code that a finished run deserves.
-pub(crate) fn exit_of(run: &Run, is_strict: bool) -> Exit {
+/// The exit code of a finished run, which follows from its state.
+pub(crate) fn exit_of(run: &Run, judging: Judging) -> Exit {
     let none_began = run.tests.iter().all(|test| test.unavailable.is_some() && test.trials.is_empty());
-    match (&run.completeness, run.verdict.outcome) {
+    match (run.verdict.state, judging) {
         // A test that fails once it has begun makes the run incomplete.
-        (Completeness::Complete, _) if none_began => Exit::Preflight,
-        _ if run.tests.iter().all(measured_nothing) => Exit::Failed,
-        (Completeness::Incomplete { .. }, _) => Exit::Incomplete,
-        _ if run.tests.iter().any(ended_early) => Exit::Incomplete,
-        (_, Outcome::Fail) => Exit::Threshold,
-        (_, Outcome::Inconclusive) if is_strict => Exit::Inconclusive,
-        _ => Exit::Pass,
+        (State::Invalid, _) if none_began && run.completeness == Completeness::Complete => Exit::Preflight,
+        (State::Invalid, _) => Exit::Failed,
+        (State::Incomplete, _) => Exit::Incomplete,
+        (State::Broken, _) => Exit::Threshold,
+        (State::Open, Judging::Usual | Judging::Strict) | (State::Disturbed, Judging::Strict) => Exit::Unsure,
+        (State::Open | State::Disturbed | State::Measured | State::Kept, _) => Exit::Pass,
     }
 }

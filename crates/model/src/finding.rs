@@ -10,7 +10,9 @@ pub enum Severity {
     Remark,
     /// Explains what a layer lacks to its limit.
     HoldsBack,
-    /// The number does not say what it seems to say.
+    /// Something beside the test changed the number.
+    Disturbs,
+    /// The number cannot be trusted.
     Invalidates,
 }
 
@@ -61,25 +63,66 @@ pub struct Finding {
     pub next: Option<NextStep>,
 }
 
-/// Whether what was promised was kept.
+/// Whether one promise was kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// Nothing was promised: the run measured.
-    Measured,
-    /// Every promise was kept.
-    Pass,
-    /// A promise was broken.
-    Fail,
-    /// A promise lies within the interval of the value.
-    Inconclusive,
+    /// It was kept.
+    #[serde(alias = "pass")]
+    Kept,
+    /// It was broken.
+    #[serde(alias = "fail")]
+    Broken,
+    /// It lies within the interval of the value, or there is no value to trust.
+    #[serde(alias = "inconclusive")]
+    Open,
 }
 
-/// The outcome with its reasons.
+/// One word for what became of a run; every output and the exit code say the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It was measured; nothing was promised.
+    Measured,
+    /// Every promise was kept.
+    #[serde(alias = "pass")]
+    Kept,
+    /// A promise was broken.
+    #[serde(alias = "fail")]
+    Broken,
+    /// A promise is neither kept nor broken for sure.
+    #[serde(alias = "inconclusive")]
+    Open,
+    /// Something beside the test changed most of the numbers.
+    Disturbed,
+    /// Something was lost or did nothing; what was measured is kept.
+    Incomplete,
+    /// No number of it can be trusted, or nothing was done.
+    Invalid,
+}
+
+impl State {
+    /// The word that people read.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Measured => "MEASURED",
+            Self::Kept => "KEPT",
+            Self::Broken => "BROKEN",
+            Self::Open => "OPEN",
+            Self::Disturbed => "DISTURBED",
+            Self::Incomplete => "INCOMPLETE",
+            Self::Invalid => "INVALID",
+        }
+    }
+}
+
+/// The state of a run with its reasons.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Verdict {
-    /// Whether promises were kept.
-    pub outcome: Outcome,
-    /// One sentence per promise that was broken or is open, such as `udp loss 0.31 % > 0 %`.
+    /// What became of the run.
+    #[serde(alias = "outcome")]
+    pub state: State,
+    /// Why, a sentence each: `udp stream: lost 0.31 % > 0 %`; empty where nothing needs a reason.
     pub reasons: Vec<String>,
 }

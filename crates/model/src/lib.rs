@@ -24,7 +24,7 @@ pub mod units;
 
 pub use benchmark::Benchmark;
 pub use environment::Environment;
-pub use finding::{Evidence, Finding, NextStep, Severity, Verdict};
+pub use finding::{Evidence, Finding, NextStep, Severity, State, Verdict};
 pub use histogram::Histogram;
 pub use metric::{Better, Derivation, Layer, Metric, Unit};
 pub use plan::{Plan, TestPlan};

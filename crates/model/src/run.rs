@@ -112,6 +112,27 @@ pub struct TestRun {
     pub unavailable: Option<String>,
 }
 
+impl TestRun {
+    /// The name that stands alone: `tcp stream, 8 flows`, or `frames, 64 B` where the title names the layer.
+    #[must_use]
+    pub fn named(&self) -> String {
+        let layer = self.layer.name();
+        if self.title.starts_with(layer) { self.title.clone() } else { format!("{layer} {}", self.title) }
+    }
+}
+
+impl Run {
+    /// What a finding says, with the name of its test where there are others.
+    #[must_use]
+    pub fn told(&self, finding: &Finding) -> String {
+        let only = self.tests.iter().find(|test| finding.tests == [test.name.as_str()]);
+        match only.filter(|_| self.tests.len() > 1) {
+            Some(test) => format!("{}: {}", test.named(), finding.title),
+            None => finding.title.clone(),
+        }
+    }
+}
+
 /// Whether a run came to its end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase", tag = "state")]

@@ -117,10 +117,9 @@ fn cell(summary: Option<&Summary>) -> Cell {
 /// A judged promise in words, with the value that it is about among those given.
 pub(crate) fn promised<'a>(promise: &'a JudgedPromise, mut among: impl Iterator<Item = &'a Summary>) -> Promised<'a> {
     let (word, mark) = match promise.outcome {
-        Outcome::Pass => ("ok", Mark::Kept),
-        Outcome::Fail => ("✗", Mark::Broken),
-        Outcome::Inconclusive => ("open", Mark::Open),
-        Outcome::Measured => ("", Mark::Plain),
+        Outcome::Kept => ("ok", Mark::Kept),
+        Outcome::Broken => ("✗", Mark::Broken),
+        Outcome::Open => ("open", Mark::Open),
     };
     let margin = |margin: f64| match margin {
         // Far from a bound, how many times it the value is says more than a percentage.
@@ -276,7 +275,7 @@ mod tests {
             metric: None,
             bound: None,
             margin,
-            outcome: Outcome::Fail,
+            outcome: Outcome::Broken,
             reason: None,
         };
         assert_eq!(promised(&promise(Some(-0.5)), [].iter()).margin, "−50 %");

@@ -1,12 +1,10 @@
 //! What the table of a run shows, the same in text and HTML: picked and put into words, not computed.
 
 use fathom_model::{
-    Confidence, Derivation, Finding, Layer, Limit, LimitKind, Metric, Run, Severity, StepSummary, Summary, TestRun,
-    Unit,
-    finding::Outcome,
+    Confidence, Derivation, Finding, Layer, Limit, LimitKind, Metric, Run, Severity, State, StepSummary, Summary,
+    TestRun, Unit,
     metric::Better,
     plan::Reach,
-    run::Completeness,
     units::{BitsPerSec, grouped, percent, rounded},
 };
 
@@ -313,21 +311,28 @@ pub(crate) fn remarks(run: &Run) -> Vec<&Finding> {
     run.findings.iter().filter(|finding| !above.iter().any(|other| std::ptr::eq(*other, *finding))).collect()
 }
 
-/// The word of the verdict.
-pub(crate) const fn outcome_word(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Measured => "MEASURED",
-        Outcome::Pass => "PASS",
-        Outcome::Fail => "FAIL",
-        Outcome::Inconclusive => "INCONCLUSIVE",
+/// Why a run is in its state, in one line.
+pub(crate) fn reasons(run: &Run) -> String {
+    match (run.verdict.state, run.verdict.reasons.as_slice()) {
+        (State::Measured, _) => "no target set (use --expect)".to_owned(),
+        (State::Kept, _) => "every promise was kept".to_owned(),
+        (_, reasons) => reasons.join("; "),
     }
 }
 
-/// Why the run did not come to its end, if it did not.
-pub(crate) fn incomplete(run: &Run) -> Option<&str> {
-    match &run.completeness {
-        Completeness::Complete => None,
-        Completeness::Incomplete { reason } => Some(reason),
+/// The tests that a finding is about, by their names in the table.
+pub(crate) fn names(run: &Run, finding: &Finding) -> Vec<String> {
+    let named = |name: &String| run.tests.iter().find(|test| test.name == *name).map(TestRun::named);
+    finding.tests.iter().filter_map(named).collect()
+}
+
+/// How the word of a state is to be looked at.
+pub(crate) const fn state_mark(state: State) -> Mark {
+    match state {
+        State::Measured => Mark::Plain,
+        State::Kept => Mark::Kept,
+        State::Broken | State::Invalid => Mark::Broken,
+        State::Open | State::Disturbed | State::Incomplete => Mark::Open,
     }
 }
 
@@ -375,12 +380,6 @@ pub(crate) fn losses(run: &Run) -> Vec<String> {
     let hosts = run.hosts.iter();
     let told = hosts.flat_map(|(name, host)| host.losses.iter().map(|loss| (name.as_str(), loss.as_str()))).collect();
     said(told).collect()
-}
-
-/// A test in words that stand alone: `tcp stream, 8 flows`, and `frames, 64 B` where the title names the layer.
-pub(crate) fn named(test: &TestRun) -> String {
-    let layer = test.layer.name();
-    if test.title.starts_with(layer) { test.title.clone() } else { format!("{layer} {}", test.title) }
 }
 
 /// Whether a value stands in the table of a run with several tests.

@@ -12,6 +12,8 @@ use super::{Cause, Evidenced, counted, explained};
 const TOLD: f64 = 1e-5;
 /// From one packet in a thousand on, drops hold a test back.
 const HOLDS_BACK: f64 = 1e-3;
+/// A place that explains less of a loss than this is not its cause.
+const CAUSE: f64 = 0.1;
 
 /// Some drops of one host, as a finding about them.
 struct Dropped<'a> {
@@ -24,7 +26,7 @@ struct Dropped<'a> {
     n: u64,
     /// Of how many packets, where that is known.
     of: u64,
-    next: NextStep,
+    next: Option<NextStep>,
 }
 
 impl Dropped<'_> {
@@ -35,17 +37,19 @@ impl Dropped<'_> {
         if self.n == 0 || (share < TOLD && !accounted) {
             return None;
         }
+        let explains = explained(self.n, seen.n_lost());
+        let is_cause = share >= HOLDS_BACK && explains.is_none_or(|explains| explains >= CAUSE);
         let of =
             if self.of > 0 { format!(" of {} ({})", grouped(self.of), percent(share.min(1.0))) } else { String::new() };
         Some(Finding {
             id: self.id.to_owned(),
             short: self.short.to_owned(),
             title: format!("{}: {} dropped{of}", self.what, grouped(self.n)),
-            severity: if share >= HOLDS_BACK || accounted { Severity::HoldsBack } else { Severity::Remark },
+            severity: if is_cause { Severity::HoldsBack } else { Severity::Remark },
             tests: vec![seen.test.name.clone()],
             evidence: self.evidence,
-            explains: explained(self.n, seen.n_lost()),
-            next: Some(NextStep { on: Some(self.host.to_owned()), ..self.next }),
+            explains,
+            next: self.next.filter(|_| is_cause).map(|next| NextStep { on: Some(self.host.to_owned()), ..next }),
         })
     }
 }
@@ -77,10 +81,11 @@ impl Cause for UdpReceiveBuffer {
         let (Layer::Udp, Some((from, to))) = (seen.test.layer, seen.one_way()) else { return Vec::new() };
         let Some(receiver) = seen.host_of(to) else { return Vec::new() };
         let of_host = seen.growth(receiver, host::UDP_RCVBUF_ERRORS, None);
-        let own = seen.total(to, count::SOCKET_DROPPED);
+        // A socket counts damaged datagrams as its own drops too.
+        let damaged = seen.growth(receiver, host::UDP_IN_CSUM_ERRORS, None);
+        let own = seen.total(to, count::SOCKET_DROPPED).saturating_sub(damaged);
         let evidence = [(host::UDP_RCVBUF_ERRORS, of_host), (count::SOCKET_DROPPED, own)];
         let starved = seen.shares_full_cores();
-        let room = doubled(seen, receiver, "net.core.rmem_max", 16 << 20);
         let dropped = Dropped {
             id: self.id(),
             short: "socket full",
@@ -96,14 +101,54 @@ impl Cause for UdpReceiveBuffer {
                 .collect(),
             n: of_host.max(own),
             of: seen.total(from, count::SENT),
-            next: step(
-                format!("sysctl -w net.core.rmem_max={room}"),
-                &format!("hold bursts of {}, unless the reader is always too slow", Bytes(room)),
-            ),
+            // No buffer is large enough for a reader that gets no processor.
+            next: (!starved).then(|| larger_buffer(seen, receiver)),
         };
-        let finding = dropped.finding(seen);
-        // No buffer is large enough for a reader that gets no processor.
-        finding.map(|finding| if starved { Finding { next: None, ..finding } } else { finding }).into_iter().collect()
+        dropped.finding(seen).into_iter().collect()
+    }
+}
+
+/// A larger buffer for the receiving socket: by the option of the command, or by what a host gives to every socket.
+///
+/// A socket that nobody asks for more has `rmem_default`, whatever `rmem_max` is.
+fn larger_buffer(seen: &Evidenced<'_>, receiver: &str) -> NextStep {
+    const LEAST: Bytes = Bytes(4 << 20);
+    let given = seen.test.options.size("buffer").unwrap_or(Bytes(0));
+    let room = Bytes(given.0.saturating_mul(4).max(LEAST.0));
+    let expected = format!("hold bursts of {room}, unless the reader is always too slow");
+    if let Some(command) = seen.again_with("buffer", &room.exact()) {
+        return NextStep { command, on: None, expected: Some(expected) };
+    }
+    let room = doubled(seen, receiver, "net.core.rmem_default", LEAST.0);
+    step(format!("sysctl -w net.core.rmem_default={room}"), &format!("hold bursts of {}", Bytes(room)))
+}
+
+/// Datagrams arrived damaged.
+pub(crate) struct BadChecksum;
+
+impl Cause for BadChecksum {
+    fn id(&self) -> &'static str {
+        "bad-checksums"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        let (Layer::Udp, Some((from, to))) = (seen.test.layer, seen.one_way()) else { return Vec::new() };
+        let Some(receiver) = seen.host_of(to) else { return Vec::new() };
+        let n = seen.growth(receiver, host::UDP_IN_CSUM_ERRORS, None);
+        let dropped = Dropped {
+            id: self.id(),
+            short: "bad checksum",
+            host: receiver,
+            what: format!("{} datagrams reached {receiver} damaged, with a wrong checksum", grouped(n)),
+            evidence: vec![counted(receiver, host::UDP_IN_CSUM_ERRORS, n)],
+            n,
+            of: seen.total(from, count::SENT),
+            next: Some(step(
+                format!("ip -s -s link show {}", seen.interface(receiver)),
+                "show whether frames arrive damaged (crc, frame); else a device on the way changes them",
+            )),
+        };
+        dropped.finding(seen).into_iter().collect()
     }
 }
 
@@ -128,10 +173,10 @@ impl Cause for Backlog {
                 evidence: grown.iter().map(|(core, n)| counted(host, &format!("softnet_dropped {core}"), *n)).collect(),
                 n: grown.iter().map(|(_, n)| n).sum(),
                 of: seen.growth(host, host::SOFTNET_PROCESSED, None),
-                next: step(
+                next: Some(step(
                     format!("sysctl -w net.core.netdev_max_backlog={most}"),
                     "let longer bursts wait instead of being dropped",
-                ),
+                )),
             };
             dropped.finding(seen)
         };
@@ -166,7 +211,9 @@ impl Cause for DeviceReceive {
                 // The device counts again what the backlog of a core behind it drops.
                 n: dropped.saturating_sub(seen.growth(host, host::SOFTNET_DROPPED, None)).max(fifo),
                 of: arrived(seen, host),
-                next: step(format!("ethtool -G {interface} rx 4096"), "hold longer bursts in the ring"),
+                // A device that is memory has no ring that could be set.
+                next: (!seen.is_memory(host))
+                    .then(|| step(format!("ethtool -G {interface} rx 4096"), "hold longer bursts in the ring")),
             };
             dropped.finding(seen)
         };
@@ -186,9 +233,13 @@ impl Cause for DeviceSend {
         let on_host = |host| {
             let interface = seen.interface(host);
             let counted_all = seen.growth(host, host::DEV_TX_DROPPED, Some(interface));
-            // A device that is memory also counts what the backlog behind it drops.
-            let backlog = |host| seen.growth(host, host::SOFTNET_DROPPED, None);
-            let behind = if seen.is_memory(host) { seen.hosts().map(backlog).max().unwrap_or(0) } else { 0 };
+            // A device that is memory also counts what its other end and the backlog behind that drop.
+            let behind = |other: &str| {
+                let device = seen.growth(other, host::DEV_RX_DROPPED, Some(seen.interface(other)));
+                device.max(seen.growth(other, host::SOFTNET_DROPPED, None))
+            };
+            let others = seen.hosts().filter(|other| *other != host);
+            let behind = if seen.is_memory(host) { others.map(behind).max().unwrap_or(0) } else { 0 };
             let n = counted_all.saturating_sub(behind);
             let dropped = Dropped {
                 id: self.id(),
@@ -198,7 +249,10 @@ impl Cause for DeviceSend {
                 evidence: vec![counted(host, &format!("{} {interface}", host::DEV_TX_DROPPED), n)],
                 n,
                 of: seen.growth(host, host::DEV_TX_FRAMES, Some(interface)),
-                next: step(format!("ip link set {interface} txqueuelen 10000"), "hold longer bursts in the queue"),
+                next: Some(step(
+                    format!("ip link set {interface} txqueuelen 10000"),
+                    "hold longer bursts in the queue",
+                )),
             };
             dropped.finding(seen)
         };
@@ -226,7 +280,10 @@ impl Cause for QdiscSend {
                 evidence: vec![counted(host, &format!("{} {interface}", host::QDISC_DROPPED), n)],
                 n,
                 of: n + seen.growth(host, host::DEV_TX_FRAMES, Some(interface)),
-                next: step(format!("tc -s qdisc show dev {interface}"), "show which discipline drops, and its limit"),
+                next: Some(step(
+                    format!("tc -s qdisc show dev {interface}"),
+                    "show which discipline drops, and its limit",
+                )),
             };
             dropped.finding(seen)
         };
@@ -244,13 +301,37 @@ mod tests {
         let mut story = Story::new();
         story.udp_stream(&[(100_000, 90_000), (100_000, 90_000)]);
         story.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 9_000);
-        story.run.hosts.get_mut("target").unwrap().environment.note("sysctl", "net.core.rmem_max", "20000000");
+        story.run.hosts.get_mut("target").unwrap().environment.note("sysctl", "net.core.rmem_default", "20000000");
         let finding = story.finding("udp-receive-buffer").unwrap();
         assert_eq!(finding.evidence[0].counter, "udp_rcvbuf_errors");
         assert_eq!((finding.evidence[0].host.as_str(), finding.evidence[0].value.as_str()), ("target", "18,000"));
         assert_eq!(finding.explains, Some(0.9));
-        assert_eq!(finding.next.unwrap().command, "sysctl -w net.core.rmem_max=40000000");
+        assert_eq!(finding.next.unwrap().command, "sysctl -w net.core.rmem_default=40000000");
         assert!(finding.title.ends_with("18,000 dropped of 200,000 (9.0 %)"), "{}", finding.title);
+    }
+
+    #[test]
+    fn a_buffer_that_was_asked_for_too_small_is_asked_for_larger() {
+        let mut story = Story::new();
+        story.udp_stream(&[(100_000, 90_000)]);
+        story.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 9_000);
+        story.run.command = "fathom udp 198.18.0.2 --buffer 4096 --rate 10M".to_owned();
+        story.run.tests[0].options.set("buffer", "4096");
+        let next = story.finding("udp-receive-buffer").unwrap().next.unwrap();
+        assert_eq!(next.command, "fathom udp 198.18.0.2 --rate 10M --buffer 4MiB");
+    }
+
+    #[test]
+    fn one_loss_between_the_ends_of_a_veth_is_told_once_and_without_a_ring_to_set() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1000]);
+        story.driver("veth");
+        story.host_counter("client", (host::DEV_TX_FRAMES, "eth0"), 100_000);
+        story.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 596);
+        story.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), 100_000);
+        story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 596);
+        assert_eq!(story.finding("device-send-drops"), None);
+        assert_eq!(story.finding("device-receive-drops").unwrap().next, None);
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Cause for ReceiveWindow {
             tests: vec![seen.test.name.clone()],
             evidence: vec![measured(sender, &format!("{} of {}", tcp::RWND_LIMITED_NS, tcp::BUSY_NS), share)],
             explains: None,
-            next: Some(larger(seen, receiver, "net.ipv4.tcp_rmem", "4096 131072")),
+            next: Some(larger(seen, receiver, "net.ipv4.tcp_rmem", [4096, 131_072, 6 << 20])),
         }]
     }
 }
@@ -65,7 +65,7 @@ impl Cause for SendBuffer {
             tests: vec![seen.test.name.clone()],
             evidence: vec![measured(sender, &format!("{} of {}", tcp::SNDBUF_LIMITED_NS, tcp::BUSY_NS), share)],
             explains: None,
-            next: Some(larger(seen, sender, "net.ipv4.tcp_wmem", "4096 16384")),
+            next: Some(larger(seen, sender, "net.ipv4.tcp_wmem", [4096, 16_384, 4 << 20])),
         }]
     }
 }
@@ -91,15 +91,15 @@ fn growth(flow: &Flow, name: &str) -> u64 {
     }
 }
 
-/// Twice the largest buffer that a host allows, or 32 MiB where that is not known.
-fn larger(seen: &Evidenced<'_>, host: &str, name: &str, usual: &str) -> NextStep {
-    const LEAST: u64 = 32 << 20;
-    let now = seen.environment(host).and_then(|facts| facts.get("sysctl", name)).unwrap_or(usual);
-    let mut parts = now.split_whitespace();
-    let (least, default) = (parts.next().unwrap_or("4096"), parts.next().unwrap_or("131072"));
-    let most = parts.next().and_then(|most| most.parse::<u64>().ok()).map_or(LEAST, |most| most.saturating_mul(2));
+/// Twice the largest buffer that a host allows, and nothing below the kernel's own defaults; 32 MiB where it is not known.
+fn larger(seen: &Evidenced<'_>, host: &str, name: &str, usual: [u64; 3]) -> NextStep {
+    const UNKNOWN: u64 = 32 << 20;
+    let now = seen.environment(host).and_then(|facts| facts.get("sysctl", name)).unwrap_or_default();
+    let now: Vec<u64> = now.split_whitespace().filter_map(|part| part.parse().ok()).collect();
+    let at_least = |idx: usize| now.get(idx).copied().unwrap_or(0).max(usual[idx]);
+    let most = now.get(2).map_or(UNKNOWN, |most| most.saturating_mul(2).max(usual[2]));
     NextStep {
-        command: format!("sysctl -w {name}=\"{least} {default} {most}\""),
+        command: format!("sysctl -w {name}=\"{} {} {most}\"", at_least(0), at_least(1)),
         on: Some(host.to_owned()),
         expected: Some("let more data be on its way at once".to_owned()),
     }
@@ -141,6 +141,15 @@ mod tests {
         assert_eq!(next.command, "sysctl -w net.ipv4.tcp_rmem=\"4096 131072 12582912\"");
         assert_eq!(next.on.as_deref(), Some("target"));
         assert_eq!(story.finding("send-buffer"), None);
+    }
+
+    #[test]
+    fn a_buffer_that_somebody_made_tiny_is_set_back_to_the_kernels_default() {
+        let mut story = streaming(&[(tcp::BUSY_NS, 500_000_000), (tcp::RWND_LIMITED_NS, 200_000_000)]);
+        let target = story.run.hosts.get_mut("target").unwrap();
+        target.environment.note("sysctl", "net.ipv4.tcp_rmem", "4096 8192 8192");
+        let command = story.finding("receive-window").unwrap().next.unwrap().command;
+        assert_eq!(command, "sysctl -w net.ipv4.tcp_rmem=\"4096 131072 6291456\"");
     }
 
     #[test]

@@ -16,6 +16,10 @@ const FULL: f64 = 0.95;
 const FREE: f64 = 0.5;
 /// What is offered must be this share of what was intended (the rule of CSIT).
 pub(super) const OFFERED: f64 = 0.99;
+/// Less than this is another test than the one that was asked for.
+const ANOTHER: f64 = 0.9;
+/// Queueing disciplines that hold a sender to a rate.
+const SHAPERS: [&str; 6] = ["tbf", "htb", "hfsc", "cake", "cbs", "netem"];
 
 /// Compares the value with the tool's own ceiling, and the tool's threads with the target's cores.
 pub(crate) struct GeneratorLimited;
@@ -110,30 +114,48 @@ impl Cause for OfferedTooLittle {
         if refused > 0 {
             evidence.push(counted(sender, count::SEND_REFUSED, refused));
         }
+        let interface = seen.interface(sender);
+        let (held, command, expected) = match shaper(seen, sender) {
+            Some(shaper) => (
+                format!("; the queueing discipline {shaper} on {interface} of {sender} may hold it back"),
+                format!("tc -s qdisc show dev {interface}"),
+                "show its rate",
+            ),
+            None => (String::new(), "fathom calibrate".to_owned(), "show the highest rate that this machine can offer"),
+        };
         vec![Finding {
             id: self.id().to_owned(),
             short: "offered less".to_owned(),
-            title: format!(
-                "only {:.1} % of what was asked for was sent, so the target was not tested at that rate",
-                100.0 * share
-            ),
-            severity: Severity::Invalidates,
+            title: format!("only {:.1} % of the asked rate was sent{}{held}", 100.0 * share, result_for(seen, share)),
+            severity: if share < ANOTHER { Severity::Invalidates } else { Severity::HoldsBack },
             tests: vec![seen.test.name.clone()],
             evidence,
             explains: None,
-            next: Some(NextStep {
-                command: "fathom calibrate".to_owned(),
-                on: Some(sender.to_owned()),
-                expected: Some("show the highest rate that this machine can offer".to_owned()),
-            }),
+            next: Some(NextStep { command, on: Some(sender.to_owned()), expected: Some(expected.to_owned()) }),
         }]
     }
+}
+
+/// The rate that the result is for, where the asked one is known.
+fn result_for(seen: &Evidenced<'_>, share: f64) -> String {
+    let asked = seen.test.limits.iter().find(|limit| limit.kind == LimitKind::Asked);
+    let of = |limit: &fathom_model::Limit| {
+        let summary = seen.test.summaries.iter().find(|summary| summary.metric.name == limit.metric.as_str())?;
+        Some(format!("; the result is for {}", summary.metric.show(share * limit.value)))
+    };
+    asked.and_then(of).unwrap_or_default()
+}
+
+/// The queueing discipline of the sender's interface, if it is one that holds to a rate.
+fn shaper<'a>(seen: &Evidenced<'a>, sender: &str) -> Option<&'a str> {
+    let kinds = seen.environment(sender)?.get(seen.interface(sender), "qdisc")?;
+    SHAPERS.into_iter().find(|shaper| kinds.contains(shaper))
 }
 
 #[cfg(test)]
 mod tests {
     use crate::story::Story;
-    use fathom_model::{names::count, units::Nanos};
+    use fathom_model::{Severity, names::count, units::Nanos};
 
     #[test]
     fn a_value_near_the_own_ceiling_is_said_to_be_ours() {
@@ -175,7 +197,14 @@ mod tests {
         story.udp_stream(&[(900, 900)]);
         story.total("client", count::INTENDED, 1000);
         let finding = story.finding("offered-too-little").unwrap();
-        assert!(finding.title.starts_with("only 90.0 % of what was asked for was sent"), "{}", finding.title);
+        assert!(finding.title.starts_with("only 90.0 % of the asked rate was sent"), "{}", finding.title);
+        assert_eq!(finding.severity, Severity::HoldsBack, "it is a result for the lower rate");
+        story.run.tests[0].options.set("rate", "1000/s");
+        assert!(story.finding("offered-too-little").unwrap().title.ends_with("; the result is for 900 pps"));
+        story.run.hosts.get_mut("client").unwrap().environment.note("eth0", "qdisc", "noqueue, tbf");
+        let finding = story.finding("offered-too-little").unwrap();
+        assert!(finding.title.ends_with("tbf on eth0 of client may hold it back"), "{}", finding.title);
+        assert_eq!(finding.next.unwrap().command, "tc -s qdisc show dev eth0");
         story.total("client", count::INTENDED, 905);
         assert_eq!(story.finding("offered-too-little"), None);
     }

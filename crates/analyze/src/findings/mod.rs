@@ -17,7 +17,9 @@ mod incomplete;
 mod limit;
 mod line;
 mod loaded;
+mod loss;
 mod notes;
+mod nothing_done;
 mod outage;
 mod promise_broken;
 mod retransmissions;
@@ -29,6 +31,8 @@ mod too_wide;
 mod unreachable;
 mod unsteady;
 mod users_late;
+
+pub(crate) use nothing_done::NOTHING_DONE;
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -59,6 +63,7 @@ pub trait Cause: Sync {
 
 /// Every cause that is looked for.
 pub const CAUSES: &[&dyn Cause] = &[
+    &nothing_done::NothingDone,
     &limit::LimitFound,
     &benchmark::Benchmarked,
     &scan::Scan,
@@ -75,6 +80,8 @@ pub const CAUSES: &[&dyn Cause] = &[
     &core_saturated::CoreSaturated,
     &generator_limited::GeneratorLimited,
     &generator_limited::OfferedTooLittle,
+    &loss::Loss,
+    &drops::BadChecksum,
     &drops::UdpReceiveBuffer,
     &drops::Backlog,
     &drops::DeviceReceive,
@@ -263,6 +270,22 @@ impl<'a> Evidenced<'a> {
     /// The interface that a host was tested on, or a placeholder for a command.
     pub(crate) fn interface(&self, host: &str) -> &'a str {
         self.run.hosts.get(host).and_then(|host| host.interface.as_deref()).unwrap_or("IFACE")
+    }
+
+    /// The command of the run with another value of an option, where the command is one of this test's layer.
+    pub(crate) fn again_with(&self, option: &str, value: &str) -> Option<String> {
+        let flag = format!("--{option}");
+        let mut words = self.run.command.split(' ').peekable();
+        let mut kept: Vec<&str> = Vec::new();
+        while let Some(word) = words.next() {
+            if word == flag {
+                words.next();
+            } else if !word.starts_with(&format!("{flag}=")) {
+                kept.push(word);
+            }
+        }
+        let is_of_layer = kept.get(1) == Some(&self.test.layer.name());
+        is_of_layer.then(|| format!("{} {flag} {value}", kept.join(" ")))
     }
 
     /// Whether a host's device hands packets over within one machine.
@@ -461,7 +484,7 @@ mod tests {
         let told: Vec<(&str, usize)> = run.findings.iter().map(|f| (f.id.as_str(), f.tests.len())).collect();
         assert_eq!(told[0], ("steal", 2));
         assert!(told.contains(&("core-saturated", 1)), "{told:?}");
-        assert_eq!(run.findings[0].severity, Severity::Invalidates);
+        assert_eq!(run.findings[0].severity, Severity::Disturbs);
         assert!(run.tests.iter().all(|test| test.findings.contains(&"steal".to_owned())));
     }
 }

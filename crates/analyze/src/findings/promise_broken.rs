@@ -14,7 +14,7 @@ impl Cause for PromiseBroken {
     }
 
     fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
-        let broken = judged(seen.test).into_iter().filter(|judged| judged.outcome == Outcome::Fail);
+        let broken = judged(seen.test).into_iter().filter(|judged| judged.outcome == Outcome::Broken);
         let finding = |judged: crate::verdict::Judged<'_>| {
             let summary = judged.summary?;
             let value = summary.metric.show(summary.value?);

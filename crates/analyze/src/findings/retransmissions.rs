@@ -3,8 +3,8 @@
 use fathom_model::{
     Finding, Layer, NextStep, Severity,
     names::host::{
-        DEV_RX_DROPPED, DEV_TX_DROPPED, SOFTNET_DROPPED, TCP_DSACK_SEGMENTS, TCP_IN_ERRORS, TCP_OUT_SEGMENTS,
-        TCP_RETRANS_SEGMENTS, TCP_TIMEOUTS,
+        DEV_RX_DROPPED, DEV_TX_DROPPED, IP_IN_DISCARDS, IP_OUT_DISCARDS, NFT_DROPPED, QDISC_DROPPED, SOFTNET_DROPPED,
+        TCP_DSACK_SEGMENTS, TCP_IN_ERRORS, TCP_OUT_SEGMENTS, TCP_RETRANS_SEGMENTS, TCP_TIMEOUTS,
     },
     units::{approximate, grouped, percent, ratio},
 };
@@ -17,8 +17,17 @@ const HOLDS_BACK: f64 = 1e-3;
 const SEGMENTS_MIN: u64 = 1000;
 /// From this share of repeats that had arrived before on, order was lost and not segments.
 const NEEDLESS: f64 = 0.5;
-/// Every place of a host that may drop a segment and counts it.
-const DROPS: [&str; 4] = [SOFTNET_DROPPED, DEV_RX_DROPPED, DEV_TX_DROPPED, TCP_IN_ERRORS];
+/// The places of a host that may drop a segment and count it, with the words for it; of two that counted the same, the later.
+const DROPS: [(&str, &str); 8] = [
+    (DEV_TX_DROPPED, "at a device"),
+    (DEV_RX_DROPPED, "at a device"),
+    (IP_OUT_DISCARDS, "by ip"),
+    (IP_IN_DISCARDS, "by ip"),
+    (TCP_IN_ERRORS, "for a wrong checksum"),
+    (SOFTNET_DROPPED, "in the backlog of a core"),
+    (NFT_DROPPED, "by a filter rule"),
+    (QDISC_DROPPED, "in a queueing discipline"),
+];
 
 /// Compares what was sent again with what was sent, on each host, and says what the counters know of the reason.
 pub(crate) struct Retransmissions;
@@ -46,7 +55,7 @@ impl Cause for Retransmissions {
         vec![Finding {
             id: self.id().to_owned(),
             short: "resent".to_owned(),
-            title: format!("{} of the TCP segments of {host} were sent again: {why}", percent(share)),
+            title: format!("{} of the TCP segments of {host} were retransmitted, {why}", percent(share)),
             severity: if needless { Severity::Remark } else { Severity::HoldsBack },
             tests: vec![seen.test.name.clone()],
             evidence: told.map(|(counter, n)| counted(host, counter, *n)).collect(),
@@ -65,17 +74,15 @@ fn reason(seen: &Evidenced<'_>, host: &str) -> (String, bool) {
     let again = seen.growth(host, TCP_RETRANS_SEGMENTS, None);
     let known = seen.growth(host, TCP_DSACK_SEGMENTS, None);
     if approximate(known) >= NEEDLESS * approximate(again) {
-        return (format!("{} of {} had arrived already, out of order", grouped(known), grouped(again)), true);
+        return (format!("{} of {} needlessly (reordering)", grouped(known), grouped(again)), true);
     }
-    let of_host = |host| DROPS.iter().map(|counter| seen.growth(host, counter, None)).max().unwrap_or(0);
-    let n_dropped = seen.hosts().map(of_host).max().unwrap_or(0);
-    // Between two ends of one machine there is no place that drops and does not count.
-    let all_counted = seen.one_machine() && seen.hosts().all(|host| seen.is_memory(host));
-    match (n_dropped, all_counted) {
-        (0, true) => ("nothing was dropped, they arrived out of order".to_owned(), true),
-        (0, false) => ("these hosts dropped none, so the network between them loses or reorders".to_owned(), false),
-        (n, _) => (format!("these hosts dropped {}", grouped(n)), false),
-    }
+    let of_host = |host| DROPS.map(|(counter, place)| (seen.growth(host, counter, None), host, place));
+    let most = seen.hosts().flat_map(of_host).max_by_key(|(n, ..)| *n).filter(|(n, ..)| *n > 0);
+    let why = match most {
+        Some((n, host, place)) => format!("they were lost; {host} dropped {} {place}", grouped(n)),
+        None => "they were lost where no counter of these hosts shows it".to_owned(),
+    };
+    (why, false)
 }
 
 #[cfg(test)]
@@ -94,7 +101,8 @@ mod tests {
     #[test]
     fn a_path_that_loses_segments_is_found_at_its_sender() {
         let finding = with_retransmissions(500).finding("retransmissions").unwrap();
-        assert!(finding.title.starts_with("0.50 % of the TCP segments of client were sent again"), "{}", finding.title);
+        let words = "0.50 % of the TCP segments of client were retransmitted, they were lost where no counter of these hosts shows it";
+        assert_eq!(finding.title, words);
         assert_eq!((finding.evidence[0].value.as_str(), finding.severity), ("1,000", Severity::HoldsBack));
     }
 
@@ -103,8 +111,26 @@ mod tests {
         let mut story = with_retransmissions(500);
         story.host_counter("client", (TCP_DSACK_SEGMENTS, ""), 450);
         let finding = story.finding("retransmissions").unwrap();
-        assert!(finding.title.ends_with("900 of 1,000 had arrived already, out of order"), "{}", finding.title);
+        assert!(finding.title.ends_with("900 of 1,000 needlessly (reordering)"), "{}", finding.title);
         assert_eq!((finding.severity, finding.next), (Severity::Remark, None));
+    }
+
+    #[test]
+    fn on_one_machine_segments_are_lost_too_and_the_place_is_named_where_it_counts() {
+        let mut story = with_retransmissions(2_500);
+        story.one_machine();
+        story.driver("veth");
+        story.host_counter("client", (TCP_DSACK_SEGMENTS, ""), 30);
+        let finding = story.finding("retransmissions").unwrap();
+        assert_eq!(finding.severity, Severity::HoldsBack);
+        assert!(
+            finding.title.ends_with("they were lost where no counter of these hosts shows it"),
+            "{}",
+            finding.title
+        );
+        story.host_counter("client", (QDISC_DROPPED, "eth0"), 1_113);
+        let title = story.finding("retransmissions").unwrap().title;
+        assert!(title.ends_with("client dropped 2,226 in a queueing discipline"), "{title}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::{Cause, Evidenced, measured};
 /// From this share of a core's time on, a value is less steady than it seems.
 const TOLD: f64 = 0.02;
 /// From this share on, the value is the neighbour's as much as ours.
-const INVALIDATES: f64 = 0.1;
+const DISTURBS: f64 = 0.1;
 
 /// Looks for the core from which most was taken.
 pub(crate) struct Steal;
@@ -30,7 +30,7 @@ impl Cause for Steal {
                 percent(share),
                 core.core
             ),
-            severity: if share > INVALIDATES { Severity::Invalidates } else { Severity::Remark },
+            severity: if share > DISTURBS { Severity::Disturbs } else { Severity::Remark },
             tests: vec![seen.test.name.clone()],
             evidence: vec![measured(host, &format!("{CPU_STEAL_NS} {}", core.core), share)],
             explains: None,
@@ -49,8 +49,8 @@ mod tests {
     use fathom_model::{Severity, units::Nanos};
 
     #[test]
-    fn stolen_time_is_told_from_two_percent_and_invalidates_from_ten() {
-        for (stolen_ms, severity) in [(10, None), (50, Some(Severity::Remark)), (300, Some(Severity::Invalidates))] {
+    fn stolen_time_is_told_from_two_percent_and_disturbs_from_ten() {
+        for (stolen_ms, severity) in [(10, None), (50, Some(Severity::Remark)), (300, Some(Severity::Disturbs))] {
             let mut story = Story::new();
             story.tcp_stream(&[1000]);
             story.stolen("target", Nanos::from_millis(stolen_ms));

@@ -44,7 +44,7 @@ impl Cause for NoSteadyState {
             let title =
                 format!("the rate {word} by {} while it was measured, so its mean says little", percent(change.abs()));
             // One trial may have met a passing disturbance.
-            let severity = if n_trials > 1 { Severity::Invalidates } else { Severity::Remark };
+            let severity = if n_trials > 1 { Severity::Disturbs } else { Severity::Remark };
             let value = format!("{word} by {} in {} of {n_trials} trials", percent(change.abs()), changes.len());
             return vec![finding(severity, title, proof(counter, value))];
         }
@@ -85,7 +85,7 @@ mod tests {
         story.tcp_stream(&[1000, 1000, 1000]);
         story.shape(|interval| 2000 - 60 * interval);
         let finding = story.finding("no-steady-state").unwrap();
-        assert_eq!(finding.severity, Severity::Invalidates);
+        assert_eq!(finding.severity, Severity::Disturbs);
         assert!(finding.title.starts_with("the rate fell by"), "{}", finding.title);
         assert!(finding.evidence[0].value.ends_with("in 3 of 3 trials"), "{}", finding.evidence[0].value);
     }

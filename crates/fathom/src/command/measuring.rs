@@ -10,7 +10,7 @@ use fathom_lab::{
     preset,
 };
 use fathom_model::{
-    Plan, Run, TestPlan, Unit,
+    Plan, TestPlan, Unit,
     plan::{LabPlan, Reach, SCHEMA},
     units::Nanos,
 };
@@ -313,16 +313,7 @@ pub(crate) fn look(mut plan: Plan, matches: &ArgMatches) -> anyhow::Result<Execu
 }
 
 /// Prints the plan, or runs it and prints what it means.
-pub(crate) fn carry_out(plan: Plan, matches: &ArgMatches, keep: Keep) -> anyhow::Result<Exit> {
-    carry_out_judged(plan, matches, (keep, |_, exit| exit))
-}
-
-/// The same, with a command's own opinion of which exit code a finished run deserves.
-pub(crate) fn carry_out_judged(
-    mut plan: Plan,
-    matches: &ArgMatches,
-    (keep, judge): (Keep, fn(&Run, Exit) -> Exit),
-) -> anyhow::Result<Exit> {
+pub(crate) fn carry_out(mut plan: Plan, matches: &ArgMatches, keep: Keep) -> anyhow::Result<Exit> {
     execute::complete(&mut plan)?;
     if matches.get_flag("plan") {
         use std::io::Write as _;
@@ -330,7 +321,7 @@ pub(crate) fn carry_out_judged(
         return Ok(Exit::Pass);
     }
     let executed = execute::execute(&plan, &surroundings(matches)?)?;
-    let exit = judge(&executed.run, output::print(&executed.run, matches)?);
+    let exit = output::print(&executed.run, matches)?;
     if exit == Exit::Preflight {
         let screen = Screen::new(exit, "no test could be started");
         eprintln!(

@@ -128,7 +128,7 @@ const COMMANDS: &[Command] = &[
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 pass · 1 no valid result · 2 usage · 3 nothing was started (permission, refused target, wrong key, unreachable)
-            4 incomplete, result kept · 10 promise broken · 12 inconclusive (--strict) · 130, 143 ended by a signal";
+            4 incomplete, result kept · 10 promise broken · 12 promise open, or disturbed (--strict) · 130, 143 ended by a signal";
 
 /// The whole command line as clap knows it.
 fn shape() -> Shape {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::{Arg, ArgMatches, Command, parser::ValueSource};
 use fathom_engine::TestKind;
-use fathom_model::{Run, Settings, TestPlan, names::count::RECEIVED, units::Nanos};
+use fathom_model::{Settings, TestPlan, units::Nanos};
 use jiff::{Zoned, civil};
 
 use super::measuring::{self, Ends, Keep};
@@ -86,7 +86,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     measuring::promise(&mut tests, matches)?;
     let title = format!("Probes to {}", matches.get_one::<String>("target").map_or(ends.to(), String::as_str));
     let plan = measuring::plan((title, 1), ends, tests, matches);
-    measuring::carry_out_judged(plan, matches, (Keep::WhenAsked, judge))
+    measuring::carry_out(plan, matches, Keep::WhenAsked)
 }
 
 /// The word of the test that is meant.
@@ -194,22 +194,6 @@ fn time_left(text: &str, now: &Zoned) -> Option<Nanos> {
     };
     let left = then.as_nanosecond() - now.timestamp().as_nanosecond();
     u64::try_from(left).ok().filter(|left| *left > 0).map(Nanos)
-}
-
-/// A host that answered nothing is not reachable, whatever else was promised.
-fn judge(run: &Run, exit: Exit) -> Exit {
-    let records = run.tests.iter().flat_map(|test| &test.trials).flat_map(|trial| trial.records.values());
-    let mut probes = records.filter_map(|record| Some((record, record.probe.as_ref()?))).peekable();
-    if probes.peek().is_none() || matches!(exit, Exit::Incomplete | Exit::Failed) {
-        return exit;
-    }
-    let has_answered = probes.any(|(record, probe)| {
-        record.totals.get(RECEIVED).is_some_and(|n| *n > 0)
-            || probe.path_mtu.as_ref().is_some_and(|found| found.mtu_bytes.is_some())
-            || probe.hops.iter().any(|hop| hop.target)
-            || probe.ports.iter().any(|port| port.rtt_ns.is_some())
-    });
-    if has_answered { exit } else { Exit::Failed }
 }
 
 #[cfg(test)]

@@ -39,5 +39,5 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         std::io::BufWriter::new(fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?);
     format.write(&run, &mut out)?;
     out.flush()?;
-    Ok(output::exit_of(&run, matches.get_flag("strict")))
+    Ok(output::exit_of(&run, output::Judging::of(matches)))
 }

@@ -5,9 +5,8 @@ use std::{collections::BTreeMap, io};
 use fathom_engine::{Live, TestKind};
 use fathom_fleet::{Cast, Class, Error, Part, Supervision, TrialOutcome, TrialPlan};
 use fathom_model::{
-    Derivation, Phases, Plan, Role, Run, Settings, Side, TestPlan, TestRun, Trial, Unit, ValueKind, Verdict,
+    Derivation, Phases, Plan, Role, Run, Settings, Side, State, TestPlan, TestRun, Trial, Unit, ValueKind, Verdict,
     benchmark::OwnMaximum,
-    finding::Outcome,
     plan::Reach,
     run::{Completeness, SCHEMA},
     units::{Nanos, approximate},
@@ -151,7 +150,7 @@ fn blank(plan: &Plan, surroundings: &Surroundings, now: &Zoned) -> anyhow::Resul
         hosts: BTreeMap::new(),
         tests: tests.collect::<anyhow::Result<_>>()?,
         findings: Vec::new(),
-        verdict: Verdict { outcome: Outcome::Measured, reasons: Vec::new() },
+        verdict: Verdict { state: State::Measured, reasons: Vec::new() },
         completeness: Completeness::Complete,
     })
 }

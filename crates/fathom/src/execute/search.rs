@@ -145,7 +145,7 @@ impl Trials<'_, '_> {
         let (value, achieved) = (value_of(&sought.parts[0].metric), value_of(&sought.achieved));
         let kept = sought.parts.iter().map(|part| {
             let value = value_of(&part.metric)?;
-            Some(part.promise.judge(value, None) == Outcome::Pass)
+            Some(part.promise.judge(value, None) == Outcome::Kept)
         });
         let keeps = kept.reduce(|all, one| Some(all? && one?)).flatten();
         let initiator = trial.records.values().find(|record| record.side == Side::Initiator);
@@ -206,7 +206,7 @@ impl Trials<'_, '_> {
         let breaks = |part: &Part| match &part.metric.from {
             Derivation::Quantile { distribution: name, q, .. } if name == distribution::RESPONSE_TIME => {
                 let time = service.and_then(|times| times.quantile(*q));
-                time.is_some_and(|time| part.promise.judge(approximate(time), None) != Outcome::Pass)
+                time.is_some_and(|time| part.promise.judge(approximate(time), None) != Outcome::Kept)
             }
             _ => false,
         };

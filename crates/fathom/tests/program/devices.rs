@@ -7,8 +7,9 @@ use crate::stage::{Stage, lacks_root};
 /// A trial that is long enough for some thousand frames.
 const SHORT: &[&str] = &["--rounds", "1", "--warmup", "50ms", "--duration", "300ms", "--json"];
 
+/// A run whose counts are looked at: they hold at whatever rate a busy machine came to.
 fn measure(stage: &Stage, words: &[&str]) -> Run {
-    stage.fathom([&["packet"], words, SHORT].concat()).succeeded().run()
+    stage.fathom([&["packet"], words, SHORT].concat()).run()
 }
 
 /// What was dropped at places whose names begin so.

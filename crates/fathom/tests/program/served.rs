@@ -48,7 +48,8 @@ fn every_layer_alone_reaches_a_served_host() {
     let (_server, key) = lab.serve(&[]);
     let both_ways = ["packet", B, "--rate", "10k", "--direction", "both"];
     for words in [&["tcp", B, "--test", "rr"][..], &["udp", B, "--rate", "20M"], &both_ways[..4], &both_ways] {
-        let run = lab.fathom("a", &[words, &["--key", &key, "--json"], BRIEF].concat()).succeeded().run();
+        // A busy machine may not come to the rate, which is no matter here.
+        let run = lab.fathom("a", &[words, &["--key", &key, "--json"], BRIEF].concat()).run();
         let is_measured = |test: &TestRun| test.summaries[0].value.is_some_and(|value| value > 0.0);
         assert!(run.tests.iter().all(is_measured), "{words:?}");
     }

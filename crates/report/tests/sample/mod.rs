@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use fathom_model::{
     Benchmark, Better, Confidence, Conservation, Derivation, Environment, Evidence, Example, Finding, Histogram,
-    HostRecord, Layer, Limit, LimitKind, Metric, NextStep, Note, Plan, Record, Run, Settings, Severity, Side, StepKind,
-    StepRecord, Summary, TestPlan, TestRun, Timeline, Trial, Unit, UsersRecord, Verdict, Visits,
+    HostRecord, Layer, Limit, LimitKind, Metric, NextStep, Note, Plan, Record, Run, Settings, Severity, Side, State,
+    StepKind, StepRecord, Summary, TestPlan, TestRun, Timeline, Trial, Unit, UsersRecord, Verdict, Visits,
     benchmark::{BenchmarkResult, LossPoint, OwnMaximum, Reference},
-    finding::Outcome,
     names::{count, distribution, host as counter, tcp},
     plan::Reach,
     record::{Flow, FlowSample, Series},
@@ -16,6 +15,9 @@ use fathom_model::{
     summary::Drops,
     units::{Nanos, approximate, rounded},
 };
+
+/// What the run lacks.
+const LACKING: &str = "tcp_crr: web-1 did not answer in rounds 4 and 5; what was measured is kept";
 
 const ROUNDS: u32 = 5;
 const CORES: usize = 8;
@@ -517,10 +519,8 @@ pub(crate) fn run() -> Run {
         hosts: BTreeMap::from([("gen-1".to_owned(), host("10.0.0.1", "6.18.5", "8")), ("web-1".to_owned(), target)]),
         tests,
         findings: findings(),
-        verdict: Verdict { outcome: Outcome::Fail, reasons: vec!["udp_stream: loss 0.31 % > 0 %".to_owned()] },
-        completeness: Completeness::Incomplete {
-            reason: "tcp_crr: web-1 did not answer in rounds 4 and 5; what was measured is kept".to_owned(),
-        },
+        verdict: Verdict { state: State::Incomplete, reasons: vec![LACKING.to_owned()] },
+        completeness: Completeness::Incomplete { reason: LACKING.to_owned() },
     }
 }
 
@@ -739,7 +739,10 @@ fn step_record(step: &Scripted, visits: f64, noise: &mut Noise) -> StepRecord {
 pub(crate) fn scripted() -> Run {
     const VISITS: f64 = 3_000.0;
     let mut run = run_of("http");
-    (run.findings, run.verdict.reasons) = (Vec::new(), Vec::new());
+    run.findings.clear();
+    run.completeness = Completeness::Complete;
+    let reasons = vec!["app shop.scenario login errors 6.4 % >= 0.10 %".to_owned()];
+    run.verdict = Verdict { state: State::Broken, reasons };
     "fathom app run shop.scenario http://10.0.0.2/".clone_into(&mut run.command);
     "shop.scenario against web-1".clone_into(&mut run.plan.title);
     run.plan.rounds = 3;

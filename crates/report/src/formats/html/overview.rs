@@ -1,8 +1,7 @@
 //! The top of the page: verdict, findings, ladder and table.
 
 use fathom_model::{
-    Derivation, Finding, Layer, LimitKind, Metric, Run, Severity, TestRun, finding::Outcome, names::count,
-    units::percent,
+    Derivation, Finding, Layer, LimitKind, Metric, Run, Severity, TestRun, names::count, units::percent,
 };
 use maud::{Markup, html};
 
@@ -33,26 +32,18 @@ pub(super) fn header(run: &Run) -> Markup {
 }
 
 pub(super) fn verdict(run: &Run) -> Markup {
-    let class = match run.verdict.outcome {
-        Outcome::Measured => "measured",
-        Outcome::Pass => "pass",
-        Outcome::Fail => "fail",
-        Outcome::Inconclusive => "open",
+    let class = match view::state_mark(run.verdict.state) {
+        Mark::Kept => "kept",
+        Mark::Broken => "broken",
+        Mark::Open | Mark::Missing => "open",
+        Mark::Plain => "measured",
     };
     html! {
         section class={ "verdict " (class) } aria-label="verdict" {
-            p.word { (view::outcome_word(run.verdict.outcome)) }
+            p.word { (run.verdict.state.word()) }
             div {
+                @if run.verdict.reasons.is_empty() { p.reason { (view::reasons(run)) } }
                 @for reason in &run.verdict.reasons { p.reason { (reason) } }
-                @if run.verdict.reasons.is_empty() {
-                    p.reason {
-                        @if run.verdict.outcome == Outcome::Measured { "Nothing was promised: the run measured." }
-                        @else { "Every promise was kept." }
-                    }
-                }
-                @if let Some(reason) = view::incomplete(run) {
-                    p.incomplete { b { "Incomplete. " } (reason) }
-                }
             }
         }
     }
@@ -66,7 +57,7 @@ pub(super) fn findings(run: &Run) -> Markup {
             h2 { "What holds it back" }
             @if important.is_empty() { p.none { "No counter shows anything that holds a layer back." } }
             @for found in important { (finding(run, found)) }
-            @for remark in remarks { p.remark id={ "finding-" (remark.id) } { b { (if remark.severity == Severity::Remark { "Remark" } else { "Also" }) } (remark.title) } }
+            @for remark in remarks { p.remark id={ "finding-" (remark.id) } { b { (if remark.severity == Severity::Remark { "Remark" } else { "Also" }) } (run.told(remark)) } }
         }
     }
 }
@@ -75,8 +66,8 @@ fn finding(run: &Run, finding: &Finding) -> Markup {
     let invalid = finding.severity == Severity::Invalidates;
     html! {
         article.finding.invalid[invalid] id={ "finding-" (finding.id) } {
-            @if invalid { p.badge { "The number does not say what it seems to say" } }
-            h3 { (finding.title) }
+            @if invalid { p.badge { "Do not trust this number" } }
+            h3 { (run.told(finding)) }
             @if let Some(next) = &finding.next {
                 div.next {
                     p.where {
@@ -96,7 +87,7 @@ fn finding(run: &Run, finding: &Finding) -> Markup {
                 @for (index, name) in finding.tests.iter().enumerate() {
                     @if index > 0 { ", " }
                     @match run.tests.iter().find(|test| test.name == *name) {
-                        Some(test) => a href={ "#" (anchor(name)) } { (view::named(test)) },
+                        Some(test) => a href={ "#" (anchor(name)) } { (test.named()) },
                         None => (name),
                     }
                 }

@@ -31,7 +31,7 @@ pub(super) fn write(screen: &mut Screen, run: &Run, test: &TestRun) {
         screen.line(&[(Plain, "  "), (Warn, MISSING), (Plain, "  "), (Warn, reason)]);
         return;
     }
-    screen.line(&[(Strong, &format!("  {}", view::named(test)))]);
+    screen.line(&[(Strong, &format!("  {}", test.named()))]);
     screen.gap();
     values(screen, run, test);
     curve(screen, test);

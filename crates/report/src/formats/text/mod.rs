@@ -11,12 +11,17 @@ mod table;
 
 use std::io;
 
-use fathom_model::{Conservation, Finding, Run, Severity, finding::Outcome, summary::Drops, units::grouped};
-use screen::Screen;
-use screen::Tone::{Bad, Faint, Good, Plain, Strong, Warn};
+use fathom_model::{Conservation, Finding, Run, Severity, State, summary::Drops, units::grouped};
 pub use screen::{Colour, TextStyle};
+use screen::{
+    Screen,
+    Tone::{self, Bad, Faint, Good, Plain, Strong, Warn},
+};
 
-use crate::{Format, view};
+use crate::{
+    Format,
+    view::{self, Mark},
+};
 
 /// The notes that fit below it.
 const NOTES_MAX: usize = 6;
@@ -81,17 +86,40 @@ fn headline(screen: &mut Screen, run: &Run) {
         }
     }
     screen.gap();
-    if let Some(reason) = view::incomplete(run) {
-        screen.wrapped((Warn, "  INCOMPLETE  "), (Plain, reason));
+    state(screen, run);
+    probe::write_answers(screen, run);
+}
+
+/// The state of a run, before everything else, where no finding below says it.
+fn state(screen: &mut Screen, run: &Run) {
+    let said: Vec<String> = view::important(run).iter().map(|finding| run.told(finding)).collect();
+    let reasons: Vec<&str> =
+        run.verdict.reasons.iter().filter(|reason| !said.contains(reason)).map(String::as_str).collect();
+    if !reasons.is_empty() {
+        let label = format!("  {}  ", run.verdict.state.word());
+        screen.wrapped((tone(run.verdict.state), &label), (Strong, &reasons.join("; ")));
         screen.gap();
     }
-    probe::write_answers(screen, run);
+}
+
+const fn tone(state: State) -> Tone {
+    match view::state_mark(state) {
+        Mark::Kept => Good,
+        Mark::Broken => Bad,
+        Mark::Open | Mark::Missing => Warn,
+        Mark::Plain => Strong,
+    }
 }
 
 fn findings(screen: &mut Screen, run: &Run) {
     for finding in view::important(run) {
-        let label = if finding.severity == Severity::Invalidates { "  INVALID  " } else { "  " };
-        screen.wrapped((Bad, label), (Strong, &finding.title));
+        let title = run.told(finding);
+        let label = match finding.severity {
+            _ if run.verdict.reasons.contains(&title) => format!("  {}  ", run.verdict.state.word()),
+            Severity::Invalidates => "  do not trust  ".to_owned(),
+            _ => "  ".to_owned(),
+        };
+        screen.wrapped((Bad, &label), (Strong, &title));
         next_step(screen, finding);
         screen.gap();
     }
@@ -129,7 +157,7 @@ fn conserved(screen: &mut Screen, conservation: &Conservation) {
 
 fn notes(screen: &mut Screen, run: &Run) {
     let of = |test: &fathom_model::TestRun| {
-        let name = test.name.clone();
+        let name = test.named();
         view::notes(run, test, |summary| view::in_table(test, summary))
             .into_iter()
             .map(move |(text, _)| format!("{name}: {text}"))
@@ -151,27 +179,18 @@ fn remarks(screen: &mut Screen, run: &Run) {
         let label = if finding.severity == Severity::Remark { "  remark  " } else { "  also    " };
         let of = match finding.tests.len() {
             n if n == 0 || n == run.tests.len() || finding.id == "promise-broken" => String::new(),
-            _ => format!(" ({})", finding.tests.join(", ")),
+            1 => String::new(),
+            _ => format!(" ({})", view::names(run, finding).join("; ")),
         };
-        screen.wrapped((Faint, label), (Plain, &format!("{}{of}", finding.title)));
+        screen.wrapped((Faint, label), (Plain, &format!("{}{of}", run.told(finding))));
     }
 }
 
 fn verdict(screen: &mut Screen, run: &Run) {
     screen.gap();
-    let tone = match run.verdict.outcome {
-        Outcome::Measured => Strong,
-        Outcome::Pass => Good,
-        Outcome::Fail => Bad,
-        Outcome::Inconclusive => Warn,
-    };
-    let word = view::outcome_word(run.verdict.outcome);
+    let (word, tone) = (run.verdict.state.word(), tone(run.verdict.state));
     let about = format!("run {}   {}", run.id, run.took_ns);
-    let reasons = match (run.verdict.reasons.as_slice(), run.verdict.outcome) {
-        ([], Outcome::Measured) => "nothing was promised".to_owned(),
-        ([], Outcome::Pass) => "every promise was kept".to_owned(),
-        (reasons, _) => reasons.join("; "),
-    };
+    let reasons = view::reasons(run);
     let fits = 9 + word.len() + reasons.chars().count() + about.chars().count() + 9 <= screen.width();
     if fits {
         let gap = if reasons.is_empty() { "" } else { "   " };

@@ -1,0 +1,137 @@
+//! Nothing came of a test: no answer, nothing arrived, all attempts failed.
+
+use fathom_model::{Derivation, Evidence, Finding, Layer, Severity, names::count, probe::ProbeRecord, units::grouped};
+
+use super::{Cause, Evidenced, counted, has_answers};
+use crate::summaries::main_rate;
+
+/// The id of its findings, which the state of a run depends on.
+pub(crate) const NOTHING_DONE: &str = "nothing-done";
+
+/// Looks whether a test did any of the work that it is about.
+pub(crate) struct NothingDone;
+
+impl Cause for NothingDone {
+    fn id(&self) -> &'static str {
+        NOTHING_DONE
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        // A search and a benchmark judge each of their trials themselves.
+        if seen.test.curve.is_some() || seen.test.benchmark.is_some() {
+            return Vec::new();
+        }
+        let nothing = if seen.test.layer == Layer::Path { no_answer(seen) } else { no_work(seen) };
+        let Some((what, evidence)) = nothing else { return Vec::new() };
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "nothing done".to_owned(),
+            title: what,
+            severity: Severity::Invalidates,
+            tests: vec![seen.test.name.clone()],
+            evidence,
+            explains: None,
+            next: None,
+        }]
+    }
+}
+
+/// Whether nobody answered a probe, whatever it asked.
+fn no_answer(seen: &Evidenced<'_>) -> Option<(String, Vec<Evidence>)> {
+    let answers = |probe: &ProbeRecord| {
+        probe.path_mtu.as_ref().is_some_and(|found| found.mtu_bytes.is_some())
+            || probe.hops.iter().any(|hop| hop.target)
+            || probe.ports.iter().any(|port| port.rtt_ns.is_some())
+    };
+    let (_, _, probe) = seen.probes().next()?;
+    let answered = seen.probes().any(|(_, record, probe)| has_answers(record) || answers(probe));
+    (!answered).then(|| (format!("{} did not answer", probe.target), Vec::new()))
+}
+
+/// What was tried in vain, in words.
+fn no_work(seen: &Evidenced<'_>) -> Option<(String, Vec<Evidence>)> {
+    let records = || seen.test.trials.iter().flat_map(|trial| trial.records.values());
+    let steps: Vec<_> = records().filter_map(|record| record.users.as_ref()).flat_map(|users| &users.steps).collect();
+    let n_steps: u64 = steps.iter().map(|step| step.n_reached).sum();
+    if n_steps > 0 && steps.iter().all(|step| step.n_passed == 0) {
+        return Some((format!("all of {} steps failed", grouped(n_steps)), Vec::new()));
+    }
+    let rate = main_rate(seen.test)?;
+    let Derivation::Rate { counter, .. } = &rate.metric.from else { return None };
+    if rate.value.is_none_or(|value| value > 0.0) {
+        return None;
+    }
+    let total = |counter: &str| records().filter_map(|record| record.totals.get(counter)).sum::<u64>();
+    let mut errors: Vec<(&String, &u64)> = records().flat_map(|record| &record.errors).collect();
+    errors.sort_by_key(|(_, n)| std::cmp::Reverse(**n));
+    let n_failed: u64 = errors.iter().map(|(_, n)| **n).sum();
+    let n_sent = total(count::SENT);
+    let title = match (errors.first(), seen.test.layer) {
+        (Some((most, _)), _) => format!("nothing was done: {} attempts failed, most often `{most}`", grouped(n_failed)),
+        (None, Layer::Udp) if n_sent > 0 => format!("nothing arrived: all {} datagrams were lost", grouped(n_sent)),
+        (None, Layer::Frames) if n_sent > 0 => format!("nothing arrived: all {} frames were lost", grouped(n_sent)),
+        (None, Layer::Http | Layer::App) => "nothing was done: not one request was answered".to_owned(),
+        _ => "nothing was done: no data arrived and no exchange was completed".to_owned(),
+    };
+    let told = [(count::SENT, n_sent), (counter.as_ref(), total(counter)), ("errors", n_failed)];
+    let told = told.into_iter().filter(|(name, n)| *n > 0 || *name == counter.as_ref());
+    Some((title, told.map(|(name, n)| counted(&seen.test.from, name, n)).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::story::{Story, step, visits};
+    use fathom_model::{State, probe::HopRecord};
+
+    /// The words of the finding, and the state of the run.
+    fn told(story: &Story) -> (Option<String>, State) {
+        (story.finding(NOTHING_DONE).map(|finding| finding.title), story.analyzed().verdict.state)
+    }
+
+    #[test]
+    fn a_test_that_did_nothing_is_no_result() {
+        let mut lost = Story::new();
+        lost.udp_stream(&[(1000, 0), (1000, 0)]);
+        assert_eq!(told(&lost), (Some("nothing arrived: all 2,000 datagrams were lost".to_owned()), State::Invalid));
+        let mut silent = Story::new();
+        silent.http(0, 4);
+        assert_eq!(told(&silent).1, State::Invalid);
+        assert!(told(&silent).0.unwrap().contains("not one request was answered"));
+        let record = silent.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.errors = [("read: timeout".to_owned(), 4), ("connect: refused".to_owned(), 9)].into();
+        assert_eq!(told(&silent).0.unwrap(), "nothing was done: 13 attempts failed, most often `connect: refused`");
+        let mut failing = Story::new();
+        failing.users(&[visits((10, 10), vec![step("login", (10, 10), 5)])]);
+        assert_eq!(told(&failing), (Some("all of 10 steps failed".to_owned()), State::Invalid));
+    }
+
+    #[test]
+    fn a_promise_about_nothing_is_no_result_either() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 0)]);
+        story.run.tests[0].expect.insert("loss".to_owned(), "<= 0.1 %".to_owned());
+        assert_eq!(story.analyzed().verdict.state, State::Invalid);
+    }
+
+    #[test]
+    fn one_test_of_several_that_did_nothing_leaves_the_run_incomplete() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1000]);
+        story.udp_stream(&[(1000, 0)]);
+        let verdict = story.analyzed().verdict;
+        assert_eq!((verdict.state, verdict.reasons), (State::Incomplete, vec!["udp_stream did nothing".to_owned()]));
+    }
+
+    #[test]
+    fn a_host_that_answers_any_probe_is_there() {
+        let found = |probe| {
+            let mut story = Story::new();
+            story.probed((10, 0), ProbeRecord { target: "192.0.2.7".to_owned(), ..probe });
+            told(&story)
+        };
+        assert_eq!(found(ProbeRecord::default()).1, State::Invalid);
+        let hop = HopRecord { target: true, ..HopRecord::default() };
+        assert_eq!(found(ProbeRecord { hops: vec![hop], ..ProbeRecord::default() }), (None, State::Measured));
+    }
+}

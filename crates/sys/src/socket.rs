@@ -177,6 +177,12 @@ pub fn connect_begin(socket: &Socket, address: &SockAddr) -> Result<Connect> {
     }
 }
 
+/// Ends a TCP connection at once with a reset, whoever waits on it; other sockets are left as they are.
+pub fn abort(socket: &Socket) {
+    // The refusal of a socket that is none, or is not connected, is as good.
+    let _ = rustix::net::connect_unspec(socket);
+}
+
 /// The outcome of a pending connect, once the socket is writable (`SO_ERROR`).
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use fathom_model::{
 use super::{ledger::Books, outcome::Outcome};
 use crate::{
     dial::Security,
-    lines::{OpeningTimes, Target},
+    lines::{Cause, Faults, OpeningTimes, Target},
     names,
 };
 
@@ -22,6 +22,7 @@ pub(crate) fn record<W>(conducted: &Conducted<W>, all: Outcome, (target, way): (
     }
     record.errors = all.faults.iter().map(|(fault, n)| (fault.to_string(), *n)).collect();
     let notes = [
+        ports_note(&all.faults),
         status_note(&record),
         bounds_note(all.n_bounds),
         discard_note(&all),
@@ -88,6 +89,13 @@ fn resumed_note(opening: &OpeningTimes) -> Option<Note> {
              `resumption off` resumes none"
         ),
     })
+}
+
+/// Says so when connections did not come about for want of local ports, and what to do.
+fn ports_note(faults: &Faults) -> Option<Note> {
+    let (fault, n) = faults.iter().find(|(fault, _)| fault.cause == Cause::NoPort)?;
+    let text = format!("{n} connections were not opened because no local port was free: {}", fault.hint()?);
+    Some(Note { id: "ports-exhausted".to_owned(), text })
 }
 
 /// Says so when a server answered fast, but not with what was asked for.

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, fmt, io};
 
+use fathom_sys::Shortage;
+
 pub(crate) use crate::dial::Stage;
 use crate::{dial, h1::Malformed};
 
@@ -10,6 +12,8 @@ use crate::{dial, h1::Malformed};
 pub(crate) enum Cause {
     /// The kernel's number.
     Errno(i32),
+    /// No local port was free for a connection to the target.
+    NoPort,
     /// Nothing, for too long.
     Timeout,
     /// The server closed before the first byte of the answer.
@@ -49,13 +53,20 @@ impl Fault {
     pub(crate) fn hint(self) -> Option<&'static str> {
         match self.cause {
             Cause::Dial(fault) => fault.hint(),
+            Cause::NoPort => Some(
+                "use fewer connections or more source addresses (--source), widen net.ipv4.ip_local_port_range, \
+                 or wait a minute for the ports in TIME_WAIT",
+            ),
             _ => None,
         }
     }
 
     /// The failure of a system call.
     pub(crate) fn system(stage: Stage, error: &fathom_sys::Error) -> Self {
-        Self { stage, cause: Cause::Errno(error.errno().unwrap_or(0)) }
+        // A bind is refused with the same number where the address is not one of this host's.
+        let has_no_port = error.shortage() == Some(Shortage::Address) && error.call == "connect";
+        let cause = if has_no_port { Cause::NoPort } else { Cause::Errno(error.errno().unwrap_or(0)) };
+        Self { stage, cause }
     }
 }
 
@@ -64,6 +75,7 @@ impl fmt::Display for Fault {
         write!(f, "{}: ", self.stage.name())?;
         match self.cause {
             Cause::Errno(errno) => write!(f, "{}", words(errno)),
+            Cause::NoPort => f.write_str("no local port is free"),
             Cause::Timeout => f.write_str("timeout"),
             Cause::Closed => f.write_str("closed before the answer"),
             Cause::Cut => f.write_str("closed within the answer"),
@@ -85,6 +97,15 @@ fn words(errno: i32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn exhausted_ports_are_named_and_an_address_of_another_host_is_not_taken_for_them() {
+        let error = |call: &'static str| fathom_sys::Error::new(call, io::Error::from_raw_os_error(99));
+        let fault = Fault::system(Stage::Connect, &error("connect"));
+        assert_eq!(fault.to_string(), "connect: no local port is free");
+        assert!(fault.hint().is_some_and(|hint| hint.contains("ip_local_port_range")));
+        assert_eq!(Fault::system(Stage::Connect, &error("bind")).cause, Cause::Errno(99));
+    }
 
     #[test]
     fn a_fault_reads_as_stage_and_cause() {

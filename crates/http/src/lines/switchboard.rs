@@ -225,7 +225,7 @@ impl<R: Reactor> Switchboard<R> {
         let fault = faults.keys().next();
         let cause = match fault.map(|fault| fault.cause) {
             Some(Cause::Errno(errno)) => std::io::Error::from_raw_os_error(errno),
-            Some(Cause::Dial(_)) => {
+            Some(Cause::Dial(_) | Cause::NoPort) => {
                 let fault = fault.expect("there is one");
                 let hint = fault.hint().map(str::to_owned);
                 return Err(Error::Unsupported { what: format!("cannot {what}: {fault}"), hint });

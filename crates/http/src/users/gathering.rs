@@ -229,6 +229,8 @@ impl<'a, R: Reactor, U: Users> Gathering<'a, R, U> {
         }
         let head = heads.iter().flatten().map(HeadReader::last).find(|head| !head.is_empty());
         let outcome = accounts.close(board.times, head.unwrap_or_default())?;
+        // The next trial needs the ports.
+        board.reactor.abandon();
         Ok((outcome, self.users.conclude(now)))
     }
 }

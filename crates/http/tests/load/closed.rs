@@ -1,8 +1,9 @@
 //! The kind `http_closed` over loopback, against our responder and against servers that behave badly.
 
 use std::{
-    io::Write,
+    io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
+    sync::mpsc,
     thread,
 };
 
@@ -51,6 +52,22 @@ over_both! {
     a_server_that_dies_in_the_middle_leaves_a_record_with_its_errors
     a_target_that_takes_no_connection_ends_the_trial_at_once
     what_cannot_be_asked_is_refused_before_the_start
+    the_connections_of_a_trial_leave_no_port_in_time_wait
+}
+
+fn the_connections_of_a_trial_leave_no_port_in_time_wait() {
+    let (told, ends) = mpsc::channel();
+    let address = server(move |stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
+        // Behind the second request nothing comes but the end.
+        read_request(stream);
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
+        let end = stream.read(&mut [0]).map_err(|error| error.kind());
+        told.send(end).map_err(|_| ErrorKind::BrokenPipe.into())
+    });
+    against(address, &[("connections", "3"), ("requests", "6")]).unwrap();
+    let ends: Vec<_> = ends.iter().take(3).collect();
+    assert_eq!(ends, [Err(ErrorKind::ConnectionReset); 3]);
 }
 
 fn both_sides_count_the_same_requests() {

@@ -436,6 +436,10 @@ impl<const STAMPED: bool> Reactor for Epoll<STAMPED> {
         }
     }
 
+    fn abandon(self) {
+        self.seats.iter().filter_map(|seat| seat.socket.as_ref()).for_each(socket::abort);
+    }
+
     fn socket(&self, token: Token) -> Option<&Socket> {
         self.seats.get(token.index())?.socket.as_ref()
     }

@@ -179,6 +179,11 @@ pub trait Reactor: Sized {
     /// A token that is not in use is left as it is. What has not been sent is lost.
     fn close(&mut self, token: Token);
 
+    /// Ends all connections at once with a reset, so that none of them stays behind in `TIME_WAIT` and keeps its port.
+    ///
+    /// For connections whose end nobody measures. What has not been sent is lost; sockets that are no TCP connection are closed.
+    fn abandon(self);
+
     /// The socket of a token, for its options and counters.
     fn socket(&self, token: Token) -> Option<&Socket>;
 

@@ -642,6 +642,18 @@ pub(super) fn a_reactor_is_dropped_with_everything_under_way<R: Reactor>(reactor
     assert!(TcpStream::connect(address).is_err());
 }
 
+pub(super) fn connections_that_are_abandoned_are_reset<R: Reactor>(reactor: R) {
+    let mut rig = Rig::new(reactor);
+    let mut peers: Vec<_> = (0..8).map(|token| tcp(&mut rig, Token(token))).collect();
+    let mut other = local(&mut rig, Token(8));
+    rig.reactor.wait(Patience { until: clock::now(), batch: None }).unwrap();
+    rig.reactor.abandon();
+    for peer in &mut peers {
+        assert_eq!(peer.read(&mut [0; 1]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+    }
+    assert_eq!(other.read(&mut [0; 1]).unwrap(), 0, "it knows no reset");
+}
+
 /// One test per case for a reactor, of which `$make` gives a new one, or nothing where it cannot work.
 macro_rules! suite {
     ($module:ident, $make:expr) => {
@@ -667,6 +679,7 @@ macro_rules! suite {
             a_batch_waits_for_more_but_not_for_long,
             a_fast_sender_does_not_keep_the_others_waiting,
             thousands_of_connections_are_served,
+            connections_that_are_abandoned_are_reset,
             a_reactor_is_dropped_with_everything_under_way);
     };
     ($module:ident, $make:expr; $($case:ident),+) => {

@@ -290,7 +290,10 @@ impl<R: Reactor> Clients<'_, R> {
         }
         let heads = self.lanes.iter().flat_map(|lane| &lane.heads);
         let head = heads.map(HeadReader::last).find(|head| !head.is_empty());
-        self.accounts.close(self.board.times, head.unwrap_or_default())
+        let outcome = self.accounts.close(self.board.times, head.unwrap_or_default());
+        // The next trial needs the ports.
+        self.board.reactor.abandon();
+        outcome
     }
 }
 

@@ -91,7 +91,9 @@ impl<R: Reactor> Clients<'_, R> {
             Agenda::Open if n > 0 => self.set_free(idx),
             // The next request needs another connection, or there is none.
             _ if self.may_ask && self.left != Some(0) => self.reopen(idx),
-            _ => self.shut(idx),
+            _ if allowed == 0 => self.shut(idx),
+            // It ends with the trial.
+            _ => {}
         }
     }
 

@@ -278,19 +278,31 @@ impl<T: Send> Crew<'_, T> {
                 let worker = Worker { idx, start: session.start, slot, glance, shared: &shared };
                 let core = self.cores.get(idx % self.cores.len().max(1)).copied();
                 let (equip, work) = (&equip, &work);
-                scope.spawn(move || employ(worker, core, || equip(state), work))
+                let started =
+                    thread::Builder::new().spawn_scoped(scope, move || employ(worker, core, || equip(state), work));
+                started.map_err(|cause| {
+                    shared.running.fetch_sub(1, Ordering::Relaxed);
+                    shared.set(Phase::Over);
+                    no_thread(cause)
+                })
             };
             let threads: Vec<_> = self.states.into_iter().enumerate().map(start_worker).collect();
             course.go(&shared, watcher);
             shared.set(Phase::Over);
             watcher.over();
-            threads.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>()
+            let join =
+                |thread: thread::ScopedJoinHandle<'_, _>| thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+            threads.into_iter().map(|thread| thread.and_then(join)).collect::<Vec<_>>()
         });
         course.last_interval();
-        let outcomes = outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|panic| resume_unwind(panic)));
-        let concluded = course.conclude(outcomes.collect::<Result<_, _>>()?);
+        let concluded = course.conclude(outcomes.into_iter().collect::<Result<_, _>>()?);
         Ok(Conducted { slots, ..concluded })
     }
+}
+
+/// The host has no thread left for a worker.
+fn no_thread(cause: std::io::Error) -> Error {
+    Error::System { what: "start a worker".to_owned(), cause: fathom_sys::Error::new("clone", cause) }
 }
 
 /// A responder does not know when its initiator is warm; an initiator that is given no time to warm up has no warm-up.

@@ -23,7 +23,7 @@ use std::{
         unix::process::CommandExt,
     },
     process::{Child, Command},
-    sync::{OnceLock, mpsc},
+    sync::{Mutex, PoisonError, mpsc},
     thread,
 };
 
@@ -295,25 +295,33 @@ fn die_with(parent: Pid) -> io::Result<()> {
 type Order = (Command, mpsc::SyncSender<io::Result<Child>>);
 
 fn spawn_on_lasting_thread(command: Command) -> io::Result<Child> {
-    static ORDERS: OnceLock<mpsc::Sender<Order>> = OnceLock::new();
-    let orders = ORDERS.get_or_init(|| {
-        let (sender, orders) = mpsc::channel::<Order>();
-        // The sender is a static, so this thread ends with the process only.
-        thread::spawn(move || {
-            // Whoever came first may have been in a namespace for a moment only, which this thread must not keep alive.
-            if let Ok(main) = NetNs::open("/proc/self/ns/net") {
-                let _ = namespace::join_net(&main);
-            }
-            for (mut command, answer) in orders {
-                // Whoever asked waits for the answer below.
-                let _ = answer.send(command.spawn());
-            }
-        });
-        sender
-    });
+    static ORDERS: Mutex<Option<mpsc::Sender<Order>>> = Mutex::new(None);
     let (answer, answered) = mpsc::sync_channel(1);
-    orders.send((command, answer)).expect("the starting thread lives as long as the process");
+    {
+        let mut started = ORDERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let orders = match started.take() {
+            Some(orders) => orders,
+            None => starting_thread()?,
+        };
+        started.insert(orders).send((command, answer)).expect("the starting thread lives as long as the process");
+    }
     answered.recv().expect("the starting thread answers every order")
+}
+
+/// The thread from which children start; it ends with the process, because what it listens to is a static.
+fn starting_thread() -> io::Result<mpsc::Sender<Order>> {
+    let (sender, orders) = mpsc::channel::<Order>();
+    thread::Builder::new().spawn(move || {
+        // Whoever came first may have been in a namespace for a moment only, which this thread must not keep alive.
+        if let Ok(main) = NetNs::open("/proc/self/ns/net") {
+            let _ = namespace::join_net(&main);
+        }
+        for (mut command, answer) in orders {
+            // Whoever asked waits for the answer.
+            let _ = answer.send(command.spawn());
+        }
+    })?;
+    Ok(sender)
 }
 
 /// Leaves a descriptor open in processes that are started from now on; they find it as `/dev/fd/N`.

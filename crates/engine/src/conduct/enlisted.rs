@@ -16,7 +16,8 @@ use std::{
 use fathom_model::units::Nanos;
 
 use super::{
-    Conducted, Course, Employed, Phase, Running, Shared, Until, Watcher, Worker, first_phase, settle, work_from_start,
+    Conducted, Course, Employed, Phase, Running, Shared, Until, Watcher, Worker, first_phase, no_thread, settle,
+    work_from_start,
 };
 use crate::{
     Error, Session, Slot, StopFlag,
@@ -99,10 +100,11 @@ impl<S: Shift> Enlisted<S> {
             let (orders, ordered) = mpsc::channel();
             let core = cores.get(idx % cores.len().max(1)).copied();
             let (shift, ready) = (Arc::clone(&shift), ready.clone());
-            let thread = thread::spawn(move || serve(&*shift, given, (idx, core), (ready, &ordered)));
-            Hand { orders: Some(orders), thread: Some(thread) }
+            let thread = thread::Builder::new().spawn(move || serve(&*shift, given, (idx, core), (ready, &ordered)));
+            thread.map(|thread| Hand { orders: Some(orders), thread: Some(thread) }).map_err(no_thread)
         };
-        let hands: Vec<_> = given.into_iter().enumerate().map(start_worker).collect();
+        // Those that have started end when their orders close.
+        let hands = given.into_iter().enumerate().map(start_worker).collect::<Result<Vec<_>, _>>()?;
         drop(ready);
         let mut enlisted = Self { hands };
         let n_ready = readiness.iter().take(enlisted.hands.len()).count();

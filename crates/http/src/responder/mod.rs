@@ -144,13 +144,18 @@ impl Responder {
             let start = |(idx, attendant): (usize, Attendant)| {
                 let post = Post { slot: &slots[idx], stop };
                 let core = cores.get(idx % cores.len().max(1)).copied();
-                scope.spawn(move || {
+                let started = thread::Builder::new().spawn_scoped(scope, move || {
                     // One that fails takes the others with it: half a responder would be a silent loss of speed.
                     pin(core).and_then(|()| attendant.serve(&post)).inspect_err(|_| stop.abort())
+                });
+                started.map_err(|cause| {
+                    stop.abort();
+                    let cause = fathom_sys::Error::new("clone", cause);
+                    Error::System { what: "start a worker of the responder".to_owned(), cause }
                 })
             };
             let threads: Vec<_> = attendants.into_iter().enumerate().map(start).collect();
-            threads.into_iter().try_for_each(|thread| thread.join().expect("a worker does not panic"))
+            threads.into_iter().try_for_each(|thread| thread?.join().expect("a worker does not panic"))
         })?;
         let total = |counter: Served| slots.iter().map(|slot| slot.read(counter as usize)).sum();
         Ok(ResponderCounts {

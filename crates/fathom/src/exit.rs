@@ -2,8 +2,7 @@
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
-    fmt::{self, Write as _},
-    io,
+    fmt, io,
     process::ExitCode,
 };
 
@@ -66,6 +65,14 @@ impl Screen {
     pub(crate) fn line(mut self, label: &'static str, text: impl Into<String>) -> Self {
         self.lines.push((label, text.into()));
         self
+    }
+
+    /// An error and its causes.
+    pub(crate) fn of(exit: Exit, error: &anyhow::Error) -> Self {
+        error
+            .chain()
+            .skip(1)
+            .fold(Self::new(exit, error.to_string()), |screen, cause| screen.line("why", cause.to_string()))
     }
 
     /// Adds the causes of an error, one below the other.
@@ -151,24 +158,18 @@ pub(crate) fn conclude(outcome: anyhow::Result<Exit>) -> ExitCode {
     }
     let (exit, text) = match error.downcast::<Screen>() {
         Ok(screen) => (screen.exit, screen.to_string()),
-        Err(error) => (Exit::Failed, chain(&error)),
+        Err(error) => (Exit::Failed, Screen::of(Exit::Failed, &error).to_string()),
     };
     eprintln!("fathom: {text}");
     ExitCode::from(exit.code())
 }
 
-fn chain(error: &anyhow::Error) -> String {
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1) {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "\n  why    {cause}");
-    }
-    text
-}
-
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let pipe = |cause: &(dyn std::error::Error + 'static)| {
-        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+        let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        // It shows its kind and hides its cause.
+        let of_json = || cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+        kind.or_else(of_json) == Some(io::ErrorKind::BrokenPipe)
     };
     error.chain().any(pipe)
 }

@@ -302,8 +302,10 @@ fn in_lab(lab: &Lab, host: &str, lab_name: &str) -> anyhow::Result<(Link, Place)
 
 fn served(address: &str, key: Option<&str>) -> anyhow::Result<(Link, Place)> {
     let key = key.ok_or_else(|| {
-        Screen::new(Exit::Preflight, format!("{address} answers only to its key"))
-            .line("use", "the key that `fathom serve` printed there: key = \"…\" in the plan, or --key")
+        Screen::new(Exit::Preflight, format!("{address} answers only to its key")).line(
+            "use",
+            "the key that `fathom serve` printed there: key = \"…\" in the plan, --key, --key-file or FATHOM_KEY",
+        )
     })?;
     let key: Key = key.parse().map_err(|error| fleet_screen(&error))?;
     let at = resolve(address)?;

@@ -1,16 +1,21 @@
 //! The program: command line → plan → run → report → exit code. It measures nothing itself.
 
 mod allow;
+#[macro_use]
+mod terminal;
+
 mod command;
 mod device_programs;
 mod execute;
 mod exit;
 mod face;
+mod files;
 mod hosts;
 mod options;
 mod output;
 mod progress;
 mod said;
+mod secrets;
 mod store;
 mod target;
 mod wire_up;

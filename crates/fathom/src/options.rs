@@ -35,7 +35,7 @@ fn argument(option: &OptionDoc, users: &[&str], n_kinds: usize) -> Arg {
         ValueKind::BitRate => arg.value_name("BITS/S"),
         ValueKind::Rate => arg.value_name("PER_S"),
         ValueKind::Choice(words) => arg.value_name("WORD").help_heading("Test").value_parser(words.to_vec()),
-        ValueKind::Text => arg.value_name("TEXT"),
+        ValueKind::Text | ValueKind::Secret | ValueKind::Fields => arg.value_name("TEXT"),
         ValueKind::Source => arg.value_name("FROM"),
         ValueKind::File => arg.value_name("FILE"),
     }

@@ -12,6 +12,8 @@ use fathom_model::{
 };
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::terminal::harmless;
+
 /// Twice a second: as often as hosts tell how they fare.
 const PER_SECOND: u8 = 2;
 /// The bar is as wide as in a half of it can be seen at a glance.
@@ -42,12 +44,12 @@ impl Progress {
     /// Names the test that begins.
     pub(crate) fn begins(&self, test: &str, round: u32) {
         let doing = format!("[{}/{}] {test}, round {}", self.n_ended.get() + 1, self.n_trials, round + 1);
-        self.doing.replace(doing);
+        self.doing.replace(harmless(&doing));
     }
 
     /// Names the step that a search has come to.
     pub(crate) fn searches(&self, test: &str, step: &str) {
-        self.doing.replace(format!("{test} {step}"));
+        self.doing.replace(harmless(&format!("{test} {step}")));
     }
 
     /// Tells how long the trial that starts will be measured.

@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use fathom_app::lua::facts;
 use fathom_model::Run;
 
+use crate::terminal::harmless;
+
 /// Prints it behind the result, by trial where there are several.
 pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
     for test in &run.tests {
@@ -19,8 +21,7 @@ pub(crate) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
             writeln!(out, "\nprinted by the script{which}")?;
             for line in texts.iter().flat_map(|text| text.lines()) {
                 // What comes from elsewhere moves no cursor.
-                let clean: String = line.chars().filter(|c| *c == '\t' || !c.is_control()).collect();
-                writeln!(out, "  {clean}")?;
+                writeln!(out, "  {}", harmless(line))?;
             }
         }
     }

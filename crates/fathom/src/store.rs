@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     env, fs,
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
 
@@ -11,22 +12,32 @@ use fathom_model::{Run, Settings, TestRun};
 use jiff::{Timestamp, Zoned};
 use serde::{Deserialize, Serialize};
 
+use crate::files::{self, Readers};
+
 /// A name for a run that sorts by time: `2026-11-21-0923-a1f3`.
 pub(crate) fn run_id(now: &Zoned, seed: u64) -> String {
     format!("{}-{:04x}", now.strftime("%Y-%m-%d-%H%M"), seed & 0xffff)
 }
 
+/// The most that a document may have: more than a day with an interval every 50 ms.
+const DOCUMENT_MAX: u64 = 256 << 20;
+
+/// Makes a folder that only its owner can look into; one that is there stays as it is.
+fn make_own_folder(folder: &Path) -> anyhow::Result<()> {
+    let cannot = || format!("cannot make the folder {}", folder.display());
+    folder.parent().map_or(Ok(()), fs::create_dir_all).with_context(cannot)?;
+    match fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if !folder.is_dir() => Err(error).with_context(cannot),
+        _ => Ok(()),
+    }
+}
+
 /// Writes a run's document and its report into a folder, and says where the report is.
 pub(crate) fn keep(run: &Run, folder: &Path) -> anyhow::Result<PathBuf> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    make_own_folder(folder)?;
     for (name, file) in [("json", "run.json"), ("html", "report.html")] {
-        let path = folder.join(file);
         let format = crate::output::format(name)?;
-        let mut out = std::io::BufWriter::new(
-            fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))?,
-        );
-        format.write(run, &mut out)?;
-        std::io::Write::flush(&mut out)?;
+        files::write_whole(&folder.join(file), Readers::Owner, |out| Ok(format.write(run, out)?))?;
     }
     Ok(folder.join("report.html"))
 }
@@ -34,7 +45,7 @@ pub(crate) fn keep(run: &Run, folder: &Path) -> anyhow::Result<PathBuf> {
 /// Reads a run from its document or from the folder that holds it.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Run> {
     let path = if path.is_dir() { path.join("run.json") } else { path.to_owned() };
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = files::read_text(&path, DOCUMENT_MAX)?;
     let run: Run =
         serde_json::from_str(&text).with_context(|| format!("{} is not a document of fathom", path.display()))?;
     anyhow::ensure!(
@@ -122,8 +133,7 @@ impl Calibration {
         let path = calibration_path();
         let folder = path.parent().expect("the path was made from a folder");
         fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
-        fs::write(&path, serde_json::to_string_pretty(self)?)
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        files::write_whole(&path, Readers::Owner, |out| Ok(serde_json::to_writer_pretty(out, self)?))?;
         Ok(path)
     }
 }

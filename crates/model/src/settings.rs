@@ -25,6 +25,10 @@ pub enum ValueKind {
     Choice(&'static [&'static str]),
     /// Any text.
     Text,
+    /// What proves who asks, such as a password; no result tells it.
+    Secret,
+    /// Lines among which may be header fields; no result tells those that prove who asks.
+    Fields,
     /// What a host sends from, its own addresses or an interface of its own: no destination.
     Source,
     /// The path of a file or socket on the host that runs the test; a served agent opens none for others.
@@ -235,7 +239,9 @@ impl OptionDoc {
             ValueKind::Rate => Setting::Text(text.parse::<PerSec>().map_err(unit)?.exact()),
             ValueKind::Choice(words) if words.contains(&text) => Setting::Text(text.to_owned()),
             ValueKind::Choice(words) => return Err(not_allowed(format!("one of {}", words.join(", ")))),
-            ValueKind::Text | ValueKind::Source | ValueKind::File => Setting::Text(text.to_owned()),
+            ValueKind::Text | ValueKind::Secret | ValueKind::Fields | ValueKind::Source | ValueKind::File => {
+                Setting::Text(text.to_owned())
+            }
             ValueKind::Flag => Setting::Flag(text.parse().map_err(|_| not_allowed("true or false".to_owned()))?),
         })
     }

@@ -1,7 +1,8 @@
 //! Text that came from elsewhere, made safe to print.
 
 /// Whether a character can change how the text around it is shown: terminal escapes, other controls, marks of direction.
-fn is_hostile(c: char) -> bool {
+#[must_use]
+pub fn is_hostile(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }

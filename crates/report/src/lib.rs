@@ -4,7 +4,7 @@
 //! no clock and no file. Everything that a host said (names, addresses, notes, errors) is taken for hostile text.
 
 mod benchmark;
-mod clean;
+pub mod clean;
 mod curve;
 mod flow;
 pub mod formats;

@@ -45,7 +45,7 @@ const OWN: [OptionDoc; 8] = [
     },
     OptionDoc {
         name: "header",
-        value: ValueKind::Text,
+        value: ValueKind::Fields,
         default: None,
         help: "header fields of the form Name: value, a line each, with which the script begins",
     },

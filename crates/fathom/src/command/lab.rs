@@ -14,6 +14,7 @@ use fathom_lab::{
     preset,
 };
 use fathom_model::units::Nanos;
+use fathom_sys::signal;
 
 use super::measuring;
 use crate::{
@@ -116,6 +117,8 @@ fn lab_name(given: &ArgMatches, otherwise: Option<&str>) -> anyhow::Result<Name>
 }
 
 fn up(given: &ArgMatches) -> anyhow::Result<Exit> {
+    // Before anything is made, so that whoever interrupts it is answered.
+    let signals = signal::watch()?;
     let preset = preset::find(given.get_one::<String>("preset").expect("it has a default"))?;
     let name = lab_name(given, Some(preset.name))?;
     let mut options = preset::Options { device_core: hosts::device_core(), ..preset::Options::default() };
@@ -126,6 +129,11 @@ fn up(given: &ArgMatches) -> anyhow::Result<Exit> {
     let lifetime = measuring::span(given, "for", Nanos::from_secs(3600))?;
     let state = StateFolder::from_environment()?;
     holder::up(hosts::holder_program()?, &Up { name: &name, state: &state, preset, options: &options, lifetime })?;
+    if let Some(signal) = signals.received() {
+        fathom_lab::down(&state, &name)?;
+        eprintln!("interrupted: lab {name} was taken down again");
+        return Ok(Exit::Signalled(signal));
+    }
     let lab = Lab::find(&state, &name)?;
     let mut out = io::stdout().lock();
     for host in lab.hosts() {

@@ -1,9 +1,13 @@
 //! The options of every command that measures, and what happens after its plan is made.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+};
 
 use clap::{Arg, ArgAction, ArgMatches};
 use fathom_analyze::promise;
+use fathom_fleet::tls::{Identity, Key};
 use fathom_lab::{
     Device, StateFolder,
     device::{self, FORMS},
@@ -20,6 +24,8 @@ use crate::{
     allow::Allowed,
     execute::{self, Executed, Surroundings},
     exit::{Exit, Screen},
+    files,
+    hosts::fleet_screen,
     output, store, target, wire_up,
 };
 
@@ -48,7 +54,14 @@ pub(crate) fn arguments() -> Vec<Arg> {
             "what was promised: 10Gbit, or TEST.METRIC=VALUE; breaking it ends with exit code 10",
         )
         .action(ArgAction::Append),
-        text("key", "KEY", "the key that `fathom serve` printed on the target"),
+        text(
+            "key",
+            "KEY",
+            "the key that `fathom serve` printed on the target; FATHOM_KEY and --key-file keep it off the command line",
+        ),
+        text("key-file", "FILE", "read the key of the target from this file")
+            .conflicts_with("key")
+            .value_parser(clap::value_parser!(PathBuf)),
         text("lab", "NAME", "measure in this lab: a preset that is built for the run, or one that is up"),
         device(),
         allow(),
@@ -70,6 +83,24 @@ pub(crate) fn allow() -> Arg {
 /// What the user has allowed, for the command that was typed.
 pub(crate) fn allowed(matches: &ArgMatches) -> Result<Allowed, Screen> {
     Allowed::gather(matches.get_many::<String>("allow").into_iter().flatten(), command_line())
+}
+
+/// The most that a file with a key holds: a certificate with its key beside it.
+pub(crate) const KEY_FILE_MAX: u64 = 64 << 10;
+
+/// The key of the target: as it was typed, from a file, or from `FATHOM_KEY`, which no list of processes shows.
+pub(crate) fn key(matches: &ArgMatches) -> Result<Option<String>, Screen> {
+    if let Some(key) = matches.get_one::<String>("key") {
+        return Ok(Some(key.clone()));
+    }
+    let Some(path) = matches.get_one::<PathBuf>("key-file") else {
+        return Ok(std::env::var("FATHOM_KEY").ok().filter(|key| !key.trim().is_empty()));
+    };
+    let text = files::read_text(path, KEY_FILE_MAX).map_err(|error| Screen::of(Exit::Usage, &error))?;
+    // The file of a `fathom serve` on this machine holds its key as well.
+    let key = text.parse().or_else(|error| Identity::parse(&text).map(|identity| identity.key()).map_err(|_| error));
+    let key: Key = key.map_err(|error| fleet_screen(&error).line("in", path.display().to_string()))?;
+    Ok(Some(key.to_string()))
 }
 
 /// What stands between the hosts of a lab.
@@ -160,9 +191,11 @@ pub(crate) fn ends_here() -> Ends {
 
 /// This machine and a `fathom serve`, or this machine alone for a loopback address.
 pub(crate) fn ends_at(target: &str, matches: &ArgMatches) -> Result<Ends, Screen> {
-    let key = matches.get_one::<String>("key").cloned();
     let (host, port) = host_and_port(target);
-    if key.is_none() {
+    let key = key(matches)?;
+    // This machine alone needs no key, so one of the environment is meant for another target.
+    let is_given = ["key", "key-file"].iter().any(|name| matches.contains_id(name)) || port.is_some();
+    if key.is_none() || !is_given {
         let addresses = target::resolve(host)?;
         if addresses.iter().all(IpAddr::is_loopback) {
             let usual = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -171,6 +204,8 @@ pub(crate) fn ends_at(target: &str, matches: &ArgMatches) -> Result<Ends, Screen
                 other.map_or_else(ends_here, |other| Ends { lab: None, hosts: vec![("here", Reach::At(other))] })
             );
         }
+    }
+    if key.is_none() {
         return Err(Screen::new(Exit::Preflight, format!("{target} is not a target you have allowed"))
             .line("why", "both ends are measured, so a fathom must be there that answers with a key")
             .line("fix", format!("fathom serve        (on {target}; it prints a key)"))

@@ -1,11 +1,14 @@
 //! `fathom report`: a kept result again, in any format.
 
-use std::{fs, io::Write as _, path::PathBuf};
+use std::path::PathBuf;
 
-use anyhow::Context as _;
 use clap::{Arg, ArgMatches, Command};
 
-use crate::{exit::Exit, output, store};
+use crate::{
+    exit::Exit,
+    files::{self, Readers},
+    output, store,
+};
 
 pub(super) fn shape(command: Command) -> Command {
     let run = Arg::new("run")
@@ -35,9 +38,6 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         ending
     });
     let format = output::format(&name)?;
-    let mut out =
-        std::io::BufWriter::new(fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?);
-    format.write(&run, &mut out)?;
-    out.flush()?;
+    files::write_whole(path, Readers::Anyone, |out| Ok(format.write(&run, out)?))?;
     Ok(output::exit_of(&run, output::Judging::of(matches)))
 }

@@ -1,19 +1,16 @@
 //! `fathom run`: a plan file.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command};
 use fathom_engine::TestKind;
-use fathom_model::{TestPlan, ValueKind};
+use fathom_model::{TestPlan, ValueKind, plan::Reach};
 
 use super::measuring::{self, Keep};
 use crate::{
     execute,
     exit::{Exit, Screen},
-    wire_up,
+    files, wire_up,
 };
 
 pub(super) fn shape(command: Command) -> Command {
@@ -24,6 +21,9 @@ pub(super) fn shape(command: Command) -> Command {
         .help("a plan in TOML; `--plan` on any command prints one");
     command.arg(file).args(measuring::arguments()).after_help("Example:\n  fathom run plans/latency.toml")
 }
+
+/// The most that a plan may have: thousands of tests.
+const PLAN_MAX: u64 = 4 << 20;
 
 /// Finds the files that a test names: those beside the plan come before those of the current folder.
 fn find_files(test: &mut TestPlan, folder: &Path) {
@@ -39,9 +39,7 @@ fn find_files(test: &mut TestPlan, folder: &Path) {
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let path = matches.get_one::<PathBuf>("file").expect("clap requires the file");
-    let text = fs::read_to_string(path).map_err(|error| {
-        Screen::new(Exit::Usage, format!("cannot read {}", path.display())).line("why", error.to_string())
-    })?;
+    let text = files::read_text(path, PLAN_MAX).map_err(|error| Screen::of(Exit::Usage, &error))?;
     let mut plan = execute::read_plan(&text).map_err(|error| {
         let lines = error.to_string();
         let mut lines = lines.lines();
@@ -63,6 +61,13 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
             if matches.get_one::<String>(name).is_some() {
                 *place = measuring::span(matches, name, fathom_model::units::Nanos::ZERO)?.exact();
             }
+        }
+    }
+    let given = measuring::key(matches)?;
+    for reach in plan.hosts.values_mut() {
+        if let Reach::Tls { key, .. } = reach {
+            // A plan may hold the keys of several hosts; the one that is given is for those without.
+            *key = key.take().or_else(|| given.clone());
         }
     }
     measuring::promise(&mut plan.tests, matches)?;

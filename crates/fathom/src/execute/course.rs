@@ -21,7 +21,6 @@ use jiff::Zoned;
 use super::{
     Executed, Surroundings,
     benchmark::{self, OwnMaxima},
-    plan::without_keys,
     sought::Sought,
 };
 use crate::{
@@ -29,6 +28,7 @@ use crate::{
     exit::{Exit, Screen, engine_screen},
     hosts::{Hosts, fleet_screen},
     progress::Progress,
+    secrets::Secrets,
     store::{self, Calibration},
     target, wire_up,
 };
@@ -46,14 +46,19 @@ const NARROW_ROUNDS: u32 = 2;
 
 /// Runs a complete plan to its end and says what it means.
 pub(crate) fn execute(plan: &Plan, surroundings: &Surroundings) -> anyhow::Result<Executed> {
-    check_targets(plan, surroundings)?;
-    let own = benchmark::own_maxima(plan, surroundings)?;
-    benchmark::check(&plan.tests, &own)?;
     let signals = signal::watch()?;
+    check_targets(plan, surroundings)?;
+    // It is a run of its own, with a watch of its own.
+    drop(uninterrupted(signals)?);
+    let own = benchmark::own_maxima(plan, surroundings)?;
+    let signals = signal::watch()?;
+    benchmark::check(&plan.tests, &own)?;
     let began = clock::now();
     let now = Zoned::now();
-    let mut run = blank(plan, surroundings, &now)?;
+    let (shown, secrets) = Secrets::of(plan);
+    let mut run = blank(shown, &secrets.black_out(&surroundings.command), &now)?;
     let mut hosts = Hosts::connect(plan, &run.id)?;
+    let signals = uninterrupted(signals)?;
     describe(&mut run, &mut hosts)?;
     let n_leading = plan.tests.iter().filter(|test| test.beside.is_none()).count();
     let mut course = Course {
@@ -61,6 +66,7 @@ pub(crate) fn execute(plan: &Plan, surroundings: &Surroundings) -> anyhow::Resul
         surroundings,
         signals: &signals,
         own: &own,
+        secrets: &secrets,
         progress: Progress::of(n_leading * usize::try_from(plan.rounds).unwrap_or(1), surroundings.is_quiet),
     };
     let ending = course.rounds(&mut run, &mut hosts);
@@ -69,9 +75,18 @@ pub(crate) fn execute(plan: &Plan, surroundings: &Surroundings) -> anyhow::Resul
     hosts.close()?;
     ending?;
     run.took_ns = clock::now() - began;
+    secrets.black_out_reasons(&mut run);
     let ceilings = Calibration::kept().map(|kept| kept.of_tests(&run.tests)).unwrap_or_default();
     fathom_analyze::analyze(&mut run, &fathom_analyze::Context { metrics: wire_up::metrics(), ceilings });
     Ok(Executed { run, signal: signals.received() })
+}
+
+/// Ends the run with a word where a signal came before its first trial.
+fn uninterrupted(signals: Watch) -> Result<Watch, Screen> {
+    match signals.received() {
+        Some(signal) => Err(Screen::new(Exit::Signalled(signal), "interrupted before anything was measured")),
+        None => Ok(signals),
+    }
 }
 
 /// Refuses targets that are neither ours nor allowed, before anything is touched.
@@ -115,12 +130,13 @@ fn check_targets(plan: &Plan, surroundings: &Surroundings) -> Result<(), Screen>
     Ok(())
 }
 
-fn blank(plan: &Plan, surroundings: &Surroundings, now: &Zoned) -> anyhow::Result<Run> {
+/// The document of a run before its first trial; the plan holds no secrets.
+fn blank(plan: Plan, command: &str, now: &Zoned) -> anyhow::Result<Run> {
     let tests = plan.tests.iter().map(|test| {
         let kind = wire_up::kind(&test.kind).map_err(|error| engine_screen(&error))?;
         Ok(TestRun {
             name: test.name.clone(),
-            title: title(test, kind, plan),
+            title: title(test, kind, &plan),
             layer: kind.layer(),
             kind: test.kind.clone(),
             from: test.from.clone(),
@@ -143,12 +159,12 @@ fn blank(plan: &Plan, surroundings: &Surroundings, now: &Zoned) -> anyhow::Resul
         schema: SCHEMA.to_owned(),
         id: store::run_id(now, fathom_sys::clock::wall().0),
         tool: wire_up::TOOL.to_owned(),
-        command: surroundings.command.clone(),
+        command: command.to_owned(),
         started: now.timestamp().to_string(),
         took_ns: Nanos::ZERO,
-        plan: without_keys(plan),
-        hosts: BTreeMap::new(),
         tests: tests.collect::<anyhow::Result<_>>()?,
+        plan,
+        hosts: BTreeMap::new(),
         findings: Vec::new(),
         verdict: Verdict { state: State::Measured, reasons: Vec::new() },
         completeness: Completeness::Complete,
@@ -209,6 +225,7 @@ pub(super) struct Course<'a> {
     surroundings: &'a Surroundings,
     signals: &'a Watch,
     own: &'a OwnMaxima,
+    secrets: &'a Secrets,
     pub(super) progress: Progress,
 }
 
@@ -324,7 +341,9 @@ impl Course<'_> {
         let signals = self.signals;
         let is_stopped = || signals.received().is_some();
         let mut supervision = Supervision { live: &mut live, is_stopped: &is_stopped };
-        hosts.fleet.run_trial(&trial_plan, &mut supervision)
+        let mut outcome = hosts.fleet.run_trial(&trial_plan, &mut supervision);
+        outcome.trials.iter_mut().for_each(|trial| self.secrets.black_out_trial(trial));
+        outcome
     }
 
     /// What an error of a trial means: the end of the run, or of the test; whether the run goes on.

@@ -24,7 +24,7 @@ pub const REQUEST: [OptionDoc; 12] = [
     },
     OptionDoc {
         name: "header",
-        value: ValueKind::Text,
+        value: ValueKind::Fields,
         default: None,
         help: "header fields of the form Name: value, a line each; one takes the place of ours, `Name:` alone leaves ours out",
     },
@@ -43,11 +43,11 @@ pub const REQUEST: [OptionDoc; 12] = [
     },
     OptionDoc {
         name: "user",
-        value: ValueKind::Text,
+        value: ValueKind::Secret,
         default: None,
         help: "name:password for basic authentication; goes before the URL's",
     },
-    OptionDoc { name: "cookie", value: ValueKind::Text, default: None, help: "cookies, such as a=1; b=2" },
+    OptionDoc { name: "cookie", value: ValueKind::Secret, default: None, help: "cookies, such as a=1; b=2" },
     OptionDoc {
         name: "host",
         value: ValueKind::Text,

@@ -34,7 +34,7 @@ const NAME: &str = "app_scenario";
 const OWN: [OptionDoc; 8] = [
     OptionDoc {
         name: "script",
-        value: ValueKind::Text,
+        value: ValueKind::Fields,
         default: None,
         help: "the text of the scenario; without it, that of file",
     },

@@ -7,10 +7,10 @@ use std::{
     marker::PhantomData,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
-        mpsc::{self, Receiver, RecvTimeoutError, Sender},
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError},
     },
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
 };
 
 use fathom_model::units::Nanos;
@@ -18,11 +18,17 @@ use fathom_sys::clock;
 
 use crate::{
     error::Loss,
+    launcher::Liveness,
     protocol::{self, Decoder, FrameError, HEARTBEAT_EVERY, Message, SILENCE_MAX},
+    threads,
 };
 
 /// What is read at once.
 const CHUNK: usize = 64 << 10;
+/// The most messages that wait to be sent: more than 16 running tests have to say in 3 s.
+const OUTBOX_MAX: usize = 256;
+/// A process that wakes this much later than it asked for was stopped: a paused machine, a swap storm.
+const LATENESS_MAX: Nanos = Nanos::from_secs(1);
 
 /// What the listening thread has to tell.
 #[derive(Debug)]
@@ -32,22 +38,47 @@ pub(crate) enum Heard<M> {
     Lost(Loss),
 }
 
-/// When the other side was last heard.
+/// When the other side was last heard, and whether its silence means anything.
 #[derive(Debug, Clone)]
-pub(crate) struct Pulse(Arc<AtomicU64>);
+pub(crate) struct Pulse {
+    last: Arc<AtomicU64>,
+    liveness: Liveness,
+}
 
 impl Pulse {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(AtomicU64::new(clock::now().0)))
+    pub(crate) fn new(liveness: Liveness) -> Self {
+        Self { last: Arc::new(AtomicU64::new(clock::now().0)), liveness }
     }
 
-    fn beat(&self, now: Nanos) {
-        self.0.store(now.0, Ordering::Relaxed);
+    /// The other side was heard, or has a new deadline because this side could not listen.
+    pub(crate) fn beat(&self, now: Nanos) {
+        self.last.store(now.0, Ordering::Relaxed);
     }
 
-    /// When the other side is to be taken for lost, unless it is heard before.
-    pub(crate) fn deadline(&self) -> Nanos {
-        Nanos(self.0.load(Ordering::Relaxed)) + SILENCE_MAX
+    /// Whether the other side is to be taken for lost.
+    pub(crate) fn is_silent(&self, now: Nanos) -> bool {
+        let deadline = Nanos(self.last.load(Ordering::Relaxed)) + SILENCE_MAX;
+        self.liveness == Liveness::Heartbeats && now >= deadline
+    }
+}
+
+/// Notices when this process itself was stopped, so that it does not blame the other side for its own silence.
+#[derive(Debug)]
+pub(crate) struct Wakefulness {
+    /// When this side looks again at the latest.
+    due: Nanos,
+}
+
+impl Wakefulness {
+    pub(crate) fn new(now: Nanos, turn: Nanos) -> Self {
+        Self { due: now + turn }
+    }
+
+    /// Whether it slept through more than a second of what it meant to listen to; looks again within `turn`.
+    pub(crate) fn has_slept(&mut self, now: Nanos, turn: Nanos) -> bool {
+        let late = now.since(self.due);
+        self.due = now + turn;
+        late > LATENESS_MAX
     }
 }
 
@@ -57,13 +88,14 @@ type IsLast = bool;
 /// Where messages are put to be sent, in order.
 #[derive(Debug)]
 pub(crate) struct Outbox<M> {
-    frames: Sender<(Vec<u8>, IsLast)>,
+    frames: SyncSender<(Vec<u8>, IsLast)>,
+    is_full: Arc<AtomicBool>,
     of: PhantomData<fn(M)>,
 }
 
 impl<M> Clone for Outbox<M> {
     fn clone(&self) -> Self {
-        Self { frames: self.frames.clone(), of: PhantomData }
+        Self { frames: self.frames.clone(), is_full: Arc::clone(&self.is_full), of: PhantomData }
     }
 }
 
@@ -72,21 +104,28 @@ impl<M: Message> Outbox<M> {
     pub(crate) fn send(&self, message: &M) -> Result<(), FrameError> {
         let frame = protocol::write(message)?;
         // The receiver is gone when the stream is broken.
-        let _ = self.frames.send((frame, message.is_last()));
+        if let Err(TrySendError::Full(_)) = self.frames.try_send((frame, message.is_last())) {
+            self.is_full.store(true, Ordering::Relaxed);
+        }
         Ok(())
+    }
+
+    /// Whether a message was dropped because the other side takes none: it is lost then.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
     }
 }
 
 /// Starts the thread that says what is put into the outbox, and a heartbeat when there is nothing to say.
 ///
 /// It ends behind the last message, when all outboxes are gone, or when the stream breaks.
-pub(crate) fn speak<M: Message>(mut output: impl Write + Send + 'static) -> (Outbox<M>, JoinHandle<()>) {
-    let (frames, queue) = mpsc::channel();
-    let thread = thread::spawn(move || {
+pub(crate) fn speak<M: Message>(mut output: impl Write + Send + 'static) -> io::Result<(Outbox<M>, JoinHandle<()>)> {
+    let (frames, queue) = mpsc::sync_channel(OUTBOX_MAX);
+    let thread = threads::start(move || {
         // The listening thread sees the same break, and tells it.
         let _ = say::<M>(&mut output, &queue);
-    });
-    (Outbox { frames, of: PhantomData }, thread)
+    })?;
+    Ok((Outbox { frames, is_full: Arc::default(), of: PhantomData }, thread))
 }
 
 fn say<M: Message>(output: &mut impl Write, queue: &Receiver<(Vec<u8>, IsLast)>) -> io::Result<()> {
@@ -117,8 +156,8 @@ pub(crate) fn listen<M: Message>(
     mut input: impl Read + Send + 'static,
     pulse: Pulse,
     mut tell: impl FnMut(Nanos, Heard<M>) + Send + 'static,
-) -> JoinHandle<()> {
-    thread::spawn(move || {
+) -> io::Result<JoinHandle<()>> {
+    threads::start(move || {
         let loss = hear(&mut input, &pulse, |at, message| tell(at, Heard::Message(message)));
         tell(clock::now(), Heard::Lost(loss));
     })
@@ -148,5 +187,46 @@ fn hear<M: Message>(input: &mut impl Read, pulse: &Pulse, mut tell: impl FnMut(N
                 Err(error) => return Loss::Garbled(error),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::protocol::ToAgent;
+
+    const TURN: Nanos = Nanos::from_millis(100);
+
+    #[test]
+    fn who_slept_for_more_than_a_second_does_not_blame_the_other_side() {
+        let begin = Nanos::from_secs(10);
+        let mut wakefulness = Wakefulness::new(begin, TURN);
+        let looks = [(100, false), (250, false), (1_300, false), (2_500, true), (2_600, false)];
+        for (at, slept) in looks {
+            let now = begin + Nanos::from_millis(at);
+            assert_eq!(wakefulness.has_slept(now, TURN), slept, "{at} ms");
+        }
+    }
+
+    #[test]
+    fn silence_is_a_loss_over_a_network_and_nothing_between_processes() {
+        for (liveness, is_loss) in [(Liveness::Heartbeats, true), (Liveness::EndOfStream, false)] {
+            let pulse = Pulse::new(liveness);
+            let now = clock::now();
+            pulse.beat(now);
+            assert!(!pulse.is_silent(now + Nanos::from_millis(2_900)));
+            assert_eq!(pulse.is_silent(now + SILENCE_MAX), is_loss, "{liveness:?}");
+        }
+    }
+
+    #[test]
+    fn an_outbox_that_nobody_empties_is_full_instead_of_growing() {
+        let (near, _far) = UnixStream::pair().unwrap();
+        let (outbox, _thread) = speak::<ToAgent>(near).unwrap();
+        let long = ToAgent::Environment { interfaces: vec!["x".repeat(100_000)] };
+        let n_taken = (0..10_000).take_while(|_| outbox.send(&long).is_ok() && !outbox.is_full()).count();
+        assert!((OUTBOX_MAX..OUTBOX_MAX + 64).contains(&n_taken), "{n_taken}");
     }
 }

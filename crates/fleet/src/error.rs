@@ -75,6 +75,8 @@ pub enum Loss {
     Closed,
     /// Nothing was heard of the other side for 3 s.
     Silent,
+    /// It takes nothing of what it is told.
+    Deaf,
     /// The other side did not do its next step in time: the step.
     Late(&'static str),
     /// The stream broke.
@@ -88,6 +90,7 @@ impl fmt::Display for Loss {
         match self {
             Self::Closed => f.write_str("the connection was closed"),
             Self::Silent => f.write_str("nothing was heard for 3 s"),
+            Self::Deaf => f.write_str("it reads nothing of what it is told"),
             Self::Late(step) => write!(f, "it did not {step} in time"),
             Self::Broken(cause) => write!(f, "the connection broke: {cause}"),
             Self::Garbled(cause) => write!(f, "it sent {cause}"),
@@ -173,6 +176,12 @@ pub enum Error {
         /// Where it listens.
         address: String,
     },
+    /// Others keep knocking, and the server turned this connection away for theirs.
+    #[error("{address} turned this connection away: too many knock without its key")]
+    Crowded {
+        /// Where it listens.
+        address: String,
+    },
     /// The agent is of another major version.
     #[error("host `{host}` runs {theirs_tool} with protocol {theirs}; this is {ours_tool} with protocol {VERSION}")]
     Version {
@@ -244,6 +253,7 @@ impl Error {
             | Self::WrongFingerprint { .. }
             | Self::WrongToken { .. }
             | Self::Busy { .. }
+            | Self::Crowded { .. }
             | Self::Version { .. }
             | Self::NoAgent { .. } => Class::Preflight,
         }
@@ -262,6 +272,10 @@ impl Error {
                 "copy the key that this `fathom serve` printed; without a key file it makes a new one at each start",
             ),
             Self::Busy { .. } => Some("wait until another run has ended"),
+            Self::Crowded { .. } => Some("try again, and let the firewall there admit only controllers to this port"),
+            Self::Lost { loss: Loss::Silent, .. } => {
+                Some("see what the path loses: fathom probe HOST, and fathom probe HOST --test mtu for large packets")
+            }
             Self::Version { .. } => Some("run the same version of fathom on both hosts"),
             Self::Role { failure, .. } => failure.hint.as_deref(),
             _ => None,

@@ -11,8 +11,9 @@ mod error;
 pub mod launcher;
 mod policy;
 pub mod protocol;
+mod threads;
 pub mod tls;
 
 pub use controller::{Cast, Fleet, Part, Supervision, TrialOutcome, TrialPlan};
 pub use error::{Class, Error, Failure, Loss};
-pub use launcher::Link;
+pub use launcher::{Link, Liveness};

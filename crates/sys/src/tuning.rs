@@ -73,6 +73,24 @@ pub fn device(socket: impl AsFd) -> Result<Option<String>> {
     Ok(name.map(|name| String::from_utf8_lossy(name.split(|&byte| byte == 0).next().unwrap_or_default()).into_owned()))
 }
 
+/// Sends and asks for segments of at most so many bytes (`TCP_MAXSEG`); a listener hands it to its connections.
+///
+/// # Errors
+/// `setsockopt(TCP_MAXSEG)`: less than 88 or more than 32767 bytes (`EINVAL`).
+pub fn set_segment_max(socket: impl AsFd, size: Bytes) -> Result<()> {
+    let size = u32::try_from(size.0).unwrap_or(u32::MAX);
+    SockRef::from(&socket).set_tcp_mss(size).map_err(named("setsockopt(TCP_MAXSEG)"))
+}
+
+/// Breaks a connection whose bytes stay unacknowledged for so long (`TCP_USER_TIMEOUT`, RFC 5482).
+///
+/// # Errors
+/// `setsockopt(TCP_USER_TIMEOUT)`, when it is not a TCP socket.
+pub fn set_unacknowledged_max(socket: impl AsFd, span: Nanos) -> Result<()> {
+    let span = Some(span.as_duration());
+    SockRef::from(&socket).set_tcp_user_timeout(span).map_err(named("setsockopt(TCP_USER_TIMEOUT)"))
+}
+
 /// Probes an idle connection after so long, and again at that distance, in whole seconds (RFC 9293 section 3.8.4).
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use fathom_fleet::agent;
+use fathom_fleet::{Liveness, agent};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     policy::{Network, NetworkError, Policy},
@@ -24,6 +24,12 @@ pub(super) fn shape(command: Command) -> Command {
                 .required(true)
                 .action(ArgAction::SetTrue)
                 .help("speak the agents' protocol on standard input and output"),
+        )
+        .arg(
+            Arg::new("local")
+                .long("local")
+                .action(ArgAction::SetTrue)
+                .help("the controller is a process of this machine"),
         )
         .arg(
             Arg::new("only")
@@ -52,6 +58,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         policy,
         longest,
         tool: wire_up::TOOL.to_owned(),
+        liveness: if matches.get_flag("local") { Liveness::EndOfStream } else { Liveness::Heartbeats },
     };
     // What a test starts or loads must neither read nor write what is spoken here.
     let (input, output) = streams::take_standard().map_err(|error| {

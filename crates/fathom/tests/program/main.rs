@@ -16,6 +16,7 @@ mod devices;
 mod endings;
 mod evaluation;
 mod faces;
+mod guarded;
 mod iperf3;
 mod latency;
 mod pktgen;

@@ -96,7 +96,7 @@ impl Stage {
     pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.folder.path()).env("FATHOM_STATE", self.state()).env("HOME", self.folder.path());
-        for name in ["XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "FATHOM_ALLOW"] {
+        for name in ["XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "FATHOM_ALLOW", "FATHOM_KEY"] {
             command.env_remove(name);
         }
         command
@@ -223,6 +223,11 @@ impl Running {
             assert!(!has_ended, "{} ended: {}", self.shown, fs::read_to_string(&self.stderr).unwrap());
             None
         })
+    }
+
+    /// Waits until stderr holds these words.
+    pub(crate) fn warns(&self, words: &str) {
+        until(|| fs::read_to_string(&self.stderr).unwrap().contains(words).then_some(()));
     }
 
     /// Waits for its end.

@@ -1,7 +1,8 @@
 //! Plays the roles that a controller gives, and watches the host beside them.
 //!
 //! The main loop only moves messages: every role has a thread of its own, so a slow or stuck test cannot keep the agent from
-//! hearing that it must stop. An agent that hears nothing for 3 s aborts everything and ends.
+//! hearing that it must stop. An agent that hears nothing for 3 s over a network aborts everything and
+//! ends; one beside its controller ends with its stream.
 
 pub(crate) mod bystander;
 mod role;
@@ -10,7 +11,7 @@ mod watch;
 use std::{
     collections::BTreeMap,
     fs,
-    io::{Read, Write},
+    io::{self, Read, Write},
     sync::{
         Arc,
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
@@ -24,14 +25,18 @@ use fathom_sys::{clock, policy::Policy};
 
 use crate::{
     Class, Failure, Loss,
-    connection::{self, Heard, Outbox, Pulse},
+    connection::{self, Heard, Outbox, Pulse, Wakefulness},
+    launcher::Liveness,
     protocol::{Facts, FromAgent, Greeting, Ticket, ToAgent},
+    threads,
 };
 
 /// How long tests may take to come to an end after an abort: they look at their flag every 20 ms.
 const ABORT_PATIENCE: Nanos = Nanos::from_secs(2);
 /// The most roles at once: a host plays both sides of one trial, and the trial before may still be ending.
 const ROLES_MAX: usize = 16;
+/// How often the silence of the controller is looked at.
+const TURN: Nanos = Nanos::from_millis(200);
 
 /// The longest trial of an agent that the controller started itself: a day.
 pub const OWN_LONGEST: Nanos = Nanos::from_secs(24 * 3600);
@@ -49,6 +54,8 @@ pub struct Equipment {
     pub longest: Nanos,
     /// The program: `fathom 0.1.0`.
     pub tool: String,
+    /// How the end of its controller shows.
+    pub liveness: Liveness,
 }
 
 enum Event {
@@ -95,14 +102,15 @@ pub fn serve(
     output: impl Write + Send + 'static,
     equipment: Equipment,
 ) -> Result<(), Loss> {
-    let (outbox, speaker) = connection::speak(output);
+    let (outbox, speaker) = connection::speak(output).map_err(Loss::Broken)?;
     let (events, inbox) = mpsc::channel();
     // Greeted before anything is read: a controller of another version learns whom it talks to.
     let greeting = FromAgent::Hello(Greeting { tool: equipment.tool.clone(), facts: facts() });
     outbox.send(&greeting).map_err(Loss::Garbled)?;
-    let pulse = Pulse::new();
+    let pulse = Pulse::new(equipment.liveness);
     let heard = events.clone();
-    connection::listen(input, pulse.clone(), move |at, what| drop(heard.send(Event::Heard(at, what))));
+    connection::listen(input, pulse.clone(), move |at, what| drop(heard.send(Event::Heard(at, what))))
+        .map_err(Loss::Broken)?;
 
     let mut agent = Agent { equipment: Arc::new(equipment), outbox, events, roles: BTreeMap::new() };
     let ending = agent.obey(&inbox, &pulse);
@@ -131,18 +139,24 @@ fn facts() -> Facts {
 
 impl Agent {
     fn obey(&mut self, inbox: &Receiver<Event>, pulse: &Pulse) -> Result<(), Loss> {
-        loop {
-            let left = pulse.deadline().since(clock::now());
-            match inbox.recv_timeout(left.as_duration()) {
+        let mut wakefulness = Wakefulness::new(clock::now(), TURN);
+        while !self.outbox.is_full() {
+            let event = inbox.recv_timeout(TURN.as_duration());
+            let now = clock::now();
+            if wakefulness.has_slept(now, TURN) {
+                pulse.beat(now);
+            }
+            match event {
                 Ok(Event::Heard(_, Heard::Message(ToAgent::Bye))) => return Ok(()),
                 Ok(Event::Heard(at, Heard::Message(message))) => self.take(at, message),
                 Ok(Event::Heard(_, Heard::Lost(loss))) => return Err(loss),
                 Ok(Event::Ended(ticket)) => drop(self.roles.remove(&ticket)),
-                Err(RecvTimeoutError::Timeout) if clock::now() >= pulse.deadline() => return Err(Loss::Silent),
+                Err(RecvTimeoutError::Timeout) if pulse.is_silent(now) => return Err(Loss::Silent),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => unreachable!("the agent holds a sender itself"),
             }
         }
+        Err(Loss::Deaf)
     }
 
     fn take(&mut self, at: Nanos, message: ToAgent) {
@@ -177,7 +191,7 @@ impl Agent {
     /// Asks the observer in a thread of its own: some facts take their time.
     fn look_around(&self, interfaces: Vec<String>) {
         let (observer, outbox) = (self.equipment.observer, self.outbox.clone());
-        thread::spawn(move || {
+        let looking = threads::start(move || {
             let answer = match role::without_panic(|| observer(&interfaces).environment()) {
                 Ok(environment) => FromAgent::Environment(environment),
                 Err(text) => {
@@ -187,6 +201,9 @@ impl Agent {
             };
             say(&outbox, &answer);
         });
+        if let Err(cause) = looking {
+            self.say(&FromAgent::Failed { ticket: None, failure: no_thread("describe the host", &cause) });
+        }
     }
 
     fn prepare(&mut self, ticket: Ticket, role: Role, watch: Option<Vec<String>>) {
@@ -199,12 +216,16 @@ impl Agent {
         self.roles.insert(ticket, Playing { start: Some(start), stop: stop.clone() });
         let part = role::Part { ticket, role, watch, started, stop };
         let (equipment, outbox, events) = (Arc::clone(&self.equipment), self.outbox.clone(), self.events.clone());
-        thread::spawn(move || {
+        let playing = threads::start(move || {
             let message = part.play(&equipment, &outbox);
             say(&outbox, &message);
             // The agent may have ended without waiting any longer.
             let _ = events.send(Event::Ended(ticket));
         });
+        if let Err(cause) = playing {
+            self.roles.remove(&ticket);
+            self.say(&FromAgent::Failed { ticket: Some(ticket), failure: no_thread("play the role", &cause) });
+        }
     }
 
     /// Stops whatever is under way, and gives it a little time to end.
@@ -219,6 +240,13 @@ impl Agent {
             }
         }
     }
+}
+
+/// Why a host with too many tasks does nothing.
+fn no_thread(what: &str, cause: &io::Error) -> Failure {
+    let hint = "raise the limit of tasks: ulimit -u, or pids.max of the container";
+    let failure = Failure::new(Class::Preflight, format!("cannot {what}"));
+    Failure { hint: Some(hint.to_owned()), causes: vec![cause.to_string()], ..failure }
 }
 
 /// Says a message, or, if it is too long for the controller, that it is.

@@ -1,8 +1,9 @@
 //! Samples the host's counters before, during and after a test.
 
 use std::{
+    io,
     sync::mpsc::{self, RecvTimeoutError, Sender},
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
 };
 
 use fathom_engine::Observer;
@@ -10,6 +11,7 @@ use fathom_model::{HostRecord, units::Nanos};
 use fathom_sys::clock;
 
 use super::role::panic_text;
+use crate::threads;
 
 /// Five samples a second show a stall of a quarter of a second, and cost less than a thousandth of a core.
 const SAMPLE_EVERY: Nanos = Nanos::from_millis(200);
@@ -17,14 +19,14 @@ const SAMPLE_EVERY: Nanos = Nanos::from_millis(200);
 /// An observer at work beside a test; dropped, it stops.
 pub(super) struct Watch {
     stop: Sender<()>,
-    thread: JoinHandle<(HostRecord, Vec<String>)>,
+    thread: io::Result<JoinHandle<(HostRecord, Vec<String>)>>,
 }
 
 impl Watch {
     /// Takes the sample before the start, and goes on from the start.
     pub(super) fn begin(mut observer: Box<dyn Observer>, start: Nanos) -> Self {
         let (stop, stopped) = mpsc::channel::<()>();
-        let thread = thread::spawn(move || {
+        let thread = threads::start(move || {
             observer.sample(clock::now());
             let mut next = start;
             loop {
@@ -45,9 +47,10 @@ impl Watch {
     /// Takes the sample after the end; what was seen, and what could not be seen.
     pub(super) fn end(self) -> (Option<HostRecord>, Vec<String>) {
         drop(self.stop);
-        match self.thread.join() {
-            Ok((record, losses)) => (Some(record), losses),
-            Err(panic) => (None, vec![format!("the host's counters are lost: {}", panic_text(panic.as_ref()))]),
+        match self.thread.map(JoinHandle::join) {
+            Ok(Ok((record, losses))) => (Some(record), losses),
+            Err(cause) => (None, vec![format!("the host's counters are lost: {cause}")]),
+            Ok(Err(panic)) => (None, vec![format!("the host's counters are lost: {}", panic_text(panic.as_ref()))]),
         }
     }
 }

@@ -43,13 +43,13 @@ impl Host {
         tool: &str,
         tell: impl FnMut(Nanos, Heard<FromAgent>) + Send + 'static,
     ) -> Result<Self, Error> {
-        let Link { stream, reached, process } = link;
+        let Link { stream, reached, process, liveness } = link;
         let system = |cause| Error::System { what: format!("use the connection to host `{name}`"), cause };
         // An agent that takes nothing in is as lost as one that says nothing.
         stream.set_write_timeout(Some(SILENCE_MAX.as_duration())).map_err(system)?;
-        let pulse = Pulse::new();
-        let (outbox, speaker) = connection::speak(stream.try_clone().map_err(system)?);
-        connection::listen(stream.try_clone().map_err(system)?, pulse.clone(), tell);
+        let pulse = Pulse::new(liveness);
+        let (outbox, speaker) = connection::speak(stream.try_clone().map_err(system)?).map_err(system)?;
+        connection::listen(stream.try_clone().map_err(system)?, pulse.clone(), tell).map_err(system)?;
         let host = Self {
             name: name.to_owned(),
             reached,

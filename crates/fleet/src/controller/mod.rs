@@ -15,7 +15,7 @@ use self::host::Host;
 pub use self::trial::{Cast, Part, Supervision, TrialOutcome, TrialPlan};
 use crate::{
     Error, Failure, Link, Loss,
-    connection::Heard,
+    connection::{Heard, Wakefulness},
     protocol::{
         Facts, FromAgent, Ticket, ToAgent,
         offset::{Offset, Probe},
@@ -70,6 +70,7 @@ pub struct Fleet {
     events: Receiver<Event>,
     tell: Sender<Event>,
     next_ticket: u64,
+    wakefulness: Wakefulness,
 }
 
 impl Fleet {
@@ -77,7 +78,8 @@ impl Fleet {
     #[must_use]
     pub fn new(tool: impl Into<String>) -> Self {
         let (tell, events) = mpsc::channel();
-        Self { tool: tool.into(), hosts: Vec::new(), events, tell, next_ticket: 1 }
+        let wakefulness = Wakefulness::new(clock::now(), TURN_MAX);
+        Self { tool: tool.into(), hosts: Vec::new(), events, tell, next_ticket: 1, wakefulness }
     }
 
     /// Greets the agent at the end of a link, and compares its clock with ours.
@@ -240,7 +242,12 @@ impl Fleet {
     fn turn(&mut self, deadline: Nanos) -> Turn {
         let now = clock::now();
         let left = deadline.since(now).min(TURN_MAX);
-        match self.events.recv_timeout(left.as_duration()) {
+        let event = self.events.recv_timeout(left.as_duration());
+        let now = clock::now();
+        if self.wakefulness.has_slept(now, TURN_MAX) {
+            self.hosts.iter().for_each(|host| host.pulse.beat(now));
+        }
+        match event {
             Ok(Event { host, at, heard: Heard::Message(message) }) => Turn::Said(host, at, message),
             Ok(Event { host, heard: Heard::Lost(loss), .. }) => {
                 self.hosts[host].lose(loss);
@@ -248,8 +255,7 @@ impl Fleet {
             }
             // Silence is judged only when everything that was said has been heard.
             Err(RecvTimeoutError::Timeout) => {
-                let now = clock::now();
-                let silent = self.hosts.iter().position(|host| !host.is_lost() && now >= host.pulse.deadline());
+                let silent = self.hosts.iter().position(|host| !host.is_lost() && host.pulse.is_silent(now));
                 silent.map_or(Turn::Quiet, |host| {
                     self.hosts[host].lose(Loss::Silent);
                     Turn::Lost(host)

@@ -13,7 +13,6 @@ use std::{
         Arc, Mutex, PoisonError,
         mpsc::{self, Receiver},
     },
-    thread,
 };
 
 use fathom_model::units::Nanos;
@@ -22,8 +21,8 @@ use fathom_sys::{
     process::{Bond, Pidfd, Place, Start},
 };
 
-use super::Link;
-use crate::Error;
+use super::{Link, Liveness};
+use crate::{Error, threads};
 
 /// How much of what an agent wrote to its standard error is kept: a panic with its place, or a page of a shell's complaints.
 const STDERR_KEPT: usize = 4 << 10;
@@ -41,20 +40,22 @@ pub struct AgentProcess {
     ended: Option<String>,
 }
 
-/// Starts `program agent --stdio` on this machine.
+/// Starts `program agent --stdio --local` on this machine.
 ///
 /// # Errors
 /// When the program cannot be started.
 pub fn self_exec(program: &Path) -> Result<Link, Error> {
-    command(agent_of(program), None, "this machine".to_owned())
+    let link = command(agent_of(program), None, "this machine".to_owned())?;
+    Ok(Link { liveness: Liveness::EndOfStream, ..link })
 }
 
-/// Starts `program agent --stdio` inside namespaces; `place` says which, for reports.
+/// Starts `program agent --stdio --local` inside namespaces; `place` says which, for reports.
 ///
 /// # Errors
 /// When the program cannot be started or the namespaces may not be entered.
 pub fn namespace(program: &Path, namespaces: &Namespaces, place: impl Into<String>) -> Result<Link, Error> {
-    command(agent_of(program), Some(namespaces), place.into())
+    let link = command(agent_of(program), Some(namespaces), place.into())?;
+    Ok(Link { liveness: Liveness::EndOfStream, ..link })
 }
 
 /// Starts any command that speaks as an agent on its standard streams: `ssh host fathom agent --stdio`.
@@ -73,21 +74,22 @@ pub fn command(mut command: Command, namespaces: Option<&Namespaces>, reached: S
     let start = Start { command, place, bond: Bond::DiesWithParent };
     let mut child = start.spawn().map_err(|error| system(error.source))?;
     let stderr = child.stderr.take();
-    Ok(Link { stream: near, reached, process: Some(AgentProcess::new(child, stderr)) })
+    let process = AgentProcess::new(child, stderr).map_err(system)?;
+    Ok(Link { stream: near, reached, process: Some(process), liveness: Liveness::Heartbeats })
 }
 
 fn agent_of(program: &Path) -> Command {
     let mut command = Command::new(program);
-    command.args(["agent", "--stdio"]);
+    command.args(["agent", "--stdio", "--local"]);
     command
 }
 
 impl AgentProcess {
-    fn new(child: Child, stderr: Option<ChildStderr>) -> Self {
+    fn new(mut child: Child, stderr: Option<ChildStderr>) -> io::Result<Self> {
         let kept = Arc::new(Mutex::new(VecDeque::with_capacity(STDERR_KEPT)));
         let (closing, stderr_closed) = mpsc::channel();
         let keep = Arc::clone(&kept);
-        thread::spawn(move || {
+        let reading = threads::start(move || {
             let Some(mut stderr) = stderr else { return };
             let mut chunk = [0; 1024];
             while let Ok(n @ 1..) = read_through(&mut stderr, &mut chunk) {
@@ -98,7 +100,13 @@ impl AgentProcess {
             }
             drop(closing);
         });
-        Self { child, stderr: kept, stderr_closed, ended: None }
+        if let Err(cause) = reading {
+            // It is not reaped yet, so its number is still its own.
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(cause);
+        }
+        Ok(Self { child, stderr: kept, stderr_closed, ended: None })
     }
 
     /// The number of the process.

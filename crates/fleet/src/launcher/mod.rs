@@ -16,6 +16,16 @@ pub(crate) use child::END_PATIENCE;
 pub use child::{AgentProcess, command, namespace, self_exec};
 pub use serve::tls;
 
+/// How the end of the other side shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Liveness {
+    /// By silence: a network lies between, which may lose the news.
+    #[default]
+    Heartbeats,
+    /// By the end of the stream: both are processes of one machine, and a busy one may be silent.
+    EndOfStream,
+}
+
 /// A byte stream to an agent, and what is known of its far end.
 #[derive(Debug)]
 pub struct Link {
@@ -25,4 +35,6 @@ pub struct Link {
     pub reached: String,
     /// The agent's process, when it is a child of this one.
     pub process: Option<AgentProcess>,
+    /// How its end shows.
+    pub liveness: Liveness,
 }

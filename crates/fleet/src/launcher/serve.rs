@@ -1,6 +1,6 @@
 //! An agent behind a `fathom serve`, over TLS.
 
-use super::Link;
+use super::{Link, Liveness};
 use crate::{
     Error,
     tls::{self, Key},
@@ -12,5 +12,5 @@ use crate::{
 /// [`Error::Unreachable`], [`Error::NotFathom`], [`Error::WrongFingerprint`], [`Error::WrongToken`] and [`Error::Busy`].
 pub fn tls(address: &str, key: &Key) -> Result<Link, Error> {
     let stream = tls::connect(address, key)?;
-    Ok(Link { stream, reached: format!("tls {address}"), process: None })
+    Ok(Link { stream, reached: format!("tls {address}"), process: None, liveness: Liveness::Heartbeats })
 }

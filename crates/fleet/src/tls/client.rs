@@ -5,13 +5,12 @@ use std::{
     net::{TcpStream, ToSocketAddrs},
     os::unix::net::UnixStream,
     sync::Arc,
-    thread,
 };
 
 use fathom_model::units::Nanos;
-use fathom_sys::clock;
+use fathom_sys::{clock, tuning};
 use rustls::{
-    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, Stream,
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, Stream,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, ServerName, UnixTime},
@@ -19,11 +18,11 @@ use rustls::{
 };
 
 use super::{
-    handshake::{BUSY, Bounded, WELCOME, provider},
+    handshake::{BUSY, Bounded, UNACKNOWLEDGED_MAX, WELCOME, provider},
     key::Key,
     pump::pump,
 };
-use crate::Error;
+use crate::{Error, threads};
 
 /// How long a server may take to accept a connection, and again to shake hands: seconds even across the world.
 const PATIENCE: Nanos = Nanos::from_secs(5);
@@ -77,11 +76,13 @@ impl ServerCertVerifier for Pinned {
 /// Connects to a server, sees that it is the key's, and shows it the token; the plain stream to what it starts.
 ///
 /// # Errors
-/// [`Error::Unreachable`], [`Error::NotFathom`], [`Error::WrongFingerprint`], [`Error::WrongToken`] and [`Error::Busy`].
+/// [`Error::Unreachable`], [`Error::NotFathom`], [`Error::WrongFingerprint`], [`Error::WrongToken`], [`Error::Busy`] and
+/// [`Error::Crowded`].
 pub fn connect(address: &str, key: &Key) -> Result<UnixStream, Error> {
     let unreachable = |cause| Error::Unreachable { address: address.to_owned(), cause };
     let tcp = reach(address).map_err(unreachable)?;
     tcp.set_nodelay(true).map_err(unreachable)?;
+    tuning::set_unacknowledged_max(&tcp, UNACKNOWLEDGED_MAX).map_err(|error| unreachable(error.source))?;
     let mut tls = session(key)?;
     let mut io = Bounded { tcp: &tcp, deadline: clock::now() + PATIENCE };
     tls.complete_io(&mut io).map_err(|cause| refused(address, cause))?;
@@ -103,8 +104,9 @@ pub fn connect(address: &str, key: &Key) -> Result<UnixStream, Error> {
     let system = |cause| Error::System { what: "make a pair of sockets".to_owned(), cause };
     let (near, far) = UnixStream::pair().map_err(system)?;
     // How the pump ended shows at both ends of it.
-    thread::spawn(move || drop(pump(tls.into(), &tcp, &far)));
-    Ok(near)
+    let pumping = threads::start(move || drop(pump(tls.into(), &tcp, &far)));
+    let no_thread = |cause| Error::System { what: "carry the connection".to_owned(), cause };
+    pumping.map(|_| near).map_err(no_thread)
 }
 
 fn reach(address: &str) -> io::Result<TcpStream> {
@@ -141,6 +143,7 @@ fn refused(address: &str, cause: io::Error) -> Error {
         Some(rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure)) => {
             Error::WrongFingerprint { address }
         }
+        Some(rustls::Error::AlertReceived(AlertDescription::UserCanceled)) => Error::Crowded { address },
         _ => Error::NotFathom { address, cause },
     }
 }

@@ -15,6 +15,9 @@ pub(super) const WELCOME: u8 = 1;
 /// The server's answer to the right token when it has no place left.
 pub(super) const BUSY: u8 = 2;
 
+/// How long the kernel keeps on sending into a path that answers nothing: longer than the silence that ends a run.
+pub(super) const UNACKNOWLEDGED_MAX: Nanos = Nanos::from_secs(10);
+
 pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }

@@ -8,8 +8,11 @@ mod client;
 mod handshake;
 mod key;
 mod pump;
+mod refusals;
 mod server;
+mod strangers;
 
 pub use client::connect;
 pub use key::{Identity, Key};
-pub use server::{Limits, Server};
+pub use refusals::{Refusal, Refusals};
+pub use server::{Limits, Reception, Server};

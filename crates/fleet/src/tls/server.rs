@@ -5,28 +5,30 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     os::unix::net::UnixStream,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    thread,
 };
 
-use fathom_model::units::Nanos;
+use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::{
     clock,
     epoll::{Epoll, Events, Interest},
+    tuning,
 };
 use rustls::{ServerConfig, ServerConnection, Stream, version::TLS13};
 
 use super::{
-    handshake::{BUSY, Bounded, WELCOME, provider},
+    handshake::{BUSY, Bounded, UNACKNOWLEDGED_MAX, WELCOME, provider},
     key::{Identity, TOKEN_LEN, Token},
     pump::pump,
+    refusals::{Refusal, RefusalLog, Refusals},
+    strangers::{AtTheDoor, Strangers},
 };
-use crate::Error;
+use crate::{Error, threads};
 
-/// Connections that have not shown the token yet; beyond it, strangers are turned away at the door.
-const STRANGERS_MAX: usize = 32;
+/// Segments that pass every network of RFC 1122, so that a path that loses large packets still carries the control connection.
+const SEGMENT_MAX: Bytes = Bytes(536);
 /// How often the server looks whether it is told to end.
 const TURN: Nanos = Nanos::from_millis(200);
 /// How long the server rests when the kernel has no descriptor for one more connection.
@@ -48,13 +50,23 @@ impl Default for Limits {
     }
 }
 
+/// What becomes of those who come to the door.
+pub trait Reception: Send + Sync + 'static {
+    /// Serves a controller that knows the key, over the plain stream to it; returns when that is over.
+    fn serve(&self, controller: SocketAddr, stream: UnixStream);
+
+    /// Tells of those who were refused, at most every ten seconds.
+    fn refused(&self, refusals: &Refusals);
+}
+
 /// A listener for controllers.
 pub struct Server {
     config: Arc<ServerConfig>,
     token: Token,
     limits: Limits,
-    strangers: Arc<AtomicUsize>,
+    strangers: Arc<Strangers>,
     controllers: Arc<AtomicUsize>,
+    refusals: Mutex<RefusalLog>,
 }
 
 /// A place that is given back when dropped.
@@ -96,12 +108,12 @@ impl Server {
             limits,
             strangers: Arc::default(),
             controllers: Arc::default(),
+            refusals: Mutex::default(),
         })
     }
 
-    /// Lets controllers in until `is_over` says so; each has a thread in which `start_agent` is called.
+    /// Lets controllers in until `is_over` says so; each has a thread of its own.
     ///
-    /// `start_agent` is given the controller's address and the plain stream to it, and returns when the agent has ended.
     /// Controllers that are served when this returns are served on until the process ends.
     ///
     /// # Errors
@@ -110,56 +122,97 @@ impl Server {
         self,
         listener: &TcpListener,
         is_over: &dyn Fn() -> bool,
-        start_agent: impl Fn(SocketAddr, UnixStream) + Send + Sync + 'static,
+        reception: impl Reception,
     ) -> Result<(), Error> {
         let system = |cause| Error::System { what: "listen for controllers".to_owned(), cause };
         listener.set_nonblocking(true).map_err(system)?;
+        tuning::set_segment_max(listener, SEGMENT_MAX).map_err(|error| system(error.source))?;
         let epoll = Epoll::new().map_err(|error| system(error.source))?;
         epoll.add(listener, 0, Interest::READ).map_err(|error| system(error.source))?;
         let mut events = Events::with_capacity(1);
-        let server = Arc::new((self, start_agent));
+        let server = Arc::new((self, reception));
         while !is_over() {
             epoll.wait(&mut events, Some(TURN)).map_err(|error| system(error.source))?;
             match listener.accept() {
-                Ok((tcp, address)) => {
-                    let Some(seat) = Seat::take(&server.0.strangers, STRANGERS_MAX) else { continue };
-                    let server = Arc::clone(&server);
-                    thread::spawn(move || {
-                        let (server, start_agent) = &*server;
-                        // To a stranger nothing is said, and of a stranger there is nothing to say.
-                        let _ = server.receive(tcp, seat, |plain| start_agent(address, plain));
-                    });
-                }
+                Ok((tcp, from)) => Self::meet(&server, tcp, from),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 // A connection that was given up before it was accepted, or no descriptor left.
                 Err(_) => drop(clock::sleep_until(clock::now() + REST)),
             }
+            let due = server.0.refusals().due(clock::now());
+            if let Some(refusals) = due {
+                server.1.refused(&refusals);
+            }
+        }
+        let rest = server.0.refusals().rest();
+        if let Some(refusals) = rest {
+            server.1.refused(&refusals);
         }
         Ok(())
     }
 
+    /// Gives a connection a thread of its own; where there is none, everybody rests.
+    fn meet<R: Reception>(server: &Arc<(Self, R)>, tcp: TcpStream, from: SocketAddr) {
+        let tcp = Arc::new(tcp);
+        let (stranger, is_crowded) = server.0.strangers.admit(&tcp, from);
+        if is_crowded {
+            server.0.refusals().count(Refusal::Crowded, from.ip());
+        }
+        let its_server = Arc::clone(server);
+        let started = threads::start(move || {
+            let (server, reception) = &*its_server;
+            // To a stranger nothing is said.
+            if let Err(refusal) = server.receive(&tcp, stranger, |plain| reception.serve(from, plain)) {
+                server.refusals().count(refusal, from.ip());
+            }
+        });
+        if started.is_err() {
+            server.0.refusals().count(Refusal::Exhausted, from.ip());
+            clock::sleep_until(clock::now() + REST);
+        }
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, RefusalLog> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Shakes hands with one controller and serves it to the end.
-    fn receive(&self, tcp: TcpStream, stranger: Seat, start_agent: impl FnOnce(UnixStream)) -> io::Result<()> {
-        tcp.set_nonblocking(false)?;
-        tcp.set_nodelay(true)?;
-        let mut tls = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other)?;
-        let mut io = Bounded { tcp: &tcp, deadline: clock::now() + self.limits.handshake };
+    fn receive(
+        &self,
+        tcp: &Arc<TcpStream>,
+        stranger: AtTheDoor,
+        start_agent: impl FnOnce(UnixStream),
+    ) -> Result<(), Refusal> {
+        let (mut tls, mut io) = self.begin(tcp).map_err(|_| Refusal::NoToken)?;
         let mut stream = Stream::new(&mut tls, &mut io);
         let mut token = [0; TOKEN_LEN];
-        stream.read_exact(&mut token)?;
+        stream.read_exact(&mut token).map_err(|_| Refusal::NoToken)?;
         if !self.token.is_same(&token) {
+            return Err(Refusal::WrongToken);
+        }
+        // From here on it is known; that a connection breaks later is for its agent to see.
+        drop(stranger);
+        let Some(_seat) = Seat::take(&self.controllers, self.limits.controllers) else {
+            let _ = stream.write_all(&[BUSY]).and_then(|()| stream.flush());
+            return Err(Refusal::Busy);
+        };
+        if stream.write_all(&[WELCOME]).and_then(|()| stream.flush()).is_err() {
             return Ok(());
         }
-        let Some(_seat) = Seat::take(&self.controllers, self.limits.controllers) else {
-            stream.write_all(&[BUSY])?;
-            return stream.flush();
-        };
-        drop(stranger);
-        stream.write_all(&[WELCOME])?;
-        stream.flush()?;
-        let (near, far) = UnixStream::pair()?;
-        let pumping = thread::spawn(move || pump(tls.into(), &tcp, &far));
+        let (near, far) = UnixStream::pair().map_err(|_| Refusal::Exhausted)?;
+        let tcp = Arc::clone(tcp);
+        let pumping = threads::start(move || pump(tls.into(), &tcp, &far)).map_err(|_| Refusal::Exhausted)?;
         start_agent(near);
-        pumping.join().map_err(|_| io::Error::other("the pump panicked"))?
+        // How it ended shows at both ends of it.
+        let _ = pumping.join();
+        Ok(())
+    }
+
+    fn begin<'a>(&self, tcp: &'a TcpStream) -> io::Result<(ServerConnection, Bounded<'a>)> {
+        tcp.set_nonblocking(false)?;
+        tcp.set_nodelay(true)?;
+        tuning::set_unacknowledged_max(tcp, UNACKNOWLEDGED_MAX).map_err(|error| error.source)?;
+        let tls = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other)?;
+        Ok((tls, Bounded { tcp, deadline: clock::now() + self.limits.handshake }))
     }
 }

@@ -3,7 +3,7 @@
 use std::{os::unix::net::UnixStream, thread};
 
 use fathom_engine::{Crew, Error, Observer, Session, Test, TestKind, Until};
-use fathom_fleet::{Cast, Fleet, Link, Loss, Part, Supervision, TrialOutcome, TrialPlan, agent};
+use fathom_fleet::{Cast, Fleet, Link, Liveness, Loss, Part, Supervision, TrialOutcome, TrialPlan, agent};
 use fathom_model::{
     Endpoints, Environment, HostRecord, Layer, Metric, OptionDoc, Phases, Record, Role, Settings, Side, ValueKind,
     units::Nanos,
@@ -97,6 +97,7 @@ pub(crate) fn equipment(policy: Policy) -> agent::Equipment {
         policy,
         longest: agent::OWN_LONGEST,
         tool: "fathom 0.1.0".to_owned(),
+        liveness: Liveness::Heartbeats,
     }
 }
 
@@ -109,7 +110,7 @@ pub(crate) fn serve(stream: UnixStream, policy: Policy) -> Result<(), Loss> {
 pub(crate) fn agent_in_thread(policy: Policy) -> Link {
     let (near, far) = UnixStream::pair().unwrap();
     thread::spawn(|| serve(far, policy));
-    Link { stream: near, reached: "a thread".to_owned(), process: None }
+    Link { stream: near, reached: "a thread".to_owned(), process: None, liveness: Liveness::Heartbeats }
 }
 
 pub(crate) fn fleet(hosts: &[&str]) -> Fleet {

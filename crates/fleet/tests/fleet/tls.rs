@@ -1,11 +1,12 @@
 //! Controllers with and without the key at the door of a server, on the loopback.
 
 use std::{
+    fmt::Write as _,
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::unix::net::UnixStream,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::{self, JoinHandle},
@@ -13,7 +14,7 @@ use std::{
 
 use fathom_fleet::{
     Class, Error, launcher,
-    tls::{Identity, Key, Limits, Server, connect},
+    tls::{Identity, Key, Limits, Reception, Refusals, Server, connect},
 };
 use fathom_model::units::Nanos;
 use fathom_sys::{clock, policy::Policy};
@@ -25,8 +26,27 @@ struct Door {
     address: String,
     key: Key,
     n_started: Arc<AtomicUsize>,
+    refused: Arc<Mutex<String>>,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What happens behind the door: counted, and what is told of strangers kept.
+struct Hall {
+    n_started: Arc<AtomicUsize>,
+    refused: Arc<Mutex<String>>,
+    start_agent: fn(SocketAddr, UnixStream),
+}
+
+impl Reception for Hall {
+    fn serve(&self, controller: SocketAddr, stream: UnixStream) {
+        self.n_started.fetch_add(1, Ordering::Relaxed);
+        (self.start_agent)(controller, stream);
+    }
+
+    fn refused(&self, refusals: &Refusals) {
+        writeln!(self.refused.lock().unwrap(), "{refusals}").unwrap();
+    }
 }
 
 impl Door {
@@ -36,26 +56,30 @@ impl Door {
         let identity = Identity::generate().unwrap();
         let (key, server) = (identity.key(), Server::new(&identity, limits).unwrap());
         let (n_started, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
-        let (started, over) = (Arc::clone(&n_started), Arc::clone(&is_over));
+        let refused = Arc::default();
+        let hall = Hall { n_started: Arc::clone(&n_started), refused: Arc::clone(&refused), start_agent };
+        let over = Arc::clone(&is_over);
         let thread = thread::spawn(move || {
-            let start = move |from, plain| {
-                started.fetch_add(1, Ordering::Relaxed);
-                start_agent(from, plain);
-            };
-            server.run(&listener, &|| over.load(Ordering::Relaxed), start).unwrap();
+            server.run(&listener, &|| over.load(Ordering::Relaxed), hall).unwrap();
         });
-        Self { address, key, n_started, is_over, thread: Some(thread) }
+        Self { address, key, n_started, refused, is_over, thread: Some(thread) }
     }
 
     fn n_started(&self) -> usize {
         self.n_started.load(Ordering::Relaxed)
     }
+
+    /// Ends the server; what it told of those whom it refused.
+    fn close(&mut self) -> String {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.take().into_iter().for_each(|thread| thread.join().unwrap());
+        self.refused.lock().unwrap().clone()
+    }
 }
 
 impl Drop for Door {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        self.thread.take().unwrap().join().unwrap();
+        self.close();
     }
 }
 
@@ -111,13 +135,14 @@ fn a_key_of_another_server_is_noticed_before_the_token_is_told() {
 
 #[test]
 fn a_wrong_token_is_answered_with_silence() {
-    let door = Door::open(Limits::default(), start_agent);
+    let mut door = Door::open(Limits::default(), start_agent);
     let other = Identity::generate().unwrap().key().to_string();
     let token = other.split_once('.').unwrap().1;
     let key: Key = format!("{}.{token}", door.key.fingerprint()).parse().unwrap();
     let error = connect(&door.address, &key).unwrap_err();
     assert!(matches!(error, Error::WrongToken { .. }), "{error:?}");
     assert_eq!((error.class(), door.n_started()), (Class::Preflight, 0));
+    assert_eq!(door.close(), "refused 1, 1 with a wrong token; the last from 127.0.0.1\n");
 }
 
 #[test]
@@ -161,4 +186,48 @@ fn where_nobody_listens_and_where_someone_else_does_are_told_apart() {
     assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
     assert_eq!((error.class(), error.to_string()), (Class::Preflight, format!("cannot reach {address}")));
     assert!(error.hint().unwrap().contains("fathom serve"));
+}
+
+#[test]
+fn a_crowd_of_strangers_locks_nobody_out() {
+    // Longer than the test: only newer strangers can make older ones leave.
+    let limits = Limits { handshake: Nanos::from_secs(600), ..Limits::default() };
+    let mut door = Door::open(limits, start_echo);
+    let crowd: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(&door.address).unwrap()).collect();
+    for _ in 0..15 {
+        connect(&door.address, &door.key).unwrap();
+    }
+    let mut oldest = crowd.first().unwrap();
+    let mut said = Vec::new();
+    oldest.read_to_end(&mut said).unwrap();
+    assert_eq!(said, [21, 3, 3, 0, 2, 2, 90], "the oldest is told that it was turned away");
+    assert_eq!(door.n_started(), 15);
+    drop(crowd);
+    let told = door.close();
+    assert!(told.contains("turned away for newer ones"), "{told}");
+}
+
+#[test]
+fn a_controller_that_is_turned_away_for_others_is_told_so() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let crowded = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut hello = [0; 16];
+        stream.read_exact(&mut hello).unwrap();
+        stream.write_all(&[21, 3, 3, 0, 2, 2, 90]).unwrap();
+    });
+    let error = connect(&address, &Identity::generate().unwrap().key()).unwrap_err();
+    assert!(matches!(error, Error::Crowded { .. }), "{error:?}");
+    crowded.join().unwrap();
+}
+
+#[test]
+fn the_control_connection_passes_a_path_that_loses_large_packets() {
+    let door = Door::open(Limits::default(), start_echo);
+    // The server waits for connections when one has come about.
+    connect(&door.address, &door.key).unwrap();
+    let socket = TcpStream::connect(&door.address).unwrap();
+    let info = fathom_sys::tcp_info::TcpInfo::of(&socket).unwrap();
+    assert!(info.snd_mss.0 <= 536, "{:?}", info.snd_mss);
 }

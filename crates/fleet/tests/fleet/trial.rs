@@ -12,7 +12,7 @@ use std::{
 
 use super::counting::{agent_in_thread, cast, fleet, part, plan, play, role, serve};
 use fathom_fleet::{
-    Class, Error, Fleet, Link, Loss, Supervision, launcher,
+    Class, Error, Fleet, Link, Liveness, Loss, Supervision, launcher,
     protocol::{self, Ticket, ToAgent},
 };
 use fathom_model::{Record, Side, units::Nanos};
@@ -256,6 +256,39 @@ fn a_child_that_hangs_is_given_up_after_three_seconds() {
 }
 
 #[test]
+fn a_machine_that_stood_still_for_four_seconds_finishes_its_trial() {
+    let mut fleet = fleet(&["a"]);
+    let link = child_agent(None);
+    let pid = link.process.as_ref().unwrap().id().to_string();
+    fleet.connect("b", Link { liveness: Liveness::EndOfStream, ..link }).unwrap();
+    let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    let is_done = Cell::new(false);
+    // Called by the controller, which stands still with its agent.
+    let mut live = |_: &str, _, _| {
+        if !is_done.replace(true) {
+            signal("-STOP");
+            clock::sleep_until(clock::now() + Nanos::from_secs(4));
+            signal("-CONT");
+        }
+    };
+    let plan = plan("a", "b", Nanos::from_secs(1));
+    let outcome = fleet.run_trial(&plan, &mut Supervision { live: &mut live, is_stopped: &|| false });
+    assert!(is_done.get() && outcome.error.is_none(), "{:?}", outcome.error);
+}
+
+#[test]
+fn an_agent_whose_controller_reads_nothing_ends() {
+    let (near, far) = UnixStream::pair().unwrap();
+    let agent = thread::spawn(|| serve(far, Policy::anything()));
+    let mut output = near.try_clone().unwrap();
+    let ask = protocol::write(&ToAgent::Clock { t0: Nanos(1) }).unwrap();
+    // It is never read what the agent says.
+    while !agent.is_finished() && output.write_all(&ask).is_ok() {}
+    let loss = agent.join().unwrap().unwrap_err();
+    assert!(matches!(loss, Loss::Deaf), "{loss:?}");
+}
+
+#[test]
 fn a_trial_that_is_stopped_keeps_what_was_measured() {
     let mut fleet = fleet(&["a", "b"]);
     let (stopped, begin) = (Cell::new(false), clock::now());
@@ -296,7 +329,7 @@ fn an_agent_that_hears_nothing_for_three_seconds_stops_everything_and_ends() {
 fn an_agent_of_another_version_is_named_with_both_versions() {
     let (near, mut far) = UnixStream::pair().unwrap();
     far.write_all(&protocol::encode(2, br#"{"hello":{"tool":"fathom 2.0.0"}}"#, 100).unwrap()).unwrap();
-    let link = Link { stream: near, reached: "a pair".to_owned(), process: None };
+    let link = Link { stream: near, reached: "a pair".to_owned(), process: None, liveness: Liveness::Heartbeats };
     let error = Fleet::new("fathom 0.1.0").connect("a", link).unwrap_err();
     assert_eq!(error.to_string(), "host `a` runs fathom 2.0.0 with protocol 2; this is fathom 0.1.0 with protocol 1");
     assert_eq!(error.class(), Class::Preflight);

@@ -4,10 +4,10 @@ mod http;
 mod iperf3;
 
 use std::{
-    fs, io,
+    io,
     io::Write as _,
     net::{IpAddr, SocketAddr, TcpListener},
-    os::{fd::OwnedFd, unix::fs::OpenOptionsExt as _, unix::net::UnixStream},
+    os::{fd::OwnedFd, unix::net::UnixStream},
     path::{Path, PathBuf},
     process::{Command as Program, Stdio},
 };
@@ -15,7 +15,7 @@ use std::{
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_engine::StopFlag;
-use fathom_fleet::tls::{Identity, Limits, Server};
+use fathom_fleet::tls::{Identity, Limits, Reception, Refusals, Server};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
@@ -31,6 +31,7 @@ use self::{
 use super::measuring::{self, AGENT_PORT};
 use crate::{
     exit::{Exit, Screen},
+    files::{self, Readers},
     hosts::{self, fleet_screen},
 };
 
@@ -176,8 +177,7 @@ impl Desk {
             "on the other machine: fathom evaluate ADDRESS{} --key KEY",
             if port == AGENT_PORT { String::new() } else { format!(":{port}") }
         );
-        let agents = self.agents;
-        let outcome = self.server.run(&self.listener, is_over, move |peer, stream| agents.serve(peer, stream));
+        let outcome = self.server.run(&self.listener, is_over, self.agents);
         outcome.map_err(|error| fleet_screen(&error).into())
     }
 }
@@ -197,23 +197,13 @@ fn cannot_listen(address: SocketAddr, error: &io::Error) -> Screen {
 fn identity(path: Option<&Path>) -> anyhow::Result<Identity> {
     let new = || Identity::generate().map_err(|error| fleet_screen(&error));
     let Some(path) = path else { return Ok(new()?) };
-    match fs::read_to_string(path) {
-        Ok(text) => {
-            Ok(Identity::parse(&text).map_err(|error| fleet_screen(&error).line("in", path.display().to_string()))?)
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let identity = new()?;
-            let mut file = fs::OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(path)
-                .with_context(|| format!("cannot write {}", path.display()))?;
-            file.write_all(identity.to_secret_text().as_bytes())?;
-            Ok(identity)
-        }
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    if !path.exists() {
+        let identity = new()?;
+        files::write_whole(path, Readers::Owner, |out| Ok(out.write_all(identity.to_secret_text().as_bytes())?))?;
+        return Ok(identity);
     }
+    let text = files::read_text(path, measuring::KEY_FILE_MAX)?;
+    Ok(Identity::parse(&text).map_err(|error| fleet_screen(&error).line("in", path.display().to_string()))?)
 }
 
 /// How an agent is started for each controller.
@@ -234,13 +224,6 @@ impl Agents {
         Ok(Self { program: hosts::own_program()?, arguments })
     }
 
-    /// An agent of its own for one controller, which may send to that controller; returns when it has ended.
-    fn serve(&self, peer: SocketAddr, stream: UnixStream) {
-        if let Err(error) = self.start(peer, stream) {
-            eprintln!("fathom serve: no agent for {peer}: {error:#}");
-        }
-    }
-
     fn start(&self, peer: SocketAddr, stream: UnixStream) -> anyhow::Result<()> {
         let output = stream.try_clone()?;
         let mut command = Program::new(&self.program);
@@ -249,5 +232,18 @@ impl Agents {
         let mut agent = Start { command, place: Place::Here, bond: Bond::DiesWithParent }.spawn()?;
         agent.wait()?;
         Ok(())
+    }
+}
+
+impl Reception for Agents {
+    /// An agent of its own for one controller, which may send to that controller; returns when it has ended.
+    fn serve(&self, controller: SocketAddr, stream: UnixStream) {
+        if let Err(error) = self.start(controller, stream) {
+            eprintln!("fathom serve: no agent for {controller}: {error:#}");
+        }
+    }
+
+    fn refused(&self, refusals: &Refusals) {
+        eprintln!("fathom serve: {refusals}");
     }
 }

@@ -171,11 +171,20 @@ pub(super) fn note(root: &Path, facts: &mut Environment) {
         for (file, value) in contents(&root.join("proc/sys/net").join(directory)) {
             let name = format!("{directory}.{file}");
             let value = value.split_whitespace().collect::<Vec<_>>().join(" ");
+            let value = without_parents_sign(&file, value);
             let matters = prefixes.iter().any(|prefix| file.starts_with(prefix));
             if matters && !LEFT_OUT.contains(&name.as_str()) && default_of(&name) != Some(value.as_str()) {
                 note_some(facts, ("sysctl", &format!("net.{name}")), Some(value));
             }
         }
+    }
+}
+
+/// A size of a table; a negative one is the kernel's sign that a namespace shares the table of its parent.
+fn without_parents_sign(file: &str, value: String) -> String {
+    match value.strip_prefix('-').filter(|_| file.ends_with("hash_entries")) {
+        Some(size) => format!("{size}, shared with the parent namespace"),
+        None => value,
     }
 }
 
@@ -187,6 +196,15 @@ fn default_of(name: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_that_a_namespace_shares_is_no_negative_number() {
+        let told = |file, value: &str| without_parents_sign(file, value.to_owned());
+        assert_eq!(told("udp_hash_entries", "-16384"), "16384, shared with the parent namespace");
+        assert_eq!(told("udp_hash_entries", "16384"), "16384");
+        assert_eq!(told("tcp_child_ehash_entries", "0"), "0");
+        assert_eq!(told("tcp_window_clamp", "-1"), "-1");
+    }
 
     #[test]
     fn every_default_stands_once_and_names_the_kernel_file_that_sets_it() {

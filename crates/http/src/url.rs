@@ -108,6 +108,24 @@ impl fmt::Display for Url {
     }
 }
 
+/// Where the authority of an absolute URL begins; nothing in a path, whatever stands in its query.
+#[must_use]
+pub fn authority_at(text: &str) -> Option<usize> {
+    let (scheme, _) = text.split_once("://")?;
+    // RFC 3986 section 3.1.
+    let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    is_scheme.then_some(scheme.len() + 3)
+}
+
+/// Splits an absolute URL behind its authority; nothing where there is none.
+#[must_use]
+pub fn split_origin(text: &str) -> Option<(&str, &str)> {
+    let authority = authority_at(text)?;
+    let end = text[authority..].find(['/', '?', '#']).map_or(text.len(), |at| authority + at);
+    Some(text.split_at(end))
+}
+
 fn bracketed(host: &str) -> String {
     if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
 }
@@ -192,6 +210,21 @@ mod tests {
             assert_eq!((url.host.as_str(), url.port, url.target.as_str()), (host, port, target), "{text}");
             assert_eq!(url.host_field(), field);
             assert_eq!((url.scheme == Scheme::Https, url.user), (text.starts_with("https"), None), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_url_within_a_path_makes_no_absolute_url_of_it() {
+        for path in ["/x?u=http://a/b", "next?u=http://a/b", "?u=https://a", "http%3A//a", "://a", "1http://a", ""] {
+            assert_eq!(split_origin(path), None, "{path}");
+        }
+        let cases = [
+            ("http://h:1/x?u=http://a/b", "http://h:1", "/x?u=http://a/b"),
+            ("HTTPS://h?u=http://a", "HTTPS://h", "?u=http://a"),
+            ("http://h", "http://h", ""),
+        ];
+        for (url, origin, behind) in cases {
+            assert_eq!(split_origin(url), Some((origin, behind)));
         }
     }
 

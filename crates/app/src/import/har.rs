@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 
 use data_encoding::BASE64;
+use fathom_http::url::{authority_at, split_origin};
 use fathom_model::units::Nanos;
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -372,11 +373,9 @@ fn redirect_of(entry: &Entry) -> Option<String> {
 
 /// A reference against the URL of the page that has it, as far as browsers write them (RFC 3986 section 5.3).
 fn resolved(base: &str, reference: &str) -> String {
-    let scheme_end = base.find("://").map_or(0, |at| at + 3);
-    let path_begin = base[scheme_end..].find(['/', '?', '#']).map_or(base.len(), |at| scheme_end + at);
-    let (origin, path) = base.split_at(path_begin);
+    let (origin, path) = split_origin(base).unwrap_or((base, ""));
     let path = path.split(['?', '#']).next().unwrap_or_default();
-    if reference.contains("://") {
+    if authority_at(reference).is_some() {
         reference.to_owned()
     } else if let Some(rest) = reference.strip_prefix("//") {
         format!("{}//{rest}", base.split("//").next().unwrap_or_default())

@@ -156,9 +156,8 @@ impl LayerCommand {
         let protocol = Arg::new("protocol").long("protocol").value_name("TOOL").default_value(OURS);
         let protocol = protocol.value_parser(protocols).help("what the target is: a fathom, or a server of this tool");
         let command = if self.protocols.is_empty() { command } else { command.arg(protocol) };
-        let sends_frames = self.tests.iter().any(|(_, kind)| *kind == benchmark::KIND);
-        let methods = if sends_frames { benchmark::arguments() } else { Vec::new() };
-        let direction = sends_frames.then(benchmark::direction);
+        let methods = if self.sends_frames() { benchmark::arguments() } else { Vec::new() };
+        let direction = self.sends_frames().then(benchmark::direction);
         command
             .arg(target)
             .arg(test.help("what is measured"))
@@ -185,7 +184,9 @@ impl LayerCommand {
             let spans = (measuring::span(matches, "warmup", SPANS.0)?, measuring::span(matches, "duration", SPANS.1)?);
             return Walk { kind, matches, given: settings, ends, spans }.run();
         }
-        if let Some((title, tests)) = benchmark::tests(matches, &settings, &ends)? {
+        // `--method` of other layers is something else.
+        let methods = if self.sends_frames() { benchmark::tests(matches, &settings, &ends)? } else { None };
+        if let Some((title, tests)) = methods {
             let mut tests = benchmark::both_ways(tests, matches)?;
             measuring::promise(&mut tests, matches)?;
             let title = format!("{} {title}", self.title);
@@ -226,6 +227,11 @@ impl LayerCommand {
         measuring::promise(&mut tests, matches)?;
         let title = format!("{} {}", self.title, url.as_deref().unwrap_or(word));
         measuring::carry_out(measuring::plan((title, rounds), ends, tests, matches), matches, Keep::WhenAsked)
+    }
+
+    /// Whether the benchmarking methods of frames are among its options.
+    fn sends_frames(&self) -> bool {
+        self.tests.iter().any(|(_, kind)| *kind == benchmark::KIND)
     }
 
     /// The protocol beside ours that was asked for, with its kind.

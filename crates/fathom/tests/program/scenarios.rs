@@ -369,3 +369,15 @@ fn users_end_with_the_program_that_sent_them() {
     drop(run);
     until(|| processes(&stage).is_empty().then_some(()));
 }
+
+#[test]
+fn requests_of_any_method_are_sent_by_its_name() {
+    let (stage, shop) = (Stage::new(), Shop::open());
+    let words = ["http", &shop.url(), "--requests", "20", "--rounds", "1"];
+    for method in ["DELETE", "OPTIONS"] {
+        stage.fathom(words.into_iter().chain(["--method", method])).succeeded();
+        assert_eq!(shop.seen().get(&format!("{method} /")), Some(&20), "{:?}", shop.seen());
+    }
+    let planned = stage.fathom(words.into_iter().chain(["--method=HEAD", "--plan"])).succeeded();
+    assert!(planned.stdout.contains("HEAD"), "{}", planned.stdout);
+}

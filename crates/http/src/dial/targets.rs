@@ -3,7 +3,7 @@
 use fathom_model::Settings;
 
 use super::DialError;
-use crate::url::Url;
+use crate::url::{Url, authority_at};
 
 /// A weight above this leaves nothing for the others in a pattern of any use.
 const WEIGHT_MAX: u64 = 1_000_000;
@@ -28,7 +28,7 @@ impl Target {
     fn parse(line: usize, text: &str) -> Result<Self, DialError> {
         let (weight, url) = text.split_once(char::is_whitespace).unwrap_or(("1", text));
         // A URL with a space in it is not a weight and a URL.
-        let (weight, url) = if weight.contains("://") { ("1", text) } else { (weight, url.trim()) };
+        let (weight, url) = if authority_at(weight).is_some() { ("1", text) } else { (weight, url.trim()) };
         let number = weight.parse().ok().filter(|number| (1..=WEIGHT_MAX).contains(number));
         let weight = number.ok_or_else(|| DialError::Weight { line, given: weight.to_owned() })?;
         let url = url.parse().map_err(|cause| DialError::Url { line, cause })?;

@@ -2,6 +2,7 @@
 
 #![expect(clippy::needless_pass_by_value, reason = "the options of a table all take their value")]
 
+use fathom_http::url::authority_at;
 use fathom_model::units::Nanos;
 
 use super::super::{
@@ -307,7 +308,7 @@ impl Draft {
         let url = if self.glob_off { url } else { self.unglobbed(url) };
         let url = split_once(&url, '#').map_or(url, |(url, _)| url);
         let mut url = match url.0.first() {
-            Some(Piece::Literal(first)) if !first.contains("://") => prefixed("http://", &url),
+            Some(Piece::Literal(first)) if authority_at(first).is_none() => prefixed("http://", &url),
             _ => url,
         };
         if let Some(Piece::Literal(first)) = self.upload.as_ref().and(url.0.last())
@@ -336,7 +337,7 @@ impl Draft {
     /// Takes `user:password@` out of a URL.
     fn take_user(url: &mut Text) -> Option<Text> {
         let Some(Piece::Literal(first)) = url.0.first_mut() else { return None };
-        let begin = first.find("://")? + 3;
+        let begin = authority_at(first)?;
         let end = first[begin..].find(['/', '?']).map_or(first.len(), |end| begin + end);
         let at = begin + first[begin..end].rfind('@')?;
         let user = percent_encoding::percent_decode_str(&first[begin..at]).decode_utf8_lossy().into_owned();

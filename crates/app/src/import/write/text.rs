@@ -1,5 +1,7 @@
 //! Texts with holes, as a scenario writes them.
 
+use fathom_http::url::authority_at;
+
 use super::{
     super::story::{Piece, Text},
     names::Names,
@@ -163,8 +165,8 @@ pub(super) fn cut_origin(url: &Text, value: impl Fn(&Piece) -> Option<String>) -
     for piece in pieces.by_ref() {
         let text = value(piece)?;
         // Behind the scheme and its slashes the host ends at the next sign.
-        let scheme = format!("{origin}{text}").find("://").map(|at| at + 3);
-        let begin = scheme.map_or(usize::MAX, |at| at.saturating_sub(origin.len()));
+        let authority = authority_at(&format!("{origin}{text}"));
+        let begin = authority.map_or(usize::MAX, |at| at.saturating_sub(origin.len()));
         let end = text.get(begin..).and_then(|rest| rest.find(['/', '?', '#']));
         if let Some(end) = end {
             let (before, behind) = text.split_at(begin + end);
@@ -175,7 +177,7 @@ pub(super) fn cut_origin(url: &Text, value: impl Fn(&Piece) -> Option<String>) -
         origin.push_str(&text);
     }
     pieces.for_each(|piece| path.push(piece.clone()));
-    origin.contains("://").then(|| (origin.clone(), with_slash(path)))
+    authority_at(&origin).map(|_| (origin.clone(), with_slash(path)))
 }
 
 fn with_slash(path: Text) -> Text {

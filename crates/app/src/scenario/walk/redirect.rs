@@ -1,6 +1,6 @@
 //! Requests that follow a redirect (RFC 9110 section 15.4).
 
-use fathom_http::url::Url;
+use fathom_http::url::{Url, authority_at};
 
 use super::program::Server;
 
@@ -18,7 +18,7 @@ pub(crate) fn resolve(location: &[u8], servers: &[Server], (from, target): (u16,
         Some(rest) => format!("{}://{rest}", from_server.url.scheme.name()),
         None => location.to_owned(),
     };
-    if absolute.contains("://") && !absolute.starts_with('/') {
+    if authority_at(&absolute).is_some() {
         let url: Url = absolute.parse().ok()?;
         let place = servers.iter().position(|server| server.is_of(&url))?;
         return Some((u16::try_from(place).ok()?, url.target.into_bytes()));
@@ -127,6 +127,8 @@ mod tests {
             ("http://H:8080/y#f", 0, "/y"),
             ("https://other", 1, "/"),
             ("/x?back=http://z/", 0, "/x?back=http://z/"),
+            ("next?u=http://z/b", 0, "/a/b/next?u=http://z/b"),
+            ("?u=http://z/b", 0, "/a/b/c?u=http://z/b"),
         ];
         for (location, server, target) in cases {
             assert_eq!(resolved(location), Some((server, target.to_owned())), "{location}");

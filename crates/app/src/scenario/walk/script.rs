@@ -6,7 +6,10 @@ use fathom_engine::{
     Error,
     pace::{Process, Profile},
 };
-use fathom_http::{url::Url, users::Coming};
+use fathom_http::{
+    url::{Url, split_origin},
+    users::Coming,
+};
 use fathom_model::{
     Role, Settings,
     settings::SettingError,
@@ -295,13 +298,7 @@ fn is_given(settings: &Settings) -> bool {
 /// Scheme and authority of a step's URL, when it has them.
 fn origin(step: &Step) -> Option<&str> {
     let Some(Piece::Text(text)) = step.url.pieces.first() else { return None };
-    let authority = text.find("://")? + 3;
-    // A path may have a URL in its query.
-    if text.starts_with('/') {
-        return None;
-    }
-    let end = text[authority..].find(['/', '?', '#']).map_or(text.len(), |at| authority + at);
-    Some(&text[..end])
+    Some(split_origin(text)?.0)
 }
 
 fn gather<'t>(body: &'t [Statement], steps: &mut Vec<&'t Step>) {

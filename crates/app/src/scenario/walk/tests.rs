@@ -624,3 +624,15 @@ fn the_most_who_are_there_at_once_are_counted_over_all_workers() {
     come_and_go(&mut other[0], 2);
     assert_eq!(shared.n_most(), 4);
 }
+
+#[test]
+fn a_path_may_hold_a_url() {
+    let text = "closed 1 repeat 1\nredirects 1\nstep a\n  GET /login?back=http://elsewhere/\n";
+    let played = Play::of(text).play(|_, request| {
+        if request.starts_with("GET /login") {
+            return Ok("HTTP/1.1 302 Found\r\nLocation: next?u=https://elsewhere/x\r\n\r\n".to_owned());
+        }
+        ok("", "")
+    });
+    assert_eq!(played.lines(), ["GET /login?back=http://elsewhere/", "GET /next?u=https://elsewhere/x"]);
+}

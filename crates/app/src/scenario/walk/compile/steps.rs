@@ -1,7 +1,7 @@
 //! Steps: requests, what is expected of answers and what is taken from them.
 
 use fathom_http::{
-    url::Url,
+    url::{Url, split_origin},
     users::{Framing, Wants},
 };
 use fathom_model::steps::StepKind;
@@ -62,7 +62,7 @@ impl Compiler<'_> {
             Some(tree::Piece::Text(text)) => text.as_str(),
             _ => "",
         };
-        let Some(authority) = first.find("://").map(|at| at + 3) else {
+        let Some((origin, behind)) = split_origin(first) else {
             // What an answer named is a path of its server, not one below that of the base.
             let is_taken = first.is_empty() && !url.pieces.is_empty();
             let base = self.servers.first().filter(|_| !is_taken).map(|server| server.url.target.clone());
@@ -71,19 +71,18 @@ impl Compiler<'_> {
             target.append(self.plain(url)?);
             return Ok((0, fit(target)));
         };
-        let end = first[authority..].find(['/', '?', '#']).map_or(first.len(), |at| authority + at);
-        let server: Url = first[..end].parse().map_err(|error: fathom_http::url::UrlError| CompileError::Text {
+        let server: Url = origin.parse().map_err(|error: fathom_http::url::UrlError| CompileError::Text {
             what: error.to_string(),
             span: url.span,
         })?;
         let place = self.servers.iter().position(|known| known.is_of(&server));
-        let place = place.ok_or_else(|| CompileError::Stranger(first[..end].to_owned()))?;
+        let place = place.ok_or_else(|| CompileError::Stranger(origin.to_owned()))?;
         let mut rest = url.clone();
         if let Some(tree::Piece::Text(text)) = rest.pieces.first_mut() {
-            *text = text[end..].to_owned();
+            *text = behind.to_owned();
         }
         let mut target = Text::default();
-        if !first[end..].starts_with('/') {
+        if !behind.starts_with('/') {
             target.push_filtered(b"/", &[]);
         }
         target.append(self.plain(&rest)?);

@@ -1,6 +1,6 @@
 //! Why an input cannot be read at all.
 
-use super::{Format, SIZE_MAX};
+use super::{Format, SIZE_MAX, story::Note};
 
 /// What is wrong with an input as a whole.
 #[derive(Debug, thiserror::Error)]
@@ -45,9 +45,14 @@ pub enum Error {
         /// What the reader of scenarios says.
         fault: String,
     },
-    /// It has no requests.
-    #[error("there is no request in the {} input", .0.name())]
-    Empty(Format),
+    /// It has no requests that a scenario can make.
+    #[error("there is no request in the {} input that a scenario can make", format.name())]
+    Empty {
+        /// What the input was read as.
+        format: Format,
+        /// What was left out of it.
+        left: Vec<Note>,
+    },
 }
 
 impl Error {
@@ -59,7 +64,7 @@ impl Error {
             Self::NotText { .. } => Some("convert it to UTF-8 first: iconv -f ISO-8859-1 -t UTF-8"),
             Self::Unknown => Some("name the format: --format har, jmx or curl"),
             Self::Curl { .. } => Some("in a browser choose \"Copy as cURL (bash)\" or \"(POSIX)\""),
-            Self::Har(_) | Self::Xml { .. } | Self::Unwritten { .. } | Self::Empty(_) => None,
+            Self::Har(_) | Self::Xml { .. } | Self::Unwritten { .. } | Self::Empty { .. } => None,
         }
     }
 }

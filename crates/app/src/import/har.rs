@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::{
-    Assets, Error, Format,
+    Assets, Error,
     story::{Act, Body, Cookies, Expect, Note, Part, PartContent, Redirects, Request, Story, Text, Think, UserKind},
 };
 
@@ -60,7 +60,7 @@ struct Archive {
 
 #[derive(Debug, Deserialize)]
 struct Log {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     pages: Vec<Page>,
     entries: Vec<Entry>,
 }
@@ -68,7 +68,7 @@ struct Log {
 #[derive(Debug, Deserialize)]
 struct Page {
     id: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     title: String,
 }
 
@@ -76,13 +76,13 @@ struct Page {
 #[serde(rename_all = "camelCase")]
 struct Entry {
     pageref: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     started_date_time: String,
     /// Milliseconds; browsers write -1 for what they do not know.
-    #[serde(default)]
     time: Option<f64>,
     request: Asked,
-    response: Answer,
+    /// What some tools leave out: they write down what to ask.
+    response: Option<Answer>,
     #[serde(rename = "_resourceType")]
     resource_type: Option<String>,
     #[serde(rename = "_fromCache")]
@@ -94,28 +94,28 @@ struct Entry {
 struct Asked {
     method: String,
     url: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     headers: Vec<Pair>,
     post_data: Option<PostData>,
     /// -1 for what is not known.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     body_size: i64,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 struct Pair {
     name: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     value: String,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PostData {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     mime_type: String,
     text: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     params: Vec<Param>,
     #[serde(alias = "_encoding")]
     encoding: Option<String>,
@@ -134,11 +134,11 @@ struct Param {
 #[serde(rename_all = "camelCase")]
 struct Answer {
     /// Some tools write a negative number for an answer that never came.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     status: i32,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     headers: Vec<Pair>,
-    #[serde(default, rename = "redirectURL")]
+    #[serde(rename = "redirectURL")]
     redirect_url: Option<String>,
     content: Option<Content>,
 }
@@ -146,14 +146,32 @@ struct Answer {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Content {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nullable")]
     mime_type: String,
+}
+
+/// Tools write null as well as nothing for what they do not know.
+fn nullable<'de, T: Default + Deserialize<'de>, D: serde::Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+impl Entry {
+    /// The status of its answer, if it is known.
+    fn status(&self) -> Option<i32> {
+        self.response.as_ref().map(|response| response.status)
+    }
+
+    /// The values of a header of its answer.
+    fn answer_header(&self, name: &str) -> impl Iterator<Item = &str> {
+        let headers = self.response.iter().flat_map(|response| &response.headers);
+        headers.filter(move |pair| pair.name.eq_ignore_ascii_case(name)).map(|pair| pair.value.as_str())
+    }
 }
 
 /// Reads one archive: one user that does what was recorded.
 ///
 /// # Errors
-/// When it is no HAR, or when nothing of it is a request.
+/// When it is no HAR.
 pub fn read(text: &str, assets: Assets) -> Result<Story, Error> {
     let archive: Archive = serde_json::from_str(text.trim_start_matches('\u{feff}')).map_err(Error::Har)?;
     let mut entries: Vec<Timed> = archive.log.entries.into_iter().enumerate().map(Timed::new).collect();
@@ -164,9 +182,6 @@ pub fn read(text: &str, assets: Assets) -> Result<Story, Error> {
     let mut reader = Reader { assets, ..Reader::default() };
     reader.read(entries);
     let mut story = Story::default();
-    if reader.steps.is_empty() {
-        return Err(Error::Empty(Format::Har));
-    }
     let cookies = if reader.jar.is_empty() { Cookies::Ignored } else { Cookies::Kept };
     let mut acts = transactions(reader.steps, &archive.log.pages);
     acts.extend(reader.left.into_iter().map(Act::Left));
@@ -257,10 +272,10 @@ impl Reader {
         if entry.from_cache.is_some() {
             return Some("the browser had it in its cache, and sent nothing: it is left out");
         }
-        if entry.response.status == 101 {
+        if entry.status() == Some(101) {
             return Some("a change of the protocol is left out");
         }
-        if entry.response.status <= 0 {
+        if entry.status().is_some_and(|status| status <= 0) {
             return Some("it was blocked or given up, and has no answer: it is left out");
         }
         (self.assets == Assets::LeftOut && is_asset(entry)).then_some("")
@@ -299,13 +314,14 @@ impl Reader {
         }
         left.splice(..0, self.left.drain(..));
         // Without the conditions of the cache the whole comes.
-        let status = if timed.entry.response.status == 304 { 200 } else { timed.entry.response.status };
+        let status = timed.entry.status().map(|status| if status == 304 { 200 } else { status });
         Request {
             method: asked.method.clone(),
             url: Text::literal(without_fragment(&asked.url)),
             headers,
             body,
-            expects: u16::try_from(status)
+            expects: status
+                .and_then(|status| u16::try_from(status).ok())
                 .into_iter()
                 .filter(|status| (100..=599).contains(status))
                 .map(|status| Expect::Status(vec![status]))
@@ -330,9 +346,8 @@ impl Reader {
     }
 
     fn remember_cookies(&mut self, entry: &Entry) {
-        let of_answer = entry.response.headers.iter().filter(|pair| pair.name.eq_ignore_ascii_case("set-cookie"));
         // Chromium writes several in one value, one per line.
-        for cookie in of_answer.flat_map(|pair| pair.value.split('\n')) {
+        for cookie in entry.answer_header("set-cookie").flat_map(|value| value.split('\n')) {
             let mut pieces = cookie.split(';');
             let Some((name, _)) = pieces.next().and_then(|pair| pair.split_once('=')) else { continue };
             let domain = pieces.filter_map(|piece| piece.split_once('=')).find_map(|(key, value)| {
@@ -362,12 +377,9 @@ impl Reader {
 
 /// Where an answer leads to, as a whole URL.
 fn redirect_of(entry: &Entry) -> Option<String> {
-    if !matches!(entry.response.status, 301 | 302 | 303 | 307 | 308) {
-        return None;
-    }
-    let of_header = entry.response.headers.iter().find(|pair| pair.name.eq_ignore_ascii_case("location"));
-    let told = entry.response.redirect_url.as_deref().filter(|url| !url.is_empty());
-    let to = of_header.map(|pair| pair.value.as_str()).or(told)?;
+    let answer = entry.response.as_ref().filter(|answer| matches!(answer.status, 301 | 302 | 303 | 307 | 308))?;
+    let told = answer.redirect_url.as_deref().filter(|url| !url.is_empty());
+    let to = entry.answer_header("location").next().or(told)?;
     Some(without_fragment(&resolved(&entry.request.url, to)).to_owned())
 }
 
@@ -405,7 +417,8 @@ fn is_asset(entry: &Entry) -> bool {
     if let Some(kind) = entry.resource_type.as_deref() {
         return ASSET_TYPES.contains(&kind);
     }
-    let media = entry.response.content.as_ref().map_or("", |content| content.mime_type.as_str());
+    let content = entry.response.as_ref().and_then(|response| response.content.as_ref());
+    let media = content.map_or("", |content| content.mime_type.as_str());
     let path = without_fragment(&entry.request.url).split('?').next().unwrap_or_default();
     let ending = path.rsplit('/').next().and_then(|name| name.rsplit_once('.')).map(|(_, ending)| ending);
     ASSET_MEDIA.iter().any(|asset| media.starts_with(asset))

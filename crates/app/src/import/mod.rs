@@ -72,11 +72,15 @@ pub fn import(bytes: &[u8], wanted: Wanted, name: &str) -> Result<Imported, Erro
     }
     let text = str::from_utf8(bytes).map_err(|error| Error::NotText { offset: error.valid_up_to() })?;
     let format = wanted.format.or_else(|| Format::of(text)).ok_or(Error::Unknown)?;
-    let (story, from) = match format {
+    let (mut story, from) = match format {
         Format::Har => (har::read(text, wanted.assets)?, "a recording of a browser"),
         Format::Jmx => (jmx::read(text)?, "a test plan of JMeter"),
         Format::Curl => (curl::read(text)?, "command lines of curl"),
     };
+    story.drop_idle();
+    if story.kinds.is_empty() {
+        return Err(Error::Empty { format, left: story.notes });
+    }
     write::write(&story, &format!("Imported from {name}, {from}."))
 }
 

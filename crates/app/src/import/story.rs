@@ -543,6 +543,19 @@ impl Story {
         self.kinds.iter().for_each(|kind| each(&kind.acts, visit));
     }
 
+    /// Takes out users who never send a request; the notes say so, and what was left out of them.
+    pub(super) fn drop_idle(&mut self) {
+        for kind in self.kinds.extract_if(.., |kind| kind.n_users == Some(0) || !asks(&kind.acts)) {
+            each(&kind.acts, &mut |act| match act {
+                Act::Left(note) => self.notes.push(note.clone()),
+                Act::Request(request) => self.notes.extend(request.left.iter().cloned()),
+                _ => {}
+            });
+            let why = if kind.n_users == Some(0) { "it has no users" } else { "none of its requests can be made" };
+            self.notes.push(Note { place: kind.name, what: format!("the group is left out: {why}") });
+        }
+    }
+
     /// All requests of all users.
     #[must_use]
     pub fn requests(&self) -> Vec<&Request> {
@@ -584,6 +597,22 @@ impl Story {
         }
         Some(all)
     }
+}
+
+/// Whether some request is ever sent.
+fn asks(acts: &[Act]) -> bool {
+    acts.iter().any(|act| match act {
+        Act::Request(_) => true,
+        Act::Repeat { n: Some(0), .. } | Act::Share { per_myriad: 0, .. } => false,
+        Act::Transaction { acts, .. }
+        | Act::Repeat { acts, .. }
+        | Act::If { acts, .. }
+        | Act::While { acts, .. }
+        | Act::Once(acts)
+        | Act::Share { acts, .. } => asks(acts),
+        Act::OneOf(branches) => branches.iter().any(|acts| asks(acts)),
+        Act::Think(_) | Act::Meet(_) | Act::Set { .. } | Act::Left(_) => false,
+    })
 }
 
 fn each<'a>(acts: &'a [Act], visit: &mut dyn FnMut(&'a Act)) {

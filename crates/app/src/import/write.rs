@@ -6,7 +6,7 @@ mod act;
 mod names;
 mod text;
 
-use std::fmt::Write as _;
+use std::{cmp::Reverse, collections::HashMap, fmt::Write as _};
 
 use fathom_http::url::Url;
 use fathom_model::units::Nanos;
@@ -102,25 +102,13 @@ impl<'a> Writer<'a> {
     }
 
     fn most_frequent_origin(&self, requests: &[&Request]) -> Option<String> {
-        let origins: Vec<String> = requests
-            .iter()
-            .filter_map(|request| self.origin_and_path(&request.url))
-            .map(|(origin, _)| origin)
-            .collect();
-        let count = |origin: &String| origins.iter().filter(|other| *other == origin).count();
-        // Of several the first one counts.
-        let mut best: Option<(&String, usize)> = None;
-        let mut seen: Vec<&String> = Vec::new();
-        for origin in &origins {
-            if !seen.contains(&origin) {
-                seen.push(origin);
-                let n = count(origin);
-                if best.is_none_or(|(_, most)| n > most) {
-                    best = Some((origin, n));
-                }
-            }
+        let origins = requests.iter().filter_map(|request| self.origin_and_path(&request.url));
+        let mut counts: HashMap<String, (usize, Reverse<usize>)> = HashMap::new();
+        for (idx, (origin, _)) in origins.enumerate() {
+            counts.entry(origin).or_insert((0, Reverse(idx))).0 += 1;
         }
-        best.map(|(origin, _)| origin.clone())
+        // Of several the first one counts.
+        counts.into_iter().max_by_key(|(_, rank)| *rank).map(|(origin, _)| origin)
     }
 
     /// Scheme, host and port with the values of variables, and the rest as it is.
@@ -171,7 +159,7 @@ impl<'a> Writer<'a> {
             return;
         }
         let n_users = kinds.iter().fold(0_u64, |sum, kind| sum.saturating_add(kind.n_users.unwrap_or(1)));
-        let mut line = format!("closed {}", n_users.max(1));
+        let mut line = format!("closed {n_users}");
         let longest = |of: fn(&UserKind) -> Option<Nanos>| kinds.iter().filter_map(of).max();
         let (ramp, duration) = (longest(|kind| kind.ramp), longest(|kind| kind.duration));
         if let Some(ramp) = ramp {
@@ -238,10 +226,6 @@ impl<'a> Writer<'a> {
         for kind in &story.kinds {
             self.blank();
             self.n_users = kind.n_users.unwrap_or(1);
-            if self.n_users == 0 {
-                self.note(&kind.name, "a group of no users is left out");
-                continue;
-            }
             let is_alone = n_all == 1 && kind.pace.is_none() && one_way;
             if is_alone && kind.n_users.is_none() {
                 self.acts(&kind.acts);

@@ -10,7 +10,7 @@ use self::{
     words::Command,
 };
 use super::{
-    Error, Format,
+    Error,
     encode::split_once,
     story::{Act, Cookies, Note, Request, Story, Text, UserKind},
 };
@@ -28,7 +28,7 @@ fn is_curl(word: &str) -> bool {
 /// Reads all command lines of a text, one user that does them one after the other.
 ///
 /// # Errors
-/// When a quote has no end, when it is quoted for Windows, or when there is no request.
+/// When a quote has no end, or when it is quoted for Windows.
 pub fn read(text: &str) -> Result<Story, Error> {
     let mut story = Story::default();
     let mut kind = UserKind { name: "curl".to_owned(), cookies: Cookies::Ignored, ..UserKind::default() };
@@ -40,9 +40,6 @@ pub fn read(text: &str) -> Result<Story, Error> {
             }
             Err(note) => kind.acts.push(Act::Left(note)),
         }
-    }
-    if !kind.acts.iter().any(|act| matches!(act, Act::Request(_))) {
-        return Err(Error::Empty(Format::Curl));
     }
     declare(&kind.acts, &mut story);
     story.kinds.push(kind);

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::import::{Format, Wanted, import};
 
 fn entry(second: f64, method: &str, url: &str) -> Value {
     let begin = Timestamp::UNIX_EPOCH + std::time::Duration::from_secs_f64(second);
@@ -195,5 +196,26 @@ fn what_is_no_archive_is_an_error() {
     for text in ["", "{", "[]", "{\"log\":{}}", &"[".repeat(100_000)] {
         assert!(matches!(read(text, Assets::Kept), Err(Error::Har(_))), "{text:.20}");
     }
-    assert!(matches!(read(&archive(&[], &[]), Assets::Kept), Err(Error::Empty(Format::Har))));
+    let wanted = Wanted { format: None, assets: Assets::Kept };
+    assert!(matches!(import(archive(&[], &[]).as_bytes(), wanted, "x"), Err(Error::Empty { format: Format::Har, .. })));
+}
+
+#[test]
+fn what_tools_leave_out_or_write_as_null_is_not_needed() {
+    let bare = json!({ "request": { "method": "GET", "url": "http://a.test/bare" } });
+    let nulls = json!({
+        "pageref": null, "startedDateTime": null, "time": null, "_resourceType": null, "_fromCache": null,
+        "request": {
+            "method": "POST", "url": "http://a.test/nulls", "headers": null, "bodySize": null,
+            "postData": { "mimeType": null, "text": null, "params": null },
+        },
+        "response": {
+            "status": 404, "headers": [{ "name": "X", "value": null }], "redirectURL": null, "content": { "mimeType": null },
+        },
+    });
+    let text = json!({ "log": { "pages": null, "entries": [bare, nulls] } }).to_string();
+    let story = read(&text, Assets::LeftOut).unwrap();
+    let requests = story.requests();
+    let expects: Vec<_> = requests.iter().map(|request| (request.method.as_str(), request.expects.clone())).collect();
+    assert_eq!(expects, [("GET", vec![]), ("POST", vec![Expect::Status(vec![404])])]);
 }

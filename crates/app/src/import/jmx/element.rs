@@ -80,6 +80,15 @@ impl Properties {
             .unwrap_or_default()
     }
 
+    /// All texts in their order, for collections whose members have no names that mean something.
+    pub(super) fn texts(&self) -> Vec<&str> {
+        let texts = self.list.iter().filter_map(|(_, value)| match value {
+            Property::Text(text) => Some(text.as_str()),
+            Property::Collection(_) => None,
+        });
+        texts.collect()
+    }
+
     /// The members of a collection within an element: `HTTPsampler.Arguments` has `Arguments.arguments`.
     pub(super) fn members_in(&self, element: &str, collection: &str) -> &[Self] {
         self.members(element).first().map_or(&[], |inner| inner.members(collection))

@@ -13,7 +13,12 @@ use super::{
 type Come = fn(&mut Reader, &Element, &mut UserKind);
 
 /// Those for setUp and tearDown are not among them: they run once for a plan, and with variables and cookies of their own.
-const GROUPS: &[(&str, Come)] = &[("ThreadGroup", usual), ("kg.apc.jmeter.threads.SteppingThreadGroup", stepping)];
+const GROUPS: &[(&str, Come)] = &[
+    ("ThreadGroup", usual),
+    ("kg.apc.jmeter.threads.SteppingThreadGroup", stepping),
+    ("kg.apc.jmeter.threads.UltimateThreadGroup", ultimate),
+    ("com.blazemeter.jmeter.threads.concurrency.ConcurrencyThreadGroup", concurrency),
+];
 
 pub(super) fn is_one(element: &Element) -> bool {
     GROUPS.iter().any(|(tag, _)| *tag == element.tag)
@@ -45,16 +50,11 @@ pub(super) fn read(reader: &mut Reader, element: &Element, (scope, prelude): (&S
 }
 
 fn usual(reader: &mut Reader, element: &Element, kind: &mut UserKind) {
-    let seconds = |reader: &mut Reader, property: &str| {
-        let told = reader.text(element.text(property)?);
-        let seconds: f64 = reader.story.fixed(&told)?.trim().parse().ok()?;
-        (seconds > 0.0).then(|| Nanos::from_secs_f64(seconds))
-    };
     kind.n_users = reader.number(element.text("ThreadGroup.num_threads").unwrap_or("1"));
-    kind.ramp = seconds(reader, "ThreadGroup.ramp_time");
+    kind.ramp = seconds(reader, element, "ThreadGroup.ramp_time");
     if element.is_on("ThreadGroup.scheduler") {
-        kind.duration = seconds(reader, "ThreadGroup.duration");
-        kind.delay = seconds(reader, "ThreadGroup.delay");
+        kind.duration = seconds(reader, element, "ThreadGroup.duration");
+        kind.delay = seconds(reader, element, "ThreadGroup.delay");
     }
     let rounds = element.properties.members("ThreadGroup.main_controller").first();
     let told = rounds.and_then(|rounds| rounds.text("LoopController.loops")).unwrap_or("1");
@@ -82,6 +82,64 @@ fn stepping(reader: &mut Reader, element: &Element, kind: &mut UserKind) {
     kind.delay = delay.filter(|delay| *delay > 0).map(Nanos::from_secs);
     kind.duration = hold.map(|hold| Nanos::from_secs(hold.saturating_add(ramp.unwrap_or(0))));
     reader.remarks.0.push("its users come evenly and not in steps, and leave all at once".to_owned());
+}
+
+/// The plug-in whose threads come and go by a schedule of rows: here as many come as there are at most at a time.
+fn ultimate(reader: &mut Reader, element: &Element, kind: &mut UserKind) {
+    let rows = element.properties.members("ultimatethreadgroupdata");
+    let rows: Option<Vec<[u64; 4]>> = rows
+        .iter()
+        .map(|row| match row.texts().as_slice() {
+            [users, delay, startup, hold, ..] => {
+                let mut number = |text: &str| reader.number(text);
+                Some([number(users)?, number(delay)?, number(startup)?, number(hold)?])
+            }
+            _ => None,
+        })
+        .collect();
+    let rows = rows.unwrap_or_default();
+    let full_at = |[_, delay, startup, _]: &[u64; 4]| delay.saturating_add(*startup);
+    let ends_at = |row: &[u64; 4]| full_at(row).saturating_add(row[3]);
+    let users_at = |at: u64| {
+        let there = rows.iter().filter(|row| full_at(row) <= at && at < ends_at(row).max(full_at(row) + 1));
+        there.fold(0_u64, |sum, [users, ..]| sum.saturating_add(*users))
+    };
+    // The first of the times at which most are there.
+    let peaks = rows.iter().map(|row| (users_at(full_at(row)), full_at(row)));
+    let peak = peaks.max_by_key(|&(users, at)| (users, std::cmp::Reverse(at)));
+    let Some(((n_users, at), (begin, end))) =
+        peak.zip(rows.iter().map(|row| row[1]).min().zip(rows.iter().map(ends_at).max()))
+    else {
+        return reader.remarks.0.push("its schedule is not understood".to_owned());
+    };
+    let seconds = |seconds: u64| Some(Nanos::from_secs(seconds)).filter(|time| *time > Nanos::ZERO);
+    (kind.n_users, kind.ramp) = (Some(n_users), seconds(at - begin));
+    (kind.delay, kind.duration) = (seconds(begin), seconds(end - begin));
+    if rows.len() > 1 {
+        reader.remarks.0.push("its users come evenly and not row by row".to_owned());
+    }
+    reader.remarks.0.push("its users leave all at once".to_owned());
+}
+
+/// The plug-in that keeps so many threads at work.
+fn concurrency(reader: &mut Reader, element: &Element, kind: &mut UserKind) {
+    let unit = if element.text("Unit") == Some("M") { 60 } else { 1 };
+    let mut time = |property: &str| seconds(reader, element, property).map(|time| Nanos(time.0.saturating_mul(unit)));
+    let (ramp, hold) = (time("RampUp"), time("Hold"));
+    kind.n_users = reader.number(element.text("TargetLevel").unwrap_or("0"));
+    kind.ramp = ramp;
+    kind.duration = hold.map(|hold| hold + ramp.unwrap_or_default());
+    kind.n_rounds = element.text("Iterations").and_then(|rounds| reader.number(rounds));
+    if element.text("Steps").is_some_and(|steps| steps != "0" && steps != "1") {
+        reader.remarks.0.push("its users come evenly and not in steps".to_owned());
+    }
+}
+
+/// A time of an element in seconds, if it is one and not zero.
+fn seconds(reader: &mut Reader, element: &Element, property: &str) -> Option<Nanos> {
+    let told = reader.text(element.text(property)?);
+    let seconds: f64 = reader.story.fixed(&told)?.trim().parse().ok()?;
+    (seconds > 0.0).then(|| Nanos::from_secs_f64(seconds))
 }
 
 fn on_error(reader: &mut Reader, element: &Element) -> OnError {

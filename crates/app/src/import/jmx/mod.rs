@@ -16,7 +16,7 @@ mod xml;
 
 use self::{element::Element, function::Remarks, scope::Scope};
 use super::{
-    Error, Format,
+    Error,
     story::{Act, Cookies, Expect, Note, Story, Take, Text},
 };
 
@@ -65,6 +65,9 @@ type Perform = fn(&mut Reader, &Element, &Scope<'_>) -> Result<Vec<Act>, String>
 /// Requests and what steers them.
 const ACTS: &[(&str, Perform)] = &[
     ("HTTPSamplerProxy", sampler::http),
+    // As plans of JMeter before 2.6 call them, which it still loads.
+    ("HTTPSampler", sampler::http),
+    ("HTTPSampler2", sampler::http),
     ("TestAction", controller::pause),
     ("GenericController", controller::plain),
     ("RecordingController", controller::plain),
@@ -114,7 +117,7 @@ struct Reader {
 /// Reads one plan.
 ///
 /// # Errors
-/// When it is no plan, when its XML is refused, or when nothing of it is a request.
+/// When it is no plan, or when its XML is refused.
 pub fn read(text: &str) -> Result<Story, Error> {
     let root = xml::read(text.trim_start_matches('\u{feff}'))?;
     let no_plan = |what: &str| Error::Xml { what: what.to_owned(), line: 1 };
@@ -127,9 +130,6 @@ pub fn read(text: &str) -> Result<Story, Error> {
         elements.iter().find(|element| element.tag == "TestPlan").ok_or_else(|| no_plan("it has no test plan"))?;
     let mut reader = Reader::default();
     reader.plan(plan);
-    if reader.story.requests().is_empty() {
-        return Err(Error::Empty(Format::Jmx));
-    }
     Ok(reader.story)
 }
 

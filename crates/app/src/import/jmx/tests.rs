@@ -1,7 +1,10 @@
 //! Plans in small, and the scenarios that they become.
 
 use super::*;
-use crate::import::write::{Imported, write};
+use crate::import::{
+    Format, Wanted, import,
+    write::{Imported, write},
+};
 
 fn plan(users: &str, elements: &str) -> String {
     format!(
@@ -172,5 +175,82 @@ fn what_is_no_plan_is_an_error() {
     for text in ["", "<a/>", "<jmeterTestPlan/>", "<jmeterTestPlan><hashTree/></jmeterTestPlan>"] {
         assert!(matches!(read(text), Err(Error::Xml { .. })), "{text}");
     }
-    assert!(matches!(read(&plan("", "")), Err(Error::Empty(Format::Jmx))));
+}
+
+fn read_whole(text: &str) -> Result<Imported, Error> {
+    import(text.as_bytes(), Wanted { format: Some(Format::Jmx), ..Wanted::default() }, "x")
+}
+
+#[test]
+fn when_no_request_is_left_the_reasons_are_told() {
+    let left = |text: &str| match read_whole(text) {
+        Err(Error::Empty { left, .. }) => left.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    let no_host = element("HTTPSamplerProxy", &[("HTTPSampler.path", "/x")], "");
+    let foreign = element("SmtpSampler", &[], "");
+    assert_eq!(
+        left(&plan("", &format!("{no_host}{foreign}"))),
+        [
+            "Plan / Users / HTTPSamplerProxy: HTTPSamplerProxy is left out with all that is in it: it has no server",
+            "Plan / Users / SmtpSampler: SmtpSampler is not supported, and left out",
+            "Users: the group is left out: none of its requests can be made",
+        ]
+    );
+    let group = plan("", &http("/x", "")).replace("ThreadGroup", "a.b.StrangeGroup");
+    assert_eq!(left(&group), ["Plan / Users: a.b.StrangeGroup is not supported, and left out with all that is in it"]);
+}
+
+#[test]
+fn a_group_without_requests_is_left_out_and_the_others_play() {
+    let text = plan("", "").replace(
+        "<ThreadGroup testname=\"Users\"></ThreadGroup><hashTree></hashTree>",
+        &format!(
+            "<ThreadGroup testname=\"Idle\"/><hashTree>{}</hashTree><ThreadGroup testname=\"Busy\"/><hashTree>{}</hashTree>",
+            element("SmtpSampler", &[], ""),
+            http("/x", "")
+        ),
+    );
+    let imported = read_whole(&text).unwrap();
+    assert!(imported.text.contains("\nuser Busy\n") && !imported.text.contains("user Idle"), "{}", imported.text);
+    assert!(imported.text.contains("closed 1 repeat 1\n"), "{}", imported.text);
+    assert_eq!(imported.notes.len(), 2, "{:?}", imported.notes);
+}
+
+#[test]
+fn older_samplers_are_requests_as_well() {
+    for tag in ["HTTPSampler", "HTTPSampler2"] {
+        let sampler = http("/old", "").replace("HTTPSamplerProxy", tag);
+        assert_eq!(lines(&sampler), [format!("step {tag}"), "  GET /old".to_owned()]);
+    }
+}
+
+#[test]
+fn groups_of_plugins_come_as_their_schedules_say() {
+    let rows = |rows: &[[u32; 5]]| {
+        let row = |row: &[u32; 5]| {
+            let cells: String = row.iter().map(|n| property("48", &n.to_string())).collect();
+            format!("<collectionProp name=\"1\">{cells}</collectionProp>")
+        };
+        let rows: String = rows.iter().map(row).collect();
+        format!("<collectionProp name=\"ultimatethreadgroupdata\">{rows}</collectionProp>")
+    };
+    let ultimate = "kg.apc.jmeter.threads.UltimateThreadGroup";
+    let concurrency = "com.blazemeter.jmeter.threads.concurrency.ConcurrencyThreadGroup";
+    let levels = |unit: &str, iterations: &str| {
+        [("TargetLevel", "10"), ("RampUp", "2"), ("Hold", "3"), ("Unit", unit), ("Iterations", iterations)]
+            .map(|(name, value)| property(name, value))
+            .concat()
+    };
+    for (tag, users, expected) in [
+        (ultimate, rows(&[[20, 0, 30, 60, 10]]), "closed 20 ramp 30s for 90s"),
+        // The second row comes on top of the first; the third when both are gone.
+        (ultimate, rows(&[[5, 0, 10, 60, 0], [7, 20, 10, 60, 5], [8, 120, 0, 10, 0]]), "closed 12 ramp 30s for 130s"),
+        (concurrency, levels("S", ""), "closed 10 ramp 2s for 5s"),
+        (concurrency, levels("M", "4"), "closed 10 ramp 120s for 300s repeat 4"),
+    ] {
+        let text = plan(&users, &http("/x", "")).replace("ThreadGroup", tag);
+        let text = read_whole(&text).unwrap().text;
+        assert!(text.lines().any(|line| line == expected), "{expected} in {text}");
+    }
 }

@@ -107,12 +107,23 @@ fn imported(file: &Path, wanted: Wanted) -> anyhow::Result<Imported> {
             Exit::Usage,
             format!("cannot import {}", if is_stdin { "stdin".into() } else { file.to_string_lossy() }),
         );
-        let screen = screen.because(&error);
+        let screen = left_out(screen.because(&error), &error);
         match error.hint() {
             Some(hint) => screen.line("try", hint).into(),
             None => screen.into(),
         }
     })
+}
+
+/// Adds what was left out of an input in which nothing stayed, as far as it fits on a screen.
+fn left_out(screen: Screen, error: &import::Error) -> Screen {
+    const SHOWN_MAX: usize = 12;
+    let import::Error::Empty { left, .. } = error else { return screen };
+    let screen = left.iter().take(SHOWN_MAX).fold(screen, |screen, note| screen.line("left", note.to_string()));
+    match left.len().saturating_sub(SHOWN_MAX) {
+        0 => screen,
+        more => screen.line("left", format!("and {more} more")),
+    }
 }
 
 fn unusable(what: &str, file: &Path, error: &io::Error) -> anyhow::Error {

@@ -4,7 +4,7 @@
 //! the network become think times. What a browser does by itself is left to the engine: `Host`, lengths, connections, conditions of
 //! its cache, and cookies that the server set earlier in the same recording.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use data_encoding::BASE64;
 use fathom_http::url::{authority_at, split_origin};
@@ -227,18 +227,18 @@ struct Step {
     page: Option<String>,
     pause: Option<Nanos>,
     request: Request,
-    /// Where the answer led to.
-    redirect: Option<String>,
 }
 
 #[derive(Default)]
 struct Reader {
     assets: Assets,
     steps: Vec<Step>,
+    /// The steps whose answers led to a URL, the latest last.
+    redirects: HashMap<String, Vec<usize>>,
     /// What was left out since the last request.
     left: Vec<Note>,
     /// The names of the cookies that servers have set so far, with their hosts.
-    jar: HashSet<(String, String)>,
+    jar: HashMap<String, HashSet<String>>,
     quiet_since: Option<Timestamp>,
 }
 
@@ -335,9 +335,8 @@ impl Reader {
     fn foreign_cookies(&self, url: &str, header: &str) -> String {
         let host = host_of(url);
         let known = |name: &str| {
-            self.jar.iter().any(|(set_by, set)| {
-                set == name
-                    && (host == *set_by || host.strip_suffix(set_by.as_str()).is_some_and(|rest| rest.ends_with('.')))
+            self.jar.get(name).into_iter().flatten().any(|set_by| {
+                host == *set_by || host.strip_suffix(set_by.as_str()).is_some_and(|rest| rest.ends_with('.'))
             })
         };
         let pairs = header.split(';').map(str::trim).filter(|pair| !pair.is_empty());
@@ -355,23 +354,27 @@ impl Reader {
                     .eq_ignore_ascii_case("domain")
                     .then(|| value.trim().trim_start_matches('.').to_ascii_lowercase())
             });
-            self.jar.insert((domain.unwrap_or_else(|| host_of(&entry.request.url)), name.trim().to_owned()));
+            let host = domain.unwrap_or_else(|| host_of(&entry.request.url));
+            self.jar.entry(name.trim().to_owned()).or_default().insert(host);
         }
     }
 
     /// Appends a step, unless it is where the redirect before it led to.
     fn add(&mut self, entry: &Entry, pause: Option<Nanos>, request: Request) {
-        let redirect = redirect_of(entry);
         let url = without_fragment(&entry.request.url);
-        let led_here = self.steps.iter_mut().rev().find(|step| step.redirect.as_deref() == Some(url));
-        if let Some(step) = led_here.filter(|_| matches!(request.method.as_str(), "GET" | "HEAD")) {
+        let is_safe = matches!(request.method.as_str(), "GET" | "HEAD");
+        let led_here = if is_safe { self.redirects.get_mut(url).and_then(Vec::pop) } else { None };
+        let idx = led_here.unwrap_or(self.steps.len());
+        if let Some(step) = self.steps.get_mut(idx) {
             step.request.redirects = Redirects::Followed;
             step.request.expects = request.expects;
             step.request.left.extend(request.left);
-            step.redirect = redirect;
-            return;
+        } else {
+            self.steps.push(Step { page: entry.pageref.clone(), pause, request });
         }
-        self.steps.push(Step { page: entry.pageref.clone(), pause, request, redirect });
+        if let Some(to) = redirect_of(entry) {
+            self.redirects.entry(to).or_default().push(idx);
+        }
     }
 }
 
@@ -539,10 +542,11 @@ fn part_with(head: &str, content: &str) -> Option<Part> {
 
 /// Puts what belongs to one page into a transaction, as long as nothing else comes between.
 fn transactions(steps: Vec<Step>, pages: &[Page]) -> Vec<Act> {
+    let known: HashSet<&str> = pages.iter().map(|page| page.id.as_str()).collect();
     let mut acts: Vec<Act> = Vec::new();
     let mut open: Option<String> = None;
     for step in steps {
-        let page = step.page.filter(|id| pages.iter().any(|page| page.id == *id));
+        let page = step.page.filter(|id| known.contains(id.as_str()));
         let request = Act::Request(Box::new(step.request));
         let think = step.pause.map(|pause| Act::Think(Think::Fixed(pause)));
         match (acts.last_mut(), &page) {

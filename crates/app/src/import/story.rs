@@ -603,13 +603,9 @@ impl Story {
 fn asks(acts: &[Act]) -> bool {
     acts.iter().any(|act| match act {
         Act::Request(_) => true,
-        Act::Repeat { n: Some(0), .. } | Act::Share { per_myriad: 0, .. } => false,
-        Act::Transaction { acts, .. }
-        | Act::Repeat { acts, .. }
-        | Act::If { acts, .. }
-        | Act::While { acts, .. }
-        | Act::Once(acts)
-        | Act::Share { acts, .. } => asks(acts),
+        Act::Repeat { n, acts } => *n != Some(0) && asks(acts),
+        Act::Share { per_myriad, acts } => *per_myriad > 0 && asks(acts),
+        Act::Transaction { acts, .. } | Act::If { acts, .. } | Act::While { acts, .. } | Act::Once(acts) => asks(acts),
         Act::OneOf(branches) => branches.iter().any(|acts| asks(acts)),
         Act::Think(_) | Act::Meet(_) | Act::Set { .. } | Act::Left(_) => false,
     })

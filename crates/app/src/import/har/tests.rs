@@ -219,3 +219,12 @@ fn what_tools_leave_out_or_write_as_null_is_not_needed() {
     let expects: Vec<_> = requests.iter().map(|request| (request.method.as_str(), request.expects.clone())).collect();
     assert_eq!(expects, [("GET", vec![]), ("POST", vec![Expect::Status(vec![404])])]);
 }
+
+#[test]
+fn a_long_recording_of_many_hosts_and_alike_paths_is_read_in_one_pass() {
+    // Anything that compares each entry with all others takes minutes here.
+    let entries: Vec<_> = (0..12_000).map(|n| entry(0.0, "GET", &format!("http://h{n}.test/x"))).collect();
+    let imported = import(archive(&[], &entries).as_bytes(), Wanted::default(), "x").unwrap();
+    assert_eq!(imported.text.matches("\nstep ").count(), 12_000);
+    assert!(imported.text.contains("\nbase http://h0.test\n") && imported.text.contains("\nstep GET /x 12000\n"));
+}

@@ -18,10 +18,32 @@ pub(super) struct Names {
     /// How a hole names a variable or a column.
     variables: HashMap<String, String>,
     sets: Vec<String>,
-    steps: HashSet<String>,
-    users: HashSet<String>,
+    steps: Taken,
+    users: Taken,
     used: Vec<String>,
     unknown: Vec<String>,
+}
+
+/// Names that are given already.
+#[derive(Debug, Default)]
+struct Taken {
+    names: HashSet<String>,
+    /// The number from which on a name may be free: recordings ask for the same many times.
+    numbers: HashMap<String, u64>,
+}
+
+impl Taken {
+    /// The name, or with the first number behind it that makes it another one.
+    fn fresh(&mut self, base: &str, between: &str) -> String {
+        let mut name = base.to_owned();
+        let mut number = self.numbers.get(base).copied().unwrap_or(2);
+        while !self.names.insert(name.clone()) {
+            name = format!("{base}{between}{number}");
+            number += 1;
+        }
+        self.numbers.insert(base.to_owned(), number);
+        name
+    }
 }
 
 /// A word of letters, digits and lines.
@@ -40,12 +62,11 @@ pub(super) fn word(name: &str) -> String {
 impl Names {
     pub(super) fn of(story: &Story, requests: &[&Request]) -> Self {
         let mut names = Self::default();
-        let mut taken: HashSet<String> = OWN.iter().map(|own| (*own).to_owned()).collect();
+        let own = OWN.iter().map(|own| (*own).to_owned());
+        let mut taken = Taken { names: own.collect(), ..Taken::default() };
         let mut fresh = |name: &str, or: &str| {
-            let base = if taken.contains(name) { or.to_owned() } else { name.to_owned() };
-            let name = numbered(&base, "_", |name| taken.contains(name));
-            taken.insert(name.clone());
-            name
+            let base = if taken.names.contains(name) { or } else { name };
+            taken.fresh(base, "_")
         };
         let mut known: Vec<String> = story.variables.iter().map(|(name, _)| name.clone()).collect();
         known.extend(requests.iter().flat_map(|request| &request.takes).map(|take| take.name.clone()));
@@ -107,17 +128,13 @@ impl Names {
 
     /// A name that no step and no transaction has.
     pub(super) fn fresh_step(&mut self, told: &str) -> String {
-        let name = numbered(&several_words(told, "step"), " ", |name| self.steps.contains(name));
-        self.steps.insert(name.clone());
-        name
+        self.steps.fresh(&several_words(told, "step"), " ")
     }
 
     /// A name that no user has; a share would be read at its end.
     pub(super) fn fresh_user(&mut self, told: &str) -> String {
         let plain = several_words(told, "user").replace('%', "");
-        let name = numbered(&plain, " ", |name| self.users.contains(name));
-        self.users.insert(name.clone());
-        name
+        self.users.fresh(&plain, " ")
     }
 }
 
@@ -130,15 +147,6 @@ fn several_words(told: &str, otherwise: &str) -> String {
     let end = name.char_indices().nth(LEN_MAX).map_or(name.len(), |(end, _)| end);
     let name = name[..end].trim();
     if name.is_empty() { otherwise.to_owned() } else { name.to_owned() }
-}
-
-/// The name, or with the first number behind it that makes it another one.
-fn numbered(name: &str, between: &str, is_taken: impl Fn(&str) -> bool) -> String {
-    if !is_taken(name) {
-        return name.to_owned();
-    }
-    let numbers = (2_u64..).map(|n| format!("{name}{between}{n}"));
-    numbers.into_iter().find(|name| !is_taken(name)).unwrap_or_default()
 }
 
 /// All variables that something fills in, also those of which others are made.

@@ -79,7 +79,7 @@ impl Compiler<'_> {
         let place = place.ok_or_else(|| CompileError::Stranger(origin.to_owned()))?;
         let mut rest = url.clone();
         if let Some(tree::Piece::Text(text)) = rest.pieces.first_mut() {
-            *text = behind.to_owned();
+            behind.clone_into(text);
         }
         let mut target = Text::default();
         if !behind.starts_with('/') {

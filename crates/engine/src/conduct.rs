@@ -12,7 +12,7 @@ use fathom_model::{
     units::{Nanos, approximate, rounded},
 };
 use fathom_statistics::Steadiness;
-use fathom_sys::{affinity, clock};
+use fathom_sys::{affinity, clock, threads};
 
 mod enlisted;
 
@@ -278,8 +278,7 @@ impl<T: Send> Crew<'_, T> {
                 let worker = Worker { idx, start: session.start, slot, glance, shared: &shared };
                 let core = self.cores.get(idx % self.cores.len().max(1)).copied();
                 let (equip, work) = (&equip, &work);
-                let started =
-                    thread::Builder::new().spawn_scoped(scope, move || employ(worker, core, || equip(state), work));
+                let started = threads::start_within(scope, move || employ(worker, core, || equip(state), work));
                 started.map_err(|cause| {
                     shared.running.fetch_sub(1, Ordering::Relaxed);
                     shared.set(Phase::Over);
@@ -301,8 +300,8 @@ impl<T: Send> Crew<'_, T> {
 }
 
 /// The host has no thread left for a worker.
-fn no_thread(cause: std::io::Error) -> Error {
-    Error::System { what: "start a worker".to_owned(), cause: fathom_sys::Error::new("clone", cause) }
+fn no_thread(cause: fathom_sys::Error) -> Error {
+    Error::System { what: "start a worker".to_owned(), cause }
 }
 
 /// A responder does not know when its initiator is warm; an initiator that is given no time to warm up has no warm-up.

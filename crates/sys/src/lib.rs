@@ -32,6 +32,7 @@ pub mod socket;
 pub mod streams;
 pub mod super_frame;
 pub mod tcp_info;
+pub mod threads;
 pub mod transmit;
 pub mod tuning;
 pub mod wire_time;

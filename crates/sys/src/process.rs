@@ -324,6 +324,15 @@ fn starting_thread() -> io::Result<mpsc::Sender<Order>> {
     Ok(sender)
 }
 
+/// An empty file without a name, which processes that are started from now on find as `/dev/fd/N`.
+///
+/// # Errors
+/// `memfd_create`: no memory, or too many descriptors.
+pub fn shared_file() -> Result<fs::File> {
+    let file = rustix::fs::memfd_create("shared", rustix::fs::MemfdFlags::empty());
+    file.map(fs::File::from).map_err(|errno| Error::new("memfd_create", errno))
+}
+
 /// Leaves a descriptor open in processes that are started from now on; they find it as `/dev/fd/N`.
 ///
 /// # Errors

@@ -10,10 +10,11 @@ use std::{
         atomic::{AtomicU8, AtomicU64, Ordering},
         mpsc::{self, RecvTimeoutError, Sender},
     },
-    thread,
 };
 
+use fathom_engine::Error;
 use fathom_model::units::Nanos;
+use fathom_sys::threads;
 
 /// How often the states are looked at: a script that is stuck is noticed that much later than asked.
 const TICK: Nanos = Nanos::from_millis(100);
@@ -112,11 +113,11 @@ impl Watchdog {
         vitals: Vec<Arc<Vital>>,
         patience: Nanos,
         stuck: impl Fn(Owner, Callback) + Send + 'static,
-    ) -> Self {
+    ) -> Result<Self, Error> {
         let (sender, over) = mpsc::channel::<()>();
         let n_ticks_max = patience.0.div_ceil(TICK.0).max(1);
         let mut seen: Vec<(u64, u64)> = vitals.iter().map(|_| (0, 0)).collect();
-        thread::spawn(move || {
+        let watching = threads::start(move || {
             while over.recv_timeout(TICK.as_duration()) == Err(RecvTimeoutError::Timeout) {
                 for (vital, (turn, n_ticks)) in vitals.iter().zip(&mut seen) {
                     let now = vital.turn.load(Ordering::Relaxed);
@@ -131,7 +132,8 @@ impl Watchdog {
                 }
             }
         });
-        Self { _over: sender }
+        let no_thread = |cause| Error::System { what: "watch over the script".to_owned(), cause };
+        watching.map(|_| Self { _over: sender }).map_err(no_thread)
     }
 }
 
@@ -145,7 +147,8 @@ mod tests {
         let (tell, told) = mpsc::channel();
         let stuck = vitals[1].clone();
         vitals[0].within(Callback::Setup, || ());
-        let _watchdog = Watchdog::over(vitals, TICK, move |owner, callback| tell.send((owner, callback)).unwrap());
+        let send = move |owner, callback| tell.send((owner, callback)).unwrap();
+        let _watchdog = Watchdog::over(vitals, TICK, send).unwrap();
         let told = stuck.within(Callback::Response, || told.recv().unwrap());
         assert_eq!(told, (Owner::Thread(3), Callback::Response));
     }

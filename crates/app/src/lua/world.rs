@@ -63,7 +63,7 @@ impl World {
         let states = (1..=n_threads).map(|number| State::new(&script, Owner::Thread(number), &output));
         let states = states.collect::<Result<Vec<_>, _>>()?;
         let vitals = std::iter::once(&main).chain(&states).map(|state| Arc::clone(&state.vital)).collect();
-        let watchdog = Watchdog::over(vitals, script.patience, give_up(&script.path, script.patience));
+        let watchdog = Watchdog::over(vitals, script.patience, give_up(&script.path, script.patience))?;
         let findings = Findings { is_dynamic: false, has_delay: false, wants_answers: false, depth: 1 };
         let (complaints, addresses) = (Vec::new(), Vec::new());
         let mut world = Self { script, main, output, findings, complaints, addresses, _watchdog: watchdog };

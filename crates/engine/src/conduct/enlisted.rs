@@ -10,10 +10,11 @@ use std::{
         atomic::{AtomicU8, AtomicUsize, Ordering},
         mpsc::{self, Receiver, Sender, TryRecvError},
     },
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
 };
 
 use fathom_model::units::Nanos;
+use fathom_sys::threads;
 
 use super::{
     Conducted, Course, Employed, Phase, Running, Shared, Until, Watcher, Worker, first_phase, no_thread, settle,
@@ -100,7 +101,7 @@ impl<S: Shift> Enlisted<S> {
             let (orders, ordered) = mpsc::channel();
             let core = cores.get(idx % cores.len().max(1)).copied();
             let (shift, ready) = (Arc::clone(&shift), ready.clone());
-            let thread = thread::Builder::new().spawn(move || serve(&*shift, given, (idx, core), (ready, &ordered)));
+            let thread = threads::start(move || serve(&*shift, given, (idx, core), (ready, &ordered)));
             thread.map(|thread| Hand { orders: Some(orders), thread: Some(thread) }).map_err(no_thread)
         };
         // Those that have started end when their orders close.
@@ -199,7 +200,7 @@ fn serve<S: Shift>(
 
 #[cfg(test)]
 mod tests {
-    use std::thread::ThreadId;
+    use std::thread::{self, ThreadId};
 
     use fathom_model::{Phases, Side};
     use fathom_sys::clock;

@@ -28,6 +28,7 @@ use fathom_model::units::Bytes;
 use fathom_sys::{
     affinity, clock,
     socket::{self, Socket},
+    threads,
 };
 pub use options::{
     Certificate, DELAY, KEEP_ALIVE, KeepAlive, OPTIONS, ResponderOptions, SCHEME, SIZE, STALL, STATUSES, Unreadable,
@@ -144,13 +145,12 @@ impl Responder {
             let start = |(idx, attendant): (usize, Attendant)| {
                 let post = Post { slot: &slots[idx], stop };
                 let core = cores.get(idx % cores.len().max(1)).copied();
-                let started = thread::Builder::new().spawn_scoped(scope, move || {
+                let started = threads::start_within(scope, move || {
                     // One that fails takes the others with it: half a responder would be a silent loss of speed.
                     pin(core).and_then(|()| attendant.serve(&post)).inspect_err(|_| stop.abort())
                 });
                 started.map_err(|cause| {
                     stop.abort();
-                    let cause = fathom_sys::Error::new("clone", cause);
                     Error::System { what: "start a worker of the responder".to_owned(), cause }
                 })
             };

@@ -20,7 +20,7 @@ use fathom_model::{
 use fathom_sys::{
     clock::{self, CpuTimes},
     socket::{self, Socket},
-    transmit,
+    threads, transmit,
 };
 
 use super::{
@@ -157,9 +157,13 @@ impl Course<'_> {
         let (ended, cpu, why) = thread::scope(|scope| {
             let begin = |(place, open)| {
                 let shared = &shared;
-                scope.spawn(move || self.stream(shared, (place, open), start))
+                let started = threads::start_within(scope, move || self.stream(shared, (place, open), start));
+                started.inspect_err(|_| {
+                    shared.n_broken.fetch_add(1, Ordering::Relaxed);
+                    shared.n_done.fetch_add(1, Ordering::Relaxed);
+                })
             };
-            let threads: Vec<_> = self.streams.iter().enumerate().map(begin).collect();
+            let threads: Vec<_> = self.streams.iter().enumerate().filter_map(|stream| begin(stream).ok()).collect();
             let why = self.conduct(&shared, control, (&mut standing, watch));
             let ended = clock::now();
             self.settle(&shared);

@@ -20,6 +20,7 @@ use fathom_sys::{
     clock,
     epoll::{Epoll, Events, Interest},
     socket::{self, Domain, Protocol, SockAddr, Socket, Type, Wait},
+    threads,
 };
 
 use super::{Served, Server, ServerOptions, session};
@@ -273,7 +274,12 @@ impl Reception {
         let guest = session::Guest { cookie, from: stranger.from, wants: seat.wants.clone() };
         let is_over = seat.is_over.clone();
         self.seats.insert(cookie, seat);
-        scope.spawn(move || serve(house, (stranger.socket, guest, streams), watch, &is_over));
+        let serve = move || serve(house, (stranger.socket, guest, streams), watch, &is_over);
+        if threads::start_within(scope, serve).is_err() {
+            // Its socket is closed with what the thread would have had.
+            self.seats.remove(&cookie);
+            self.turned_away += 1;
+        }
     }
 
     /// Throws away what datagrams of nobody there are, and opens streams for those who greet.

@@ -39,6 +39,7 @@ pub(super) fn shape(command: Command) -> Command {
                 .help("send to this address only: the controller's"),
         )
         .arg(Arg::new("allow").long("allow").value_name("CIDR").action(ArgAction::Append).help("and to these"))
+        .arg(Arg::new("roster").long("roster").value_name("FILE").help("where agents of this host see each other"))
         .arg(Arg::new("longest").long("longest").value_name("TIME").help("refuse trials that take longer"))
 }
 
@@ -59,6 +60,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         longest,
         tool: wire_up::TOOL.to_owned(),
         liveness: if matches.get_flag("local") { Liveness::EndOfStream } else { Liveness::Heartbeats },
+        roster: matches.get_one::<String>("roster").map(agent::Roster::at),
     };
     // What a test starts or loads must neither read nor write what is spoken here.
     let (input, output) = streams::take_standard().map_err(|error| {

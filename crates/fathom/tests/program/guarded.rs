@@ -10,7 +10,7 @@ use std::{
 
 use fathom_sys::signal::Signal;
 
-use crate::stage::{BRIEF, Running, Stage, lacks_root, until};
+use crate::stage::{BRIEF, Ending, Running, Stage, lacks_root, until};
 
 /// A responder on the loopback, and its URL with a user and a password.
 fn responder(stage: &Stage) -> (Running, String) {
@@ -168,4 +168,21 @@ fn a_server_without_a_thread_for_strangers_stays() {
     drop(strangers);
     server.handle().send(Signal::Terminate).unwrap();
     server.ends().code(143);
+}
+
+#[test]
+fn two_controllers_of_one_host_are_told_of_each_other() {
+    if lacks_root() {
+        return;
+    }
+    let stage = Stage::new();
+    let lab = stage.lab("shared");
+    let (_server, key) = lab.serve(&[]);
+    let words = ["tcp", "198.18.0.2", "--key", &key, "--json", "--warmup", "100ms"];
+    let is_told = |ending: Ending| ending.stdout.contains("another controller measured on this host");
+    let alone = [&words[..], &["--duration", "200ms", "--rounds", "2"]].concat();
+    assert!(!is_told(lab.fathom("a", &alone).succeeded()));
+    let both = [&words[..], &["--duration", "3s", "--rounds", "1"]].concat();
+    let (first, second) = (lab.start("a", &both), lab.start("a", &both));
+    assert!(is_told(first.ends().succeeded()) && is_told(second.ends().succeeded()));
 }

@@ -6,6 +6,7 @@
 
 pub(crate) mod bystander;
 mod role;
+mod roster;
 mod watch;
 
 use std::{
@@ -18,6 +19,8 @@ use std::{
     },
     thread,
 };
+
+pub use roster::Roster;
 
 use fathom_engine::{Observer, StopFlag, TestKind};
 use fathom_model::{PeerClock, Role, units::Nanos};
@@ -56,6 +59,8 @@ pub struct Equipment {
     pub tool: String,
     /// How the end of its controller shows.
     pub liveness: Liveness,
+    /// Where agents of other controllers of this host are seen, if it serves several.
+    pub roster: Option<Roster>,
 }
 
 enum Event {

@@ -10,7 +10,7 @@ use fathom_engine::{Live, Session, StopFlag, TestKind, find};
 use fathom_model::Role;
 
 use super::{
-    Equipment, Start,
+    Equipment, Roster, Start,
     bystander::{self, Bystander},
     say,
     watch::Watch,
@@ -60,6 +60,9 @@ impl Part {
                 format!("a trial of {} is refused: {} is the longest here", role.phases.longest(), equipment.longest);
             return Err(Failure::new(Class::Preflight, text));
         }
+        let entered = equipment.roster.as_ref().map(Roster::enter).transpose();
+        let entered =
+            entered.map_err(|cause| Failure::new(Class::Failed, format!("cannot enter the roster: {cause}")))?;
         policy::check(&equipment.policy, &role, kind.options())?;
         let observer = watch.map(|interfaces| (equipment.observer)(&interfaces));
         let test = kind.prepare(&role, &equipment.policy).map_err(wanting)?;
@@ -74,7 +77,8 @@ impl Part {
         let watch = observer.map(|observer| Watch::begin(observer, start));
         let record = test.run(&session);
         let (host, losses) = watch.map_or((None, Vec::new()), Watch::end);
-        let record = record.map_err(|error| Failure::of_engine(&error, HasStarted::Yes))?;
+        let mut record = record.map_err(|error| Failure::of_engine(&error, HasStarted::Yes))?;
+        record.notes.extend(entered.and_then(|entered| entered.note()));
         Ok(Outcome { record, host, losses })
     }
 }

@@ -98,6 +98,7 @@ pub(crate) fn equipment(policy: Policy) -> agent::Equipment {
         longest: agent::OWN_LONGEST,
         tool: "fathom 0.1.0".to_owned(),
         liveness: Liveness::Heartbeats,
+        roster: None,
     }
 }
 

@@ -12,8 +12,9 @@ use fathom_http::responder::{
     Certificate, DELAY, KEEP_ALIVE, Responder, ResponderCounts, ResponderOptions, SIZE, STALL, STATUSES,
 };
 use fathom_model::{OptionDoc, Settings, settings::SettingError};
-use fathom_sys::clock;
+use fathom_sys::{clock, threads};
 
+use super::no_thread;
 use crate::exit::{Exit, Screen, engine_screen};
 
 /// The options that the kinds of tests have as well, with what they take.
@@ -103,12 +104,13 @@ impl Http {
     }
 
     /// Answers until told to stop.
-    pub(super) fn start(self, stop: &StopFlag) -> Answering {
+    pub(super) fn start(self, stop: &StopFlag) -> Result<Answering, Screen> {
         let start = |responder: Responder| {
             let stop = stop.clone();
-            thread::spawn(move || responder.run(&stop))
+            threads::start(move || responder.run(&stop))
         };
-        Answering(self.responders.into_iter().map(start).collect())
+        let started = self.responders.into_iter().map(start).collect::<Result<_, _>>();
+        started.map(Answering).map_err(|error| no_thread("answer requests", &error))
     }
 }
 

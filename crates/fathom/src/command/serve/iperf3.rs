@@ -11,9 +11,10 @@ use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
 use fathom_engine::StopFlag;
 use fathom_model::units::{BitsPerSec, Nanos, rounded};
-use fathom_sys::policy::Network;
+use fathom_sys::{policy::Network, threads};
 use fathom_transport::iperf3::{Doorkeeper, Error, PORT, Padding, SKEW_SECS, Served, Server, ServerOptions};
 
+use super::no_thread;
 use crate::{
     command::measuring,
     exit::{Exit, Screen},
@@ -74,9 +75,10 @@ impl Iperf3 {
     }
 
     /// Serves until told to stop.
-    pub(super) fn start(self, stop: &StopFlag) -> Serving {
+    pub(super) fn start(self, stop: &StopFlag) -> Result<Serving, Screen> {
         let stop = stop.clone();
-        Serving(thread::spawn(move || self.0.run(&stop, &|| face::iperf3_transcript())))
+        let started = threads::start(move || self.0.run(&stop, &|| face::iperf3_transcript()));
+        started.map(Serving).map_err(|error| no_thread("serve iperf3", &error))
     }
 }
 

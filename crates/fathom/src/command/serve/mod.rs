@@ -4,10 +4,14 @@ mod http;
 mod iperf3;
 
 use std::{
+    fs::File,
     io,
     io::Write as _,
     net::{IpAddr, SocketAddr, TcpListener},
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::net::UnixStream,
+    },
     path::{Path, PathBuf},
     process::{Command as Program, Stdio},
 };
@@ -20,7 +24,7 @@ use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
     policy::Network,
-    process::{Bond, Place, Start},
+    process::{self, Bond, Place, Start},
     signal,
 };
 
@@ -118,8 +122,8 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     drop(out);
 
     let stop = StopFlag::default();
-    let answering = http.map(|http| http.start(&stop));
-    let serving = iperf3.map(|iperf3| iperf3.start(&stop));
+    let answering = http.map(|http| http.start(&stop)).transpose()?;
+    let serving = iperf3.map(|iperf3| iperf3.start(&stop)).transpose()?;
     let is_over = || {
         signals.received().is_some()
             || clock::now() >= deadline
@@ -182,6 +186,13 @@ impl Desk {
     }
 }
 
+/// Why a host with too many tasks serves nothing.
+fn no_thread(what: &str, error: &fathom_sys::Error) -> Screen {
+    Screen::new(Exit::Preflight, format!("cannot {what}"))
+        .because(error)
+        .line("fix", "raise the limit of tasks: ulimit -u, or pids.max of the container")
+}
+
 fn cannot_listen(address: SocketAddr, error: &io::Error) -> Screen {
     let screen = Screen::new(Exit::Preflight, format!("cannot listen on {address}")).line("why", error.to_string());
     match error.kind() {
@@ -210,6 +221,8 @@ fn identity(path: Option<&Path>) -> anyhow::Result<Identity> {
 struct Agents {
     program: PathBuf,
     arguments: Vec<String>,
+    /// Where they see each other; it has no other name than that of its descriptor.
+    _roster: File,
 }
 
 impl Agents {
@@ -221,7 +234,9 @@ impl Agents {
             network.parse::<Network>().map_err(|error| fleet_screen(&error.into()))?;
             arguments.extend(["--allow".to_owned(), network.clone()]);
         }
-        Ok(Self { program: hosts::own_program()?, arguments })
+        let roster = process::shared_file()?;
+        arguments.extend(["--roster".to_owned(), format!("/dev/fd/{}", roster.as_raw_fd())]);
+        Ok(Self { program: hosts::own_program()?, arguments, _roster: roster })
     }
 
     fn start(&self, peer: SocketAddr, stream: UnixStream) -> anyhow::Result<()> {

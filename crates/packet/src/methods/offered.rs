@@ -11,7 +11,7 @@ pub(super) struct Checked<'a, T> {
     pub(super) tester: &'a mut T,
     /// The largest share that may be unsent.
     pub(super) unsent_max: f64,
-    /// The longest lag with which a loss is the device's.
+    /// The longest lag with which what is seen is the device's doing.
     lag_max: Nanos,
     /// Trials that were made again.
     pub(super) n_void: u32,

@@ -278,7 +278,12 @@ impl Bench<'_, '_, '_> {
             let method = std::mem::replace(&mut self.trials.method, "throughput");
             let ended = self.throughput();
             self.trials.method = method;
-            ended?;
+            if let Err(cut) = ended {
+                if self.throughput.is_none() || matches!(cut, Cut::Failed(_)) {
+                    return Err(cut);
+                }
+                self.into.remarks.push(results::cut("throughput", &cut, ToString::to_string));
+            }
         }
         if self.throughput.is_none() {
             let what = format!("{} was not measured, because no throughput is known", self.trials.method);

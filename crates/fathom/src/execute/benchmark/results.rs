@@ -223,8 +223,8 @@ pub(super) fn reset(found: &ResetFound) -> Vec<BenchmarkResult> {
 pub(super) fn cut<E>(method: &str, cut: &Cut<E>, words: impl Fn(&E) -> String) -> String {
     match cut {
         Cut::Unsent { rate } => format!(
-            "{method}: fathom itself did not send {} as they were due in ten trials in turn; use a lower --max-rate, or a \
-             machine that nobody else uses",
+            "{method}: fathom itself did not send {} as they were due in ten trials in turn, so what is told is of lower rates; \
+             use a lower --max-rate, or a machine that nobody else uses",
             Unit::FramesPerSec.show(approximate(*rate))
         ),
         Cut::OutOfTime => format!("{method}: the time that a search may take is used up"),

@@ -7,6 +7,7 @@ use crate::{
     Entry, Error, Journal, Lab, Name, Options, Preset, Result, Standing, StateFolder,
     device::Programs,
     error::{ENOSPC, EPERM},
+    journal::journal_of,
     lab::{LabRecord, RUN_PREFIX},
     preset,
 };
@@ -77,8 +78,11 @@ pub fn up(holder_program: Command, up: &Up<'_>) -> Result<LabRecord> {
     up.options.validate()?;
     up.preset.device(up.options)?;
     let run = run_name(up.name)?;
-    if up.state.journal(&run).exists() {
-        return Err(Error::NameTaken { run: run.as_str().to_owned() });
+    match journal_of(up.state, &run)? {
+        // Its holder was killed: the lab is gone, and its name is free again.
+        Some(journal) if journal.is_stale() => journal.undo()?,
+        Some(_) => return Err(Error::NameTaken { run: run.as_str().to_owned() }),
+        None => {}
     }
     let life = Life::Up { name: up.name.clone(), state: up.state.path().to_owned(), lifetime_ns: up.lifetime };
     let order = Order {

@@ -256,6 +256,14 @@ pub(crate) fn journals(state: &StateFolder) -> Result<Vec<Result<StoredJournal>>
     Ok(paths.into_iter().map(StoredJournal::read).filter(|read| !is_gone(read)).collect())
 }
 
+/// The journal of one run, if there is one.
+pub(crate) fn journal_of(state: &StateFolder, run: &Name) -> Result<Option<StoredJournal>> {
+    match StoredJournal::read(state.journal(run)) {
+        Err(Error::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => read.map(Some),
+    }
+}
+
 /// The journals whose owner is gone: what a killed run left behind.
 ///
 /// # Errors

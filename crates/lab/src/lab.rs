@@ -4,7 +4,7 @@ use crate::{
     DeviceRecord, Entry, Error, Host, Interface, Name, Options, Preset, Result, StateFolder, StoredJournal,
     device::{self, Fitting, NoPrograms, Programs},
     holder,
-    journal::{END_PATIENCE, IdentityText, journals},
+    journal::{END_PATIENCE, IdentityText, journal_of, journals},
 };
 use fathom_sys::{
     namespace::{Namespaces, NetNs, is_first_user_namespace, open_user_namespace},
@@ -169,7 +169,7 @@ impl Lab {
     /// # Errors
     /// [`Error::NotUp`] when none of that name lives.
     pub fn find(state: &StateFolder, name: &Name) -> Result<Self> {
-        let (_, record) = journal_of(state, name)?;
+        let (_, record) = standing(state, name)?;
         Self::attach(&record).map_err(|error| match error {
             Error::Kernel { .. } if !record.holder.is_alive() => Error::NotUp(name.as_str().to_owned()),
             other => other,
@@ -324,12 +324,16 @@ pub fn list(state: &StateFolder) -> Result<Vec<(Name, LabRecord)>> {
     Ok(all.iter().filter(|journal| !journal.is_stale()).filter_map(lab_in).collect())
 }
 
-/// Ends a lab that is up, with everything that its holder wrote down.
+/// Ends a lab that is up, with everything that its holder wrote down; what a killed holder left is undone.
 ///
 /// # Errors
-/// [`Error::NotUp`] when none of that name lives.
+/// [`Error::NotUp`] when there is none of that name.
 pub fn down(state: &StateFolder, name: &Name) -> Result<()> {
-    let (journal, record) = journal_of(state, name)?;
+    let run = holder::run_name(name)?;
+    if let Some(left) = journal_of(state, &run)?.filter(StoredJournal::is_stale) {
+        return left.undo();
+    }
+    let (journal, record) = standing(state, name)?;
     record
         .holder
         .end(END_PATIENCE)
@@ -341,16 +345,11 @@ pub fn down(state: &StateFolder, name: &Name) -> Result<()> {
     }
 }
 
-fn journal_of(state: &StateFolder, name: &Name) -> Result<(StoredJournal, LabRecord)> {
+/// The journal and the record of a lab that is up.
+fn standing(state: &StateFolder, name: &Name) -> Result<(StoredJournal, LabRecord)> {
     let not_up = || Error::NotUp(name.as_str().to_owned());
-    let run = holder::run_name(name)?;
-    let journal = match StoredJournal::read(state.journal(&run)) {
-        Err(Error::File { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => return Err(not_up()),
-        read => read?,
-    };
-    if journal.is_stale() {
-        return Err(not_up());
-    }
+    let journal = journal_of(state, &holder::run_name(name)?)?.filter(|journal| !journal.is_stale());
+    let journal = journal.ok_or_else(not_up)?;
     let (_, record) = lab_in(&journal).ok_or_else(not_up)?;
     Ok((journal, record))
 }

@@ -283,8 +283,31 @@ fn a_holder_that_is_killed_leaves_a_stale_journal_and_nothing_else() {
     assert_eq!(stale(&state).unwrap().len(), 1);
     assert_eq!(undo_stale(&state).unwrap(), [name("lab-doomed")]);
     assert_eq!(fs::read_dir(state.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn the_name_of_a_lab_whose_holder_was_killed_is_free_and_can_be_taken_down() {
+    if lacks_privileges() {
+        return;
+    }
+    let (_folder, state) = folder();
+    let (preset, options) = (preset::find("pair").unwrap(), Options::default());
+    let lab = name("again");
+    let order = Up { name: &lab, state: &state, preset, options: &options, lifetime: Nanos::from_secs(60) };
+    let kill = || {
+        let pid = pid_of_owner(&fs::read_to_string(state.path().join("lab-again.json")).unwrap()).unwrap();
+        let holder = Pidfd::open(pid).unwrap();
+        holder.kill().unwrap();
+        assert!(holder.wait(PATIENCE).unwrap());
+    };
     holder::up(holder_program(), &order).unwrap();
+    kill();
+    holder::up(holder_program(), &order).unwrap();
+    assert_eq!(list(&state).unwrap().len(), 1);
+    kill();
     down(&state, &lab).unwrap();
+    assert_eq!(fs::read_dir(state.path()).unwrap().count(), 0);
+    assert!(matches!(down(&state, &lab), Err(Error::NotUp(_))));
 }
 
 #[test]

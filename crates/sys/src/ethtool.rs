@@ -26,9 +26,9 @@ const FEATURES: u32 = 4;
 const NAME_LEN: usize = 32;
 /// More names than any driver has; a larger number is not believed.
 const NAMES_MAX: usize = 1 << 16;
-/// Room behind every answer: the kernel writes as many names and counters as the driver has *now*, whatever count it was given,
-/// and a driver gains some when someone adds queues. 64 KiB are 2048 names or 8192 counters.
-const SLACK: usize = 1 << 16;
+/// Room behind every answer: older kernels write as many names and counters as the driver has *now*, whatever count they were given,
+/// and a driver gains some when someone adds queues. There is room for as many as are ever believed; pages of it that are not written cost nothing.
+const SLACK: usize = NAMES_MAX * NAME_LEN;
 /// `SPEED_UNKNOWN`.
 const SPEED_UNKNOWN: u32 = u32::MAX;
 
@@ -154,7 +154,7 @@ impl Device {
     /// `ENODEV` when the device does not exist.
     pub fn driver(&self) -> Result<Option<Driver>> {
         // ethtool_drvinfo: cmd, then 32 bytes each of driver, version, firmware and bus, then more.
-        let Some(answer) = self.ask(GDRVINFO, vec![0; 196])? else { return Ok(None) };
+        let Some(answer) = self.ask(GDRVINFO, &[0; 196])? else { return Ok(None) };
         let text = |index: usize| name_at(&answer, 4 + index * NAME_LEN);
         let known = |text: String| (!text.is_empty() && text != "N/A").then_some(text);
         Ok(Some(Driver { name: text(0), version: text(1), firmware: known(text(2)), bus: known(text(3)) }))
@@ -165,7 +165,7 @@ impl Device {
     /// # Errors
     /// `ENODEV` when the device does not exist.
     pub fn channels(&self) -> Result<Option<Channels>> {
-        let Some(answer) = self.ask(GCHANNELS, vec![0; 36])? else { return Ok(None) };
+        let Some(answer) = self.ask(GCHANNELS, &[0; 36])? else { return Ok(None) };
         let queues = |at: usize| Queues {
             rx: number_at(&answer, at),
             tx: number_at(&answer, at + 4),
@@ -181,7 +181,7 @@ impl Device {
     /// `ENODEV` when the device does not exist.
     pub fn rings(&self) -> Result<Option<Rings>> {
         // ethtool_ringparam: cmd, the four maxima (rx, mini, jumbo, tx), then the four in use.
-        let Some(answer) = self.ask(GRINGPARAM, vec![0; 36])? else { return Ok(None) };
+        let Some(answer) = self.ask(GRINGPARAM, &[0; 36])? else { return Ok(None) };
         let field = |index: usize| number_at(&answer, index * 4);
         Ok(Some(Rings { rx_max: field(1), tx_max: field(4), rx: field(5), tx: field(8) }))
     }
@@ -195,11 +195,11 @@ impl Device {
     pub fn speed(&self) -> Result<Option<BitsPerSec>> {
         // ethtool_link_settings: cmd, speed in Mbit/s, 8 single bytes of which the last is the count of mask words. A first
         // question with a count of 0 is answered with the wanted count, negated.
-        let Some(answer) = self.ask(GLINKSETTINGS, vec![0; 48])? else { return Ok(None) };
+        let Some(answer) = self.ask(GLINKSETTINGS, &[0; 48])? else { return Ok(None) };
         let words = usize::from(answer[LINK_MODE_WORDS].cast_signed().unsigned_abs());
         let mut question = vec![0; 48 + 3 * 4 * words];
         question[LINK_MODE_WORDS] = answer[LINK_MODE_WORDS].wrapping_neg();
-        let Some(answer) = self.ask(GLINKSETTINGS, question)? else { return Ok(None) };
+        let Some(answer) = self.ask(GLINKSETTINGS, &question)? else { return Ok(None) };
         let megabits = number_at(&answer, 4);
         Ok((megabits != 0 && megabits != SPEED_UNKNOWN).then(|| BitsPerSec::new(f64::from(megabits) * 1e6)).flatten())
     }
@@ -214,7 +214,7 @@ impl Device {
         // ethtool_gfeatures: cmd, count of blocks, then per 32 features: available, requested, active, never changed.
         let mut question = vec![0; 8 + blocks * 16];
         put_number(&mut question, 4, blocks);
-        let Some(answer) = self.ask(GFEATURES, question)? else { return Ok(Vec::new()) };
+        let Some(answer) = self.ask(GFEATURES, &question)? else { return Ok(Vec::new()) };
         let feature = |(index, name): (usize, String)| {
             let block = 8 + index / 32 * 16;
             let bit = |field: usize| number_at(&answer, block + field * 4) >> (index % 32) & 1 == 1;
@@ -229,9 +229,9 @@ impl Device {
     /// `EOPNOTSUPP` when the device has no such offload.
     pub fn switch(&self, offload: Offload, to: Switch) -> Result<()> {
         // ethtool_value: cmd, data.
-        let mut order = vec![0; 8];
+        let mut order = [0; 8];
         order[4..8].copy_from_slice(&(to as u32).to_ne_bytes());
-        let done = self.ask(offload.command(), order)?;
+        let done = self.ask(offload.command(), &order)?;
         done.map(drop)
             .ok_or_else(|| Error::new(format!("ethtool({}, {offload:?} {to:?})", self.name), Errno::OPNOTSUPP))
     }
@@ -244,7 +244,7 @@ impl Device {
         let names = self.names(STATISTICS)?;
         let mut question = vec![0; 8 + names.len() * 8];
         put_number(&mut question, 4, names.len());
-        let Some(answer) = self.ask(GSTATS, question)? else { return Ok(Vec::new()) };
+        let Some(answer) = self.ask(GSTATS, &question)? else { return Ok(Vec::new()) };
         let value = |index: usize| counter_at(&answer, 8 + index * 8);
         Ok(names.into_iter().enumerate().map(|(index, name)| (name, value(index))).collect())
     }
@@ -252,9 +252,9 @@ impl Device {
     /// One of the lists of names that a driver has.
     fn names(&self, set: u32) -> Result<Vec<String>> {
         // ethtool_sset_info: cmd, reserved, a mask of 64 bits, then the count for the one bit that is set.
-        let mut question = vec![0; 20];
+        let mut question = [0; 20];
         question[8..16].copy_from_slice(&(1_u64 << set).to_ne_bytes());
-        let Some(answer) = self.ask(GSSET_INFO, question)? else { return Ok(Vec::new()) };
+        let Some(answer) = self.ask(GSSET_INFO, &question)? else { return Ok(Vec::new()) };
         let is_known = answer[8..16] != [0; 8];
         let count = if is_known { usize::try_from(number_at(&answer, 16)).unwrap_or(usize::MAX) } else { 0 };
         if count == 0 || count > NAMES_MAX {
@@ -263,14 +263,15 @@ impl Device {
         let mut question = vec![0; 12 + count * NAME_LEN];
         question[4..8].copy_from_slice(&set.to_ne_bytes());
         put_number(&mut question, 8, count);
-        let Some(answer) = self.ask(GSTRINGS, question)? else { return Ok(Vec::new()) };
+        let Some(answer) = self.ask(GSTRINGS, &question)? else { return Ok(Vec::new()) };
         Ok((0..count).map(|index| name_at(&answer, 12 + index * NAME_LEN)).collect())
     }
 
     /// Asks one question; absent when the driver does not answer that one.
-    fn ask(&self, command: u32, mut message: Vec<u8>) -> Result<Option<Vec<u8>>> {
-        let length = message.len();
-        message.resize(length + SLACK, 0);
+    fn ask(&self, command: u32, question: &[u8]) -> Result<Option<Vec<u8>>> {
+        let length = question.len();
+        let mut message = vec![0; length + SLACK];
+        message[..length].copy_from_slice(question);
         message[..4].copy_from_slice(&command.to_ne_bytes());
         // SAFETY: ifreq is plain old data, for which zeros are valid.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -20,12 +20,23 @@ use netlink_packet_route::{
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use std::{
     io,
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr},
     os::fd::{AsRawFd, BorrowedFd},
 };
 
 /// An Ethernet address, in the order of the wire.
 pub type MacAddress = [u8; 6];
+
+/// Where packets to an address go first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NextHop {
+    /// The link that they leave by.
+    pub link: u32,
+    /// The router that they are handed to; absent when the address is on the link itself.
+    pub gateway: Option<IpAddr>,
+    /// Whether the address is of one host.
+    pub is_single: bool,
+}
 
 /// A network device, as it was when it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -283,6 +294,16 @@ impl Netlink {
         Ok(answers.into_iter().filter_map(address_of).collect())
     }
 
+    /// The broadcast addresses of all links, which the kernel derives from their networks.
+    ///
+    /// # Errors
+    /// Whatever the kernel answers.
+    pub fn broadcasts(&mut self) -> Result<Vec<Ipv4Addr>> {
+        let answers =
+            self.request("RTM_GETADDR", Message::GetAddress(AddressMessage::default()), NLM_F_REQUEST | NLM_F_DUMP)?;
+        Ok(answers.into_iter().filter_map(broadcast_of).collect())
+    }
+
     /// Gives a link an address and the route to its neighbours.
     ///
     /// # Errors
@@ -312,25 +333,18 @@ impl Netlink {
         self.change(&call, Message::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// The router that packets to an address are handed to; absent when the address is on a link itself. Nothing is sent for it.
+    /// Where packets to an address go first. Nothing is sent for it.
     ///
     /// # Errors
     /// `ENETUNREACH` when there is no route.
-    pub fn gateway_to(&mut self, address: IpAddr) -> Result<Option<IpAddr>> {
+    pub fn next_hop(&mut self, address: IpAddr) -> Result<NextHop> {
         let mut message = RouteMessage::default();
         message.header.address_family = family(address);
         message.header.destination_prefix_length = if address.is_ipv4() { 32 } else { 128 };
         message.attributes.push(RouteAttribute::Destination(address.into()));
-        let answers = self.request(&format!("RTM_GETROUTE({address})"), Message::GetRoute(message), CHANGE)?;
-        let gateway = |attribute: &RouteAttribute| match attribute {
-            RouteAttribute::Gateway(RouteAddress::Inet(address)) => Some(IpAddr::V4(*address)),
-            RouteAttribute::Gateway(RouteAddress::Inet6(address)) => Some(IpAddr::V6(*address)),
-            _ => None,
-        };
-        Ok(answers.iter().find_map(|answer| match answer {
-            Message::NewRoute(route) => route.attributes.iter().find_map(gateway),
-            _ => None,
-        }))
+        let call = format!("RTM_GETROUTE({address})");
+        let answers = self.request(&call, Message::GetRoute(message), CHANGE)?;
+        answers.into_iter().find_map(next_hop_of).ok_or_else(|| Error::new(call, io::ErrorKind::InvalidData))
     }
 
     /// The Ethernet address of a neighbour on a link, as far as it is known already.
@@ -456,6 +470,31 @@ fn mac_of(answer: Message, (index, address): (u32, IpAddr)) -> Option<MacAddress
         NeighbourAttribute::LinkLayerAddress(bytes) => MacAddress::try_from(bytes).ok(),
         _ => None,
     })
+}
+
+fn next_hop_of(answer: Message) -> Option<NextHop> {
+    let Message::NewRoute(route) = answer else { return None };
+    let link = route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Oif(link) => Some(*link),
+        _ => None,
+    });
+    let gateway = route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Gateway(RouteAddress::Inet(address)) => Some(IpAddr::V4(*address)),
+        RouteAttribute::Gateway(RouteAddress::Inet6(address)) => Some(IpAddr::V6(*address)),
+        _ => None,
+    });
+    let is_single = matches!(route.header.kind, RouteType::Unicast | RouteType::Local);
+    Some(NextHop { link: link?, gateway, is_single })
+}
+
+/// The address of all hosts of a network; there is none where it has two addresses at most (RFC 3021).
+fn broadcast_of(answer: Message) -> Option<Ipv4Addr> {
+    let Message::NewAddress(message) = &answer else { return None };
+    let hosts = u32::MAX.checked_shr(message.header.prefix_len.into()).filter(|hosts| *hosts > 1)?;
+    match address_of(answer)?.1 {
+        IpAddr::V4(address) => Some(Ipv4Addr::from_bits(address.to_bits() | hosts)),
+        IpAddr::V6(_) => None,
+    }
 }
 
 /// The own address of a link; on a point-to-point link `Address` is the peer's.

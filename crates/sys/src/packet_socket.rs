@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::{
     Error, Result,
     control::{CONTROL_SIZE, Control, control_messages, time},
+    policy::Frames as Permit,
 };
 
 /// The most frames that one system call sends or receives.
@@ -87,7 +88,7 @@ impl Sender {
     ///
     /// # Errors
     /// Without `CAP_NET_RAW`, or when there is no such device.
-    pub fn open(ifindex: u32, queueing: Queueing) -> Result<Self> {
+    pub fn open(ifindex: u32, queueing: Queueing, _: &Permit) -> Result<Self> {
         // Protocol zero receives nothing, so that sending does not pay for receiving.
         let fd = open(ifindex, 0)?;
         if queueing == Queueing::Bypass {
@@ -374,6 +375,7 @@ pub(crate) fn wait(fd: BorrowedFd<'_>, events: PollFlags, timeout: Nanos) -> Res
 mod tests {
     use super::*;
     use crate::bpf::privilege::or_skip;
+    use crate::policy::Policy;
 
     /// A frame of an experimental type (IEEE 802), which the stack of the receiver ignores.
     fn frame(kind: u16) -> [u8; 60] {
@@ -384,6 +386,10 @@ mod tests {
 
     /// The loopback device is always the first.
     const LOOPBACK: u32 = 1;
+
+    fn permit() -> Permit {
+        Policy::anything().permit_frames([]).unwrap()
+    }
 
     #[test]
     fn frames_in_an_arena_can_be_told_apart_after_they_were_changed() {
@@ -397,7 +403,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_accepted_whole() {
-        let Some(sender) = or_skip(Sender::open(LOOPBACK, Queueing::Bypass)) else { return };
+        let Some(sender) = or_skip(Sender::open(LOOPBACK, Queueing::Bypass, &permit())) else { return };
         let arena = Arena::of(&frame(0x88b5), 100);
         assert_eq!(sender.send(arena.frames()).unwrap(), Offer::Accepted(MAX_BATCH));
         assert_eq!(sender.send(arena.frames().skip(90)).unwrap(), Offer::Accepted(10));
@@ -407,7 +413,7 @@ mod tests {
     #[test]
     fn a_receiver_sees_frames_with_their_whole_length() {
         let Some(receiver) = or_skip(Receiver::open(LOOPBACK, Bytes(1 << 20))) else { return };
-        let sender = Sender::open(LOOPBACK, Queueing::Discipline).unwrap();
+        let sender = Sender::open(LOOPBACK, Queueing::Discipline, &permit()).unwrap();
         let mut ours = frame(0x0800).to_vec();
         ours.resize(300, 0xf7);
         assert_eq!(sender.send([&ours[..]].into_iter()).unwrap(), Offer::Accepted(1));
@@ -427,7 +433,7 @@ mod tests {
     #[test]
     fn a_receiver_that_asks_is_told_when_a_frame_of_any_type_arrived() {
         let Some(receiver) = or_skip(Receiver::open_stamped(LOOPBACK, Bytes(1 << 20))) else { return };
-        let sender = Sender::open(LOOPBACK, Queueing::Discipline).unwrap();
+        let sender = Sender::open(LOOPBACK, Queueing::Discipline, &permit()).unwrap();
         let ours = frame(0x88b6);
         let mut inbox = Inbox::default();
         let deadline = crate::clock::now() + Nanos::from_secs(5);
@@ -446,8 +452,8 @@ mod tests {
 
     #[test]
     fn a_device_that_does_not_exist_is_named() {
-        let Some(_) = or_skip(Sender::open(LOOPBACK, Queueing::Bypass)) else { return };
-        let error = Sender::open(1_000_000, Queueing::Bypass).unwrap_err();
+        let Some(_) = or_skip(Sender::open(LOOPBACK, Queueing::Bypass, &permit())) else { return };
+        let error = Sender::open(1_000_000, Queueing::Bypass, &permit()).unwrap_err();
         assert_eq!((error.call.as_str(), error.errno()), ("bind(AF_PACKET, device 1000000)", Some(libc::ENODEV)));
     }
 }

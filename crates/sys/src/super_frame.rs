@@ -20,6 +20,7 @@ pub use crate::datagram::segments_of;
 use crate::{
     Error, Result,
     packet_socket::{Offer, open, set_option, wait},
+    policy::Frames as Permit,
 };
 
 /// Where a long frame is cut.
@@ -72,7 +73,7 @@ impl Sender {
     ///
     /// # Errors
     /// Without `CAP_NET_RAW`, or when there is no such device.
-    pub fn open(ifindex: u32, cut: Cut) -> Result<Self> {
+    pub fn open(ifindex: u32, cut: Cut, _: &Permit) -> Result<Self> {
         // Protocol zero receives nothing, so that sending does not pay for receiving.
         let fd = open(ifindex, 0)?;
         set_option(&fd, (libc::SOL_PACKET, VNET_HEADER, "PACKET_VNET_HDR"), 1)?;

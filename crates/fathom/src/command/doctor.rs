@@ -17,6 +17,7 @@ use fathom_sys::{
     namespace::NetNs,
     netlink::{Netlink, Veth, VethEnd},
     packet_socket::{Queueing, Sender},
+    policy::{Frames, Policy},
     reactor::uring,
 };
 use serde::Serialize;
@@ -143,10 +144,15 @@ fn user_namespaces() -> Check {
     )
 }
 
+/// Nothing is sent here: it is tried whether it could be.
+fn permit() -> Frames {
+    Policy::anything().permit_frames([]).expect("this policy refuses nothing")
+}
+
 fn raw_frames() -> Check {
     let sender = Netlink::open()
         .and_then(|mut netlink| netlink.link("lo"))
-        .and_then(|link| Sender::open(link.index, Queueing::Bypass));
+        .and_then(|link| Sender::open(link.index, Queueing::Bypass, &permit()));
     Check::tried(
         "raw frames",
         sender,
@@ -232,7 +238,7 @@ fn frame_backends() -> Check {
             count: Some(0),
             pktgen: None,
         };
-        let port = Port { ifindex: index, name: "eth0".to_owned(), queueing: Queueing::Bypass };
+        let port = Port { ifindex: index, name: "eth0".to_owned(), queueing: Queueing::Bypass, permit: permit() };
         let words = backend::WORDS.iter().filter(|word| **word != backend::AUTO);
         let tried = |word: &&str| match backend::choose(word, &port, std::slice::from_ref(&load), &mut Vec::new()) {
             Ok(_) => (Some((**word).to_owned()), None),

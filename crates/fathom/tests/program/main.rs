@@ -19,6 +19,7 @@ mod faces;
 mod guarded;
 mod iperf3;
 mod latency;
+mod onlookers;
 mod pktgen;
 mod probes;
 mod refusals;

@@ -18,7 +18,7 @@ use std::{fmt, sync::Arc};
 
 use fathom_engine::{Error, Worker, pace::Share};
 use fathom_model::{Note, units::Nanos};
-use fathom_sys::{packet_socket::Queueing, xsk::Mode};
+use fathom_sys::{packet_socket::Queueing, policy::Frames as Permit, xsk::Mode};
 
 use crate::{craft::Blueprint, pktgen::Ports};
 pub use departures::{Departures, Pattern, Step};
@@ -32,6 +32,8 @@ pub struct Port {
     pub name: String,
     /// Whether frames pass its queueing discipline.
     pub queueing: Queueing,
+    /// That frames may leave by it at all.
+    pub permit: Permit,
 }
 
 /// Whether frames say when they left.

@@ -46,8 +46,8 @@ impl Backend for Socket {
 
     fn open(&self, port: &Port, load: Load) -> Result<Box<dyn Generator>, Error> {
         let what = || format!("open a packet socket on {}", port.name);
-        let sender =
-            Sender::open(port.ifindex, port.queueing).map_err(|cause| Error::system(what(), "CAP_NET_RAW", cause))?;
+        let sender = Sender::open(port.ifindex, port.queueing, &port.permit)
+            .map_err(|cause| Error::system(what(), "CAP_NET_RAW", cause))?;
         let room = load.blueprint.longest();
         let bytes = vec![0; room * MAX_BATCH];
         let batch = Batch { bytes, room, lengths: [0; MAX_BATCH], held: [None; MAX_BATCH] };

@@ -62,7 +62,8 @@ impl Backend for SuperFrames {
         let length = |bytes: usize| u16::try_from(bytes).expect("a frame has less than 64 KiB");
         let cut = Cut { udp_at: length(Ethernet::LENGTH + Ipv4::LENGTH), payload: length(payload) };
         let what = || format!("open a packet socket on {}", port.name);
-        let sender = Sender::open(port.ifindex, cut).map_err(|cause| Error::system(what(), "CAP_NET_RAW", cause))?;
+        let sender = Sender::open(port.ifindex, cut, &port.permit)
+            .map_err(|cause| Error::system(what(), "CAP_NET_RAW", cause))?;
         let headers = (1..=most).map(|n| headers(&first, n)).collect();
         let bytes = [&first[..MarkPlace::START], &first[MarkPlace::START..].repeat(most)].concat();
         Ok(Box::new(Cutting { sender, course: Course::of(load), headers, bytes, payload }))

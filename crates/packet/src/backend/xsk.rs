@@ -49,7 +49,7 @@ impl Backend for Xsk {
         }
         let number = u32::try_from(load.share.idx).unwrap_or(u32::MAX);
         let what = || format!("open an AF_XDP socket on queue {number} of {}", port.name);
-        let transmitter = Transmitter::open(Queue { ifindex: port.ifindex, number }, self.0)
+        let transmitter = Transmitter::open(Queue { ifindex: port.ifindex, number }, self.0, &port.permit)
             .map_err(|cause| Error::system(what(), "CAP_NET_RAW and CAP_NET_ADMIN", cause))?;
         let held = vec![None; Transmitter::capacity()];
         Ok(Box::new(Rings { transmitter, course: Course::of(load), held }))

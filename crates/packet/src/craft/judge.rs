@@ -5,10 +5,11 @@
 use std::{
     fmt,
     net::{Ipv4Addr, Ipv6Addr},
+    ops::RangeInclusive,
 };
 
 use super::{Blueprint, Ends, Shape};
-use crate::wire::MacAddress;
+use crate::wire::{MacAddress, Udp};
 
 /// Why frames are sent in labs only.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +26,12 @@ pub enum Refusal {
     /// The packet says by which hosts it goes.
     #[error("packets that name their route are sent in labs only")]
     Route,
+    /// It tells other hosts where to send.
+    #[error("{0}, which other hosts take for an order, are sent in labs only")]
+    Order(&'static str),
+    /// Whoever unpacks it sends on what nobody has read here.
+    #[error("packets within {0} are sent in labs only")]
+    Tunnel(Tunnel),
     /// What it is changes, or cannot be told.
     #[error("frames whose headers cannot be told are sent in labs only")]
     Unclear,
@@ -35,6 +42,27 @@ impl Refusal {
     #[must_use]
     pub const fn hint(&self) -> &'static str {
         "try it in a lab: --lab pair"
+    }
+}
+
+/// A header of which only some that stand behind it are known here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tunnel {
+    /// What Ethernet carries.
+    EtherType(u16),
+    /// What IP carries.
+    Protocol(u8),
+    /// What UDP carries.
+    Port(u16),
+}
+
+impl fmt::Display for Tunnel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EtherType(ethertype) => write!(f, "EtherType 0x{ethertype:04x}"),
+            Self::Protocol(protocol) => write!(f, "IP protocol {protocol}"),
+            Self::Port(port) => write!(f, "datagrams to port {port}"),
+        }
     }
 }
 
@@ -129,8 +157,23 @@ const ARP: u16 = 0x0806;
 const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 /// MPLS, to one host and to several (RFC 3032 section 5).
 const LABELS: [u16; 2] = [0x8847, 0x8848];
+/// Where a fragment lies in its packet.
+const FRAGMENT_OFFSET: u16 = 0x1fff;
+const FRAGMENT_OFFSET_V6: u16 = 0xfff8;
 /// Loose and strict source route (RFC 791 section 3.1).
 const ROUTES: [u8; 2] = [131, 137];
+
+const ICMP: u8 = 1;
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+/// Nothing behind these is a packet for anybody else: TCP, nothing at all, SCTP, UDP-Lite, and two for experiments (RFC 3692).
+const ENDS: [u8; 6] = [6, 59, 132, 136, 253, 254];
+/// Redirects and router advertisements (RFC 792, RFC 1256).
+const ICMP_ORDERS: [u8; 2] = [5, 9];
+/// Neighbour discovery with its redirects and advertisements, and renumbering (RFC 4861, RFC 2894, RFC 3122).
+const ICMPV6_ORDERS: RangeInclusive<u8> = 133..=142;
+/// L2TP, GTP, Teredo, GRE, VXLAN of two numbers and with other protocols, FOU, GUE, GENEVE, MPLS.
+const TUNNELS: [u16; 11] = [1701, 2152, 3544, 4754, 4789, 4790, 5555, 6080, 6081, 6635, 8472];
 
 /// A frame whose addresses are looked for.
 struct Frame<'a> {
@@ -209,8 +252,7 @@ impl Frame<'_> {
                     _ => Err(Refusal::Unclear),
                 }
             }
-            // What is not IP goes no further than the device that it is addressed to.
-            _ => Ok(()),
+            _ => Err(Refusal::Tunnel(Tunnel::EtherType(ethertype))),
         }
     }
 
@@ -234,7 +276,8 @@ impl Frame<'_> {
                 (_, Some(length)) => options.get(usize::from(*length).max(2)..).unwrap_or(&[]),
             };
         }
-        self.inner(self.byte(at + 9)?, at + length)
+        let is_first = self.word(at + 6)? & FRAGMENT_OFFSET == 0;
+        self.inner((self.byte(at + 9)?, is_first), at + length)
     }
 
     fn ipv6(&mut self, at: usize) -> Result<(), Refusal> {
@@ -243,24 +286,44 @@ impl Frame<'_> {
         }
         self.address(Direction::From, Kind::Ipv6, at + 8)?;
         self.address(Direction::To, Kind::Ipv6, at + 24)?;
-        let (mut next, mut at) = (self.byte(at + 6)?, at + 40);
+        let (mut next, mut at, mut is_first) = (self.byte(at + 6)?, at + 40, true);
         loop {
             let length = match next {
                 43 => return Err(Refusal::Route),
                 0 | 60 => usize::from(self.byte(at + 1)?) * 8 + 8,
-                44 => 8,
-                _ => return self.inner(next, at),
+                44 => {
+                    is_first &= self.word(at + 2)? & FRAGMENT_OFFSET_V6 == 0;
+                    8
+                }
+                _ => return self.inner((next, is_first), at),
             };
             next = self.byte(at)?;
             at += length;
         }
     }
 
-    /// A packet within a packet is judged as well: whoever unpacks it sends it on.
-    fn inner(&mut self, protocol: u8, at: usize) -> Result<(), Refusal> {
+    /// What IP carries: a packet within a packet is judged as well, since whoever unpacks it sends it on.
+    fn inner(&mut self, (protocol, is_first): (u8, bool), at: usize) -> Result<(), Refusal> {
         match protocol {
             4 => self.ipv4(at),
             41 => self.ipv6(at),
+            // All but the first fragment of a packet go on with what stands in that.
+            ICMP | UDP | ICMPV6 if !is_first => Ok(()),
+            ICMP if ICMP_ORDERS.contains(&self.byte(at)?) => Err(Refusal::Order("redirects and advertisements")),
+            ICMPV6 if ICMPV6_ORDERS.contains(&self.byte(at)?) => Err(Refusal::Order("messages of neighbour discovery")),
+            UDP => self.udp(at),
+            ICMP | ICMPV6 => Ok(()),
+            _ if ENDS.contains(&protocol) => Ok(()),
+            _ => Err(Refusal::Tunnel(Tunnel::Protocol(protocol))),
+        }
+    }
+
+    /// A port that changes may be that of a tunnel; then the mark stands where the head of what is tunnelled would.
+    fn udp(&self, at: usize) -> Result<(), Refusal> {
+        let is_marked = self.shape.mark_at == Some(at + Udp::LENGTH);
+        match self.word(at + 2) {
+            Ok(port) if TUNNELS.contains(&port) => Err(Refusal::Tunnel(Tunnel::Port(port))),
+            Err(unclear) if !is_marked => Err(unclear),
             _ => Ok(()),
         }
     }
@@ -299,7 +362,8 @@ mod tests {
             "arp",
             "arp reply",
             "ip / ip / udp",
-            "eth type 0x88b5 / \"hello\"",
+            "udp > 1-49150?",
+            "ip offset 8 / udp > 4789",
         ] {
             assert_eq!(judged(line), Ok(()), "{line}");
         }
@@ -327,6 +391,18 @@ mod tests {
             ("ip6 / route data 000000000000", "packets that name their route"),
             ("eth type 0x0800-0x0801 each / ip", "frames whose headers cannot be told"),
             ("ip version 5", "frames whose headers cannot be told"),
+            ("udp > 1-49150? / hex 0800 unmarked", "frames whose headers cannot be told"),
+            ("eth type 0x88b5 / \"hello\"", "packets within EtherType 0x88b5 are sent in labs only"),
+            ("eth type 0x8864 / hex 1100", "packets within EtherType 0x8864"),
+            ("ip proto 51 / hex 0404", "packets within IP protocol 51"),
+            ("ip proto 47 / hex 0000", "packets within IP protocol 47"),
+            ("ip proto 137 / hex 0000", "packets within IP protocol 137"),
+            ("ip6 next 51 / hex 2b04", "packets within IP protocol 51"),
+            ("ip6 next 135 / hex 2b00", "packets within IP protocol 135"),
+            ("udp > 4789 / hex 0800", "packets within datagrams to port 4789"),
+            ("icmp type 5", "redirects and advertisements, which other hosts take for an order"),
+            ("ip6 / icmp6 type 134", "messages of neighbour discovery, which other hosts take for an order"),
+            ("ip6 / icmp6 type 136", "messages of neighbour discovery"),
         ] {
             let judged = judged(line).unwrap_err();
             assert!(judged.starts_with(refusal), "{line}: {judged}");

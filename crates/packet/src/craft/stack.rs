@@ -1,6 +1,6 @@
 //! All headers of a frame with all their fields: what a line says, and what it leaves out.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{
     Per,
@@ -29,6 +29,14 @@ pub struct End {
     pub ipv6: Option<Ipv6Addr>,
     /// Its port.
     pub port: u16,
+}
+
+impl End {
+    /// All its addresses that are one.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        let both = [self.ipv4.map(IpAddr::V4), self.ipv6.map(IpAddr::V6)];
+        both.into_iter().flatten().filter(|address| !address.is_unspecified())
+    }
 }
 
 /// The headers of a frame, each with all its fields but lengths and checksums.

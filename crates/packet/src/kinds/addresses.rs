@@ -8,17 +8,18 @@ use fathom_sys::netlink::Netlink;
 /// One of each version of IP.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Addresses {
-    /// The one of the role, or the first of the device.
+    /// The one of the role if the device has it, or the first of the device.
     pub(super) v4: Option<Ipv4Addr>,
-    /// The one of the role, or the first of the device; the one of the link where it has no other.
+    /// The same of IPv6; the one of the link where it has no other.
     pub(super) v6: Option<Ipv6Addr>,
 }
 
 impl Addresses {
-    /// Those of a role whose device has this index.
+    /// Those of the device with this index: a role may choose among them, and name no other.
     pub(super) fn of(role: &Role, netlink: &mut Netlink, device: u32) -> fathom_sys::Result<Self> {
         let of_device = netlink.addresses()?.into_iter().filter(|(index, _)| *index == device);
-        let all = role.address.into_iter().chain(of_device.map(|(_, address)| address));
+        let mut all: Vec<IpAddr> = of_device.map(|(_, address)| address).collect();
+        all.sort_by_key(|address| role.address != Some(*address));
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         for address in all {
             match address {

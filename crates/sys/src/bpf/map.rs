@@ -1,18 +1,19 @@
 //! Arrays that programs and user space share.
 
 use std::{
-    fs, io,
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
 use super::syscall::{MapCreate, MapLookup, MapUpdate, address, bpf, bpf_fd, descriptor, object_name, size};
-use crate::{Error, Result};
+use crate::{Error, Result, policy::Frames};
 
 const TYPE_ARRAY: u32 = 2;
 const TYPE_PER_CPU_ARRAY: u32 = 6;
 const TYPE_DEVICES: u32 = 14;
 const TYPE_SOCKETS: u32 = 17;
-const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+/// The most processors that Linux can be built for (`NR_CPUS_RANGE_END`).
+const CPUS_MAX: usize = 8192;
 
 /// Rows of `WORDS` numbers, seen by all processors alike; a program needs atomic operations to count in it.
 #[derive(Debug)]
@@ -103,7 +104,7 @@ impl<const WORDS: usize> PerCpuArray<WORDS> {
     /// Makes an array of rows of zeros.
     ///
     /// # Errors
-    /// Without `CAP_BPF`, when the kernel lacks the memory, or without a mounted `/sys`.
+    /// Without `CAP_BPF`, or when the kernel lacks the memory.
     pub fn create(name: &str, entries: u32) -> Result<Self> {
         let cpus = possible_cpus()?;
         Rows::create(TYPE_PER_CPU_ARRAY, name, entries).map(|rows| Self { rows, cpus })
@@ -166,7 +167,7 @@ impl DeviceMap {
     ///
     /// # Errors
     /// Without `CAP_BPF` and `CAP_NET_ADMIN`, or when there is no such device.
-    pub fn of(name: &str, ifindex: u32) -> Result<Self> {
+    pub fn of(name: &str, ifindex: u32, _: &Frames) -> Result<Self> {
         let map = create_map_of_objects(TYPE_DEVICES, name, 1)?;
         set_object(&map, (0, ifindex))
             .map_err(|error| Error::new(format!("bpf(BPF_MAP_UPDATE_ELEM) {name}, device {ifindex}"), error))?;
@@ -218,30 +219,22 @@ impl<const WORDS: usize> AsFd for PerCpuArray<WORDS> {
 }
 
 /// How many copies the kernel keeps of an entry: one per processor that could ever be there.
+///
+/// The kernel is asked by what it writes: a `/sys` that names fewer processors, as some containers have, would have it write past the end.
 fn possible_cpus() -> Result<usize> {
-    let error = |source| Error::new(format!("read({POSSIBLE})"), source);
-    let text = fs::read_to_string(POSSIBLE).map_err(error)?;
-    count(text.trim()).ok_or_else(|| error(io::ErrorKind::InvalidData.into()))
-}
-
-/// The number of processors in a list such as `0-3,8`.
-fn count(processors: &str) -> Option<usize> {
-    let span = |range: &str| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        (last + 1).checked_sub(first)
-    };
-    processors.split(',').map(span).sum()
+    let mut copies = vec![[u64::MAX]; CPUS_MAX];
+    Rows::create(TYPE_PER_CPU_ARRAY, "fathom_cpus", 1)?.look_up(0, &mut copies)?;
+    Ok(copies.iter().take_while(|copy| **copy == [0]).count())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::privilege::or_skip, *};
 
     #[test]
-    fn lists_of_processors_are_counted() {
-        for (list, cpus) in [("0", Some(1)), ("0-1", Some(2)), ("0-3,8,10-11", Some(7)), ("", None), ("3-1", None)] {
-            assert_eq!(count(list), cpus, "{list}");
-        }
+    fn as_many_processors_are_possible_as_the_kernel_keeps_copies_of() {
+        let Some(cpus) = or_skip(possible_cpus()) else { return };
+        let online = std::thread::available_parallelism().unwrap().get();
+        assert!((online..CPUS_MAX).contains(&cpus), "{cpus}, and {online} can be used");
     }
 }

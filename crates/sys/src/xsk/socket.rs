@@ -11,7 +11,7 @@ use super::{
     ring::Ring,
     umem::{CHUNK, Chunk, HEADROOM, Umem},
 };
-use crate::{Error, Result, clock, signal::poll_readable};
+use crate::{Error, Result, clock, policy::Frames as Permit, signal::poll_readable};
 
 /// A queue of a device of this network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +94,7 @@ impl Transmitter {
     ///
     /// # Errors
     /// Without `CAP_NET_RAW`; `EOPNOTSUPP` when the driver has no zero-copy mode; `EBUSY` when the queue is taken.
-    pub fn open(queue: Queue, mode: Mode) -> Result<Self> {
+    pub fn open(queue: Queue, mode: Mode, _: &Permit) -> Result<Self> {
         let Opened { fd, umem, fill, completion, offsets } = open(RING)?;
         set(&fd, (libc::XDP_TX_RING, "XDP_TX_RING"), &RING)?;
         let frames = Ring::map(Some((fd.as_raw_fd(), libc::XDP_PGOFF_TX_RING)), offsets.tx, RING)?;
@@ -130,7 +130,8 @@ impl Transmitter {
 
     /// Leaves a chunk for later.
     pub fn put_back(&mut self, chunk: Chunk) {
-        self.umem.give_back(Umem::lend(chunk));
+        let address = self.umem.lend(chunk);
+        self.umem.give_back(address);
     }
 
     /// Queues the first bytes of a chunk; they leave after [`Self::push`].
@@ -139,7 +140,7 @@ impl Transmitter {
     /// Never: there are no more chunks than entries in the ring.
     pub fn submit(&mut self, chunk: Chunk, length: usize) {
         let len = u32::try_from(length.min(CHUNK)).expect("a chunk is shorter than 4 GiB");
-        let has_room = self.frames.push(libc::xdp_desc { addr: Umem::lend(chunk), len, options: 0 });
+        let has_room = self.frames.push(libc::xdp_desc { addr: self.umem.lend(chunk), len, options: 0 });
         assert!(has_room, "a ring as long as there are chunks is never full");
     }
 
@@ -203,7 +204,7 @@ impl Receiver {
         set(&fd, (libc::XDP_RX_RING, "XDP_RX_RING"), &RING)?;
         let frames = Ring::map(Some((fd.as_raw_fd(), libc::XDP_PGOFF_RX_RING)), offsets.rx, RING)?;
         while let Some(chunk) = umem.take() {
-            fill.push(Umem::lend(chunk));
+            fill.push(umem.lend(chunk));
         }
         fill.publish();
         bind(&fd, queue, mode)?;

@@ -1,6 +1,12 @@
 //! The memory of frames: chunks that belong to the program, or to the kernel, never to both.
 
-use std::{num::NonZeroUsize, ptr, ptr::NonNull, slice};
+use std::{
+    num::NonZeroUsize,
+    ptr,
+    ptr::NonNull,
+    slice,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use crate::{Error, Result};
 
@@ -54,19 +60,28 @@ unsafe impl Send for Mapping {}
 
 /// A chunk that the program may write to, until it is given to the kernel.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Chunk(u32);
+pub struct Chunk {
+    index: u32,
+    /// Of the memory that it is part of.
+    umem: u64,
+}
 
 impl Chunk {
     /// Its number among the chunks of its socket.
     #[must_use]
     pub const fn number(&self) -> usize {
-        self.0 as usize
+        self.index as usize
     }
 }
+
+/// How many memories there have been.
+static N_UMEMS: AtomicU64 = AtomicU64::new(0);
 
 /// All chunks of one socket.
 #[derive(Debug)]
 pub(super) struct Umem {
+    /// No other has it, so that a chunk of one is never taken for one of another.
+    id: u64,
     memory: Mapping,
     n_chunks: u32,
     free: Vec<Chunk>,
@@ -77,7 +92,8 @@ impl Umem {
     pub(super) fn of(n_chunks: u32) -> Result<Self> {
         let size = NonZeroUsize::new(n_chunks as usize * CHUNK).expect("a socket has chunks");
         let memory = Mapping::of(None, size)?;
-        Ok(Self { memory, n_chunks, free: (0..n_chunks).map(Chunk).collect() })
+        let id = N_UMEMS.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { id, memory, n_chunks, free: (0..n_chunks).map(|index| Chunk { index, umem: id }).collect() })
     }
 
     /// Where it begins, and how many bytes it has, as the kernel is told.
@@ -101,21 +117,27 @@ impl Umem {
 
     fn chunk_of(&self, address: u64) -> Chunk {
         let index = u32::try_from(address / CHUNK as u64).ok().filter(|index| *index < self.n_chunks);
-        Chunk(index.expect("the kernel gives back what it was given"))
+        Chunk { index: index.expect("the kernel gives back what it was given"), umem: self.id }
     }
 
     /// Gives a chunk away; its address, as the kernel counts from the beginning of the memory.
     #[expect(clippy::needless_pass_by_value, reason = "what was given away cannot be written to any more")]
-    pub(super) fn lend(chunk: Chunk) -> u64 {
-        let Chunk(index) = chunk;
-        u64::from(index) * CHUNK as u64
+    pub(super) fn lend(&self, chunk: Chunk) -> u64 {
+        self.require_own(&chunk);
+        u64::from(chunk.index) * CHUNK as u64
+    }
+
+    /// A chunk of another socket may be the kernel's here.
+    fn require_own(&self, chunk: &Chunk) {
+        assert!(chunk.umem == self.id, "a chunk is given to the socket that it was taken from");
     }
 
     /// The bytes of a chunk that is the program's.
     pub(super) fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8] {
-        let begin = self.memory.at(chunk.0 as usize * CHUNK);
+        self.require_own(chunk);
+        let begin = self.memory.at(chunk.index as usize * CHUNK);
         // SAFETY: the chunk lies within the mapping, which was zeroed at first. Whoever holds a `Chunk` has it alone, since it
-        // comes from the list of free ones; `&mut self` keeps two slices from being there at once.
+        // comes from this memory's list of free ones; `&mut self` keeps two slices from being there at once.
         unsafe { slice::from_raw_parts_mut(begin.as_ptr(), CHUNK) }
     }
 
@@ -123,7 +145,7 @@ impl Umem {
     pub(super) fn received(&self, address: u64, length: usize) -> &[u8] {
         let chunk = self.chunk_of(address);
         let offset = usize::try_from(address).expect("an address within the memory fits");
-        assert!(offset + length <= (chunk.0 as usize + 1) * CHUNK, "a frame of {length} bytes leaves its chunk");
+        assert!(offset + length <= (chunk.index as usize + 1) * CHUNK, "a frame of {length} bytes leaves its chunk");
         // SAFETY: the range lies within one chunk, as was checked, and the kernel has let go of it.
         unsafe { slice::from_raw_parts(self.memory.at(offset).as_ptr(), length) }
     }
@@ -144,13 +166,21 @@ mod tests {
         let mut umem = Umem::of(4).unwrap();
         let chunk = umem.take().unwrap();
         umem.bytes_mut(&chunk).fill(7);
-        let address = Umem::lend(chunk);
+        let address = umem.lend(chunk);
         assert_eq!((address, umem.n_lent()), (3 * CHUNK as u64, 1));
         assert_eq!(umem.received(address + 256, 60), [7; 60]);
         assert_eq!((umem.ahead(address + 256), umem.ahead(address)), (&[7; 256][..], &[][..]));
         // The kernel tells a place within the chunk.
         umem.give_back(address + 256);
-        assert_eq!((umem.n_lent(), umem.take()), (0, Some(Chunk(3))));
+        assert_eq!((umem.n_lent(), umem.take().map(|chunk| chunk.number())), (0, Some(3)));
+    }
+
+    #[test]
+    #[should_panic(expected = "the socket that it was taken from")]
+    fn a_chunk_of_another_socket_is_a_bug() {
+        let (mut one, mut other) = (Umem::of(1).unwrap(), Umem::of(1).unwrap());
+        let chunk = one.take().unwrap();
+        other.bytes_mut(&chunk).fill(7);
     }
 
     #[test]

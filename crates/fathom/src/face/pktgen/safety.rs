@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use fathom_lab::{Lab, StateFolder};
 use fathom_packet::{
+    kinds::frames::neighbour_towards,
     pktgen::{Addresses, Params, Setting, Switch, Value},
     wire::MacAddress,
 };
@@ -15,7 +16,7 @@ use super::{
 };
 use crate::{
     allow::Allowed,
-    exit::{Exit, Screen},
+    exit::{Exit, Screen, engine_screen},
 };
 
 /// Refuses a job that would send where nobody has allowed it.
@@ -23,14 +24,41 @@ pub(super) fn check(job: &Job, allowed: &Allowed) -> anyhow::Result<()> {
     if is_in_a_lab()? {
         return Ok(());
     }
-    let own: Vec<IpAddr> = Netlink::open()?.addresses()?.into_iter().map(|(_, address)| address).collect();
+    let mut netlink = Netlink::open()?;
+    let own: Vec<IpAddr> = netlink.addresses()?.into_iter().map(|(_, address)| address).collect();
     for device in &job.devices {
         // Whatever the device's own address of Ethernet is: another must not be asked for.
         let Params { addresses, .. } = asked::params(device, MacAddress([0; 6]));
         check_destinations(device, &addresses, allowed)?;
         check_sources(&addresses, allowed, &own)?;
+        check_way(device, destinations(&addresses), &mut netlink)?;
     }
     Ok(())
+}
+
+/// Refuses broadcasts, a device that does not lead to the destinations, and a neighbour that is not on the way to them.
+fn check_way(device: &Device, (first, end): (IpAddr, IpAddr), netlink: &mut Netlink) -> anyhow::Result<()> {
+    if let Some(all) = netlink.broadcasts()?.into_iter().find(|all| (first..=end).contains(&IpAddr::V4(*all))) {
+        let why = "it is the broadcast address of a network of this host";
+        return Err(refused(format!("{all} is never a target"), why).into());
+    }
+    let link = netlink.link(device.interface())?;
+    if netlink.next_hop(end)?.link != link.index {
+        return Err(refused(
+            format!("{} does not lead to {end}", link.name),
+            "this host sends to it by another device",
+        )
+        .line("try", format!("ip route get {end}"))
+        .into());
+    }
+    let known = neighbour_towards(netlink, (link.index, &link.name), first).map_err(|error| engine_screen(&error))?;
+    match last(device, "dst_mac") {
+        Some(Value::Mac(asked)) if *asked != known => {
+            let why = format!("this host knows {first}, or the router to it, as {known}");
+            Err(refused(format!("{asked} is not on the way to {first}"), &why).into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether this network namespace belongs to a lab that is up.

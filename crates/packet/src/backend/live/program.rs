@@ -109,7 +109,7 @@ impl Maps {
         let maps = Self {
             state,
             orders: Array::create("fathom_orders", 1)?,
-            device: DeviceMap::of("fathom_device", port.ifindex)?,
+            device: DeviceMap::of("fathom_device", port.ifindex, &port.permit)?,
             order: order_of(&load.blueprint)?,
             gaps: load.departures.as_ref().and_then(random_of).map(gaps_of).transpose()?,
             is_paced: load.departures.is_some(),
@@ -578,6 +578,7 @@ mod tests {
         packet_socket::Queueing,
     };
 
+    use fathom_sys::policy::Policy;
     use proptest::{prelude::*, test_runner::TestRunner};
 
     use super::*;
@@ -594,7 +595,8 @@ mod tests {
 
     /// Any device does, since nothing leaves in these tests.
     fn port() -> Port {
-        Port { ifindex: 1, name: "lo".to_owned(), queueing: Queueing::Bypass }
+        let permit = Policy::anything().permit_frames([]).unwrap();
+        Port { ifindex: 1, name: "lo".to_owned(), queueing: Queueing::Bypass, permit }
     }
 
     fn edit(at: usize, width: usize, change: Change) -> Edit {

@@ -7,12 +7,31 @@ use fathom_sys::namespace::NetNs;
 use super::device::Device;
 use crate::craft::{self, Blueprint, CraftError, Outline, Setup, judge};
 
+/// Who else could be reached by what a host sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// The hosts of a lab, which are in namespaces of their own.
+    Lab,
+    /// Everybody on the same wire.
+    World,
+}
+
+impl Reach {
+    /// Where the calling thread is.
+    pub(super) fn here() -> Result<Self, Error> {
+        let cause = |cause| Error::System { what: "tell whether this is a lab".to_owned(), cause };
+        Ok(if NetNs::is_inherited().map_err(cause)? { Self::World } else { Self::Lab })
+    }
+}
+
 /// The frames from one end to another; outside labs only from this host and to the one under test.
-pub(super) fn blueprint(settings: &Settings, setup: &Setup, device: &Device) -> Result<Blueprint, Error> {
+pub(super) fn blueprint(
+    settings: &Settings,
+    setup: &Setup,
+    (device, reach): (&Device, Reach),
+) -> Result<Blueprint, Error> {
     let blueprint = craft::from_settings(settings, setup).map_err(|error| told(error, device))?;
-    // The hosts of a lab are in namespaces of their own: what they send reaches nobody.
-    let cause = |cause| Error::System { what: "tell whether this is a lab".to_owned(), cause };
-    if NetNs::is_inherited().map_err(cause)? {
+    if reach == Reach::World {
         judge(&blueprint, &setup.ends).map_err(|refusal| {
             let hint = Some(refusal.hint().to_owned());
             Error::Unsupported { what: refusal.to_string(), hint }

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 use fathom_engine::Error;
@@ -127,12 +127,13 @@ impl Device {
     /// The Ethernet address of the router on the way to a host; absent when the host is on the link itself.
     pub(super) fn router_to(&mut self, host: Ipv4Addr) -> Result<Option<MacAddress>, Error> {
         let failed = |cause| Error::System { what: format!("find the way to {host}"), cause };
-        let Some(router) = self.netlink.gateway_to(host.into()).map_err(failed)? else { return Ok(None) };
-        let mac = self.netlink.neighbour(self.link.index, router).map_err(failed)?.map(MacAddress);
-        mac.map(Some).ok_or_else(|| {
-            let what = format!("the router {router} on the way to {host} is not known on {}", self.name());
-            unsupported(what, &format!("ping -c 1 {router}, or name its Ethernet address: --mac"))
-        })
+        let hop = self.netlink.next_hop(host.into()).map_err(failed)?;
+        hop.gateway.map(|_| self.neighbour_towards(host.into())).transpose()
+    }
+
+    /// The Ethernet address that this host itself would send to for a host, by this device.
+    pub(super) fn neighbour_towards(&mut self, host: IpAddr) -> Result<MacAddress, Error> {
+        neighbour_towards(&mut self.netlink, (self.link.index, &self.link.name), host)
     }
 
     fn unreadable(&self, cause: fathom_sys::Error) -> Error {
@@ -176,6 +177,35 @@ impl Device {
         record.totals.extend(after.into_iter().filter_map(growth));
         None
     }
+}
+
+/// The Ethernet address that this host would send to for another one, which must be by this device.
+///
+/// # Errors
+/// When packets to it go another way, or to more than one host, or when nobody knows the address yet.
+pub fn neighbour_towards(
+    netlink: &mut Netlink,
+    (device, name): (u32, &str),
+    host: IpAddr,
+) -> Result<MacAddress, Error> {
+    let failed = |cause| Error::System { what: format!("find the way to {host}"), cause };
+    let hop = netlink.next_hop(host).map_err(failed)?;
+    if !hop.is_single {
+        return Err(unsupported(format!("{host} is an address of many hosts"), "try it in a lab: --lab pair"));
+    }
+    if hop.link != device {
+        let what = format!("{name} does not lead to {host}: this host sends to it by another device");
+        return Err(unsupported(what, &format!("ip route get {host}")));
+    }
+    if host.is_loopback() {
+        return Ok(MacAddress([0; 6]));
+    }
+    let next = hop.gateway.unwrap_or(host);
+    let mac = netlink.neighbour(device, next).map_err(failed)?.map(MacAddress);
+    mac.ok_or_else(|| {
+        let what = format!("the Ethernet address of {next}, on the way to {host}, is not known on {name}");
+        unsupported(what, &format!("ping -c 1 {next}"))
+    })
 }
 
 /// Writes down what was lost: the record is then incomplete.

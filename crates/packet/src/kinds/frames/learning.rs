@@ -8,6 +8,7 @@ use fathom_model::{Note, Record, Settings, units::Nanos};
 use fathom_sys::{
     clock,
     packet_socket::{Offer, Queueing, Sender},
+    policy::Frames as Permit,
 };
 
 use super::device::Device;
@@ -49,10 +50,17 @@ impl Learning {
         Ok(Self { n: settings.count(LEARNING).unwrap_or(0), wait })
     }
 
+    /// What a receiver says that sends none: on a served host they would reach everybody on its wire.
+    pub(super) fn withheld(self) -> Option<Note> {
+        let text =
+            "a served host announces itself to nobody, so a device between learns of it by its control connection";
+        (self.n > 0).then(|| Note { id: "learning-withheld".to_owned(), text: text.to_owned() })
+    }
+
     /// The receiver says on its wire who it is.
-    pub(super) fn announce(self, device: &Device) -> Result<Option<Learned>, Error> {
+    pub(super) fn announce(self, device: &Device, permit: &Permit) -> Result<Option<Learned>, Error> {
         let frame = Arp::announcement(device.mac, device.address);
-        self.send(device, |_| frame.to_vec())
+        self.send((device, permit), |_| frame.to_vec())
     }
 
     /// The sender sends the first frame of each of its first flows, and gives the device its time.
@@ -60,24 +68,30 @@ impl Learning {
     /// They bear no mark of the trial, so the receiver lets them pass; frames that have none could not be told from the trial's own.
     pub(super) fn precede(
         self,
-        device: &Device,
+        (device, permit): (&Device, &Permit),
         (blueprint, tag): (&Blueprint, u32),
     ) -> Result<Option<Learned>, Error> {
-        let learned =
-            if blueprint.mark_at().is_some() { self.send(device, |nth| first_of(blueprint, tag, nth))? } else { None };
+        let learned = match blueprint.mark_at() {
+            Some(_) => self.send((device, permit), |nth| first_of(blueprint, tag, nth))?,
+            None => None,
+        };
         if self.n > 0 {
             clock::sleep_until(clock::now() + self.wait);
         }
         Ok(learned)
     }
 
-    fn send(self, device: &Device, frame: impl Fn(u64) -> Vec<u8>) -> Result<Option<Learned>, Error> {
+    fn send(
+        self,
+        (device, permit): (&Device, &Permit),
+        frame: impl Fn(u64) -> Vec<u8>,
+    ) -> Result<Option<Learned>, Error> {
         if self.n == 0 {
             return Ok(None);
         }
         let what = || format!("send learning frames out of {}", device.name());
         let failed = |cause| Error::system(what(), "CAP_NET_RAW", cause);
-        let sender = Sender::open(device.index(), Queueing::Discipline).map_err(failed)?;
+        let sender = Sender::open(device.index(), Queueing::Discipline, permit).map_err(failed)?;
         let deadline = clock::now() + PATIENCE;
         let mut n_sent = 0;
         while n_sent < self.n && clock::now() < deadline {

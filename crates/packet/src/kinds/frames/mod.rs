@@ -17,6 +17,7 @@ use fathom_engine::{Error, Test, TestKind};
 use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, Unit, ValueKind};
 use fathom_sys::policy::Policy;
 
+pub use device::neighbour_towards;
 pub use learning::{LEARNING, LEARNING_FRAMES, LEARNING_WAIT};
 use metrics::METRICS;
 use receiver::Receiving;
@@ -171,10 +172,10 @@ impl TestKind for Frames {
         METRICS
     }
 
-    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         Ok(match role.side {
-            Side::Initiator => Box::new(Sending::prepare(role)?),
-            Side::Responder => Box::new(Receiving::prepare(role)?),
+            Side::Initiator => Box::new(Sending::prepare(role, policy)?),
+            Side::Responder => Box::new(Receiving::prepare(role, policy)?),
         })
     }
 }

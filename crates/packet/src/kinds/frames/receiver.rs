@@ -1,6 +1,6 @@
 //! The responder: counts what arrives, and what its device and host dropped.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fathom_engine::{Crew, Error, Session, Stop, Test, Until, Worker};
 use fathom_model::{
@@ -11,7 +11,7 @@ use fathom_model::{
     },
     units::Nanos,
 };
-use fathom_sys::{clock, wire_time::Epoch};
+use fathom_sys::{clock, policy::Policy, wire_time::Epoch};
 
 use super::{
     PORT, STEP_AT, content,
@@ -38,6 +38,8 @@ const PKTGEN_PORTS: u32 = 16_384 - 64;
 pub(super) struct Receiving {
     device: Device,
     learned: Option<Learned>,
+    /// Where its controller finds it, which behind a translator is no address of the device.
+    reached_at: Ipv4Addr,
     /// Of the device, where it is needed.
     address_v6: Option<Ipv6Addr>,
     counter: Counter,
@@ -65,7 +67,7 @@ pub(super) const PDV_NS: &str = "pdv_ns";
 pub const RECOVERY_NS: &str = "recovery_ns";
 
 impl Receiving {
-    pub(super) fn prepare(role: &Role) -> Result<Self, Error> {
+    pub(super) fn prepare(role: &Role, policy: &Policy) -> Result<Self, Error> {
         let mut device = Device::find(role)?;
         let outline = content::outline(&role.settings, &device)?;
         // Trials of one plan may share a seed; the clock tells a late frame of an earlier one from those of this one.
@@ -86,9 +88,19 @@ impl Receiving {
         let address_v6 = device.address_v6.filter(|_| outline.needs_ipv6);
         let is_marked = outline.mark_at.is_some();
         // The counter is attached by now, which may have taken the link down for a moment.
-        let learned = Learning::of(&role.settings)?.announce(&device)?;
+        let learned = match Learning::of(&role.settings)? {
+            learning if policy.is_for_others() => {
+                notes.extend(learning.withheld());
+                None
+            }
+            learning => learning.announce(&device, &policy.permit_frames([])?)?,
+        };
         let cores = role.cores.clone();
-        Ok(Self { device, learned, address_v6, counter, is_marked, stepping, trial, pktgen, cores, notes })
+        let reached_at = match role.address {
+            Some(IpAddr::V4(address)) => address,
+            _ => device.address,
+        };
+        Ok(Self { device, learned, reached_at, address_v6, counter, is_marked, stepping, trial, pktgen, cores, notes })
     }
 }
 
@@ -120,7 +132,7 @@ impl Test for Receiving {
         let text = |key: &str, value: String| (key.to_owned(), value);
         let mut told = Endpoints::from([
             text(endpoint::MAC, self.device.mac.to_string()),
-            text(endpoint::ADDRESS, self.device.address.to_string()),
+            text(endpoint::ADDRESS, self.reached_at.to_string()),
             text(endpoint::PORT, PORT.to_string()),
             text(endpoint::TRIAL, self.trial.to_string()),
             text(endpoint::COUNTER, self.counter.describe()),

@@ -1,6 +1,10 @@
 //! The initiator: sends numbered frames at a rate or flat out.
 
-use std::{net::Ipv4Addr, str::FromStr, sync::Arc};
+use std::{
+    net::{Ipv4Addr, Ipv6Addr},
+    str::FromStr,
+    sync::Arc,
+};
 
 use fathom_engine::{
     Crew, Error, Session, Test, Until,
@@ -11,10 +15,11 @@ use fathom_model::{
     names::count::{INTENDED, SCHEDULE_LAG_NS_MAX, SEND_REFUSED, SENT, UNSENT},
     units::{Nanos, approximate},
 };
-use fathom_sys::packet_socket::Queueing;
+use fathom_sys::{packet_socket::Queueing, policy::Policy};
 
 use super::{
-    NAME, SEND_TIME_NS, STEP_AT, STEP_RATE, content,
+    NAME, SEND_TIME_NS, STEP_AT, STEP_RATE,
+    content::{self, Reach},
     device::{Device, admit},
     endpoint,
     learning::{Learned, Learning},
@@ -50,11 +55,12 @@ const PACED: &[&str] = &[SENT, SEND_REFUSED, INTENDED, SCHEDULE_LAG_NS_MAX, UNSE
 const SOURCE_PORT: u16 = 49_152;
 
 impl Sending {
-    pub(super) fn prepare(role: &Role) -> Result<Self, Error> {
+    pub(super) fn prepare(role: &Role, policy: &Policy) -> Result<Self, Error> {
         let mut device = Device::find(role)?;
-        let settings = &role.settings;
-        let setup = Setup { ends: ends(&mut device, role)?, mtu_bytes: device.mtu_bytes(), seed: role.seed };
-        let blueprint = Arc::new(content::blueprint(settings, &setup, &device)?);
+        let (settings, reach) = (&role.settings, Reach::here()?);
+        let setup = Setup { ends: ends(&mut device, role, reach)?, mtu_bytes: device.mtu_bytes(), seed: role.seed };
+        let permit = policy.permit_frames(setup.ends.target.addresses())?;
+        let blueprint = Arc::new(content::blueprint(settings, &setup, (&device, reach))?);
         let (n_workers, n_flows) = (n_workers(settings), blueprint.n_flows);
         if n_workers > n_flows {
             let what = format!("{n_workers} workers need a flow each, and there are {n_flows}");
@@ -76,11 +82,11 @@ impl Sending {
         };
         let loads: Vec<Load> = (0..of).map(load).collect();
         let queueing = if settings.flag("qdisc") { Queueing::Discipline } else { Queueing::Bypass };
-        let port = Port { ifindex: device.index(), name: device.name().to_owned(), queueing };
+        let port = Port { ifindex: device.index(), name: device.name().to_owned(), queueing, permit };
         let mut notes = Vec::new();
         let word = settings.text("backend").unwrap_or_default();
         let generators = backend::choose(&word, &port, &loads, &mut notes)?;
-        let learned = Learning::of(settings)?.precede(&device, (&blueprint, tag))?;
+        let learned = Learning::of(settings)?.precede((&device, &port.permit), (&blueprint, tag))?;
         let (is_counted, cores) = (settings.count("count").is_some(), role.cores.clone());
         Ok(Self { device, learned, generators, pattern, is_counted, cores, notes })
     }
@@ -156,24 +162,41 @@ fn step(settings: &Settings) -> Result<Option<Step>, Error> {
 }
 
 /// This device and what the responder has told.
-fn ends(device: &mut Device, role: &Role) -> Result<Ends, Error> {
-    let unsupported = |what: String| Error::Unsupported { what, hint: None };
+fn ends(device: &mut Device, role: &Role, reach: Reach) -> Result<Ends, Error> {
     let address: Ipv4Addr = told(role, endpoint::ADDRESS)?;
-    let mac = match &role.settings.text("mac") {
-        Some(text) => text.parse().map_err(|error: crate::wire::MacError| unsupported(error.to_string()))?,
-        None => match device.router_to(address)? {
-            Some(router) => router,
-            None => told::<MacAddress>(role, endpoint::MAC)?,
-        },
-    };
+    let ipv6: Option<Ipv6Addr> = role.peer.get(endpoint::ADDRESS_V6).and_then(|text| text.parse().ok());
+    let of_target = End { mac: MacAddress([0; 6]), ipv4: Some(address), ipv6, port: told(role, endpoint::PORT)? };
+    let mac = target_mac(device, role, (&of_target, reach))?;
     if mac.is_group() || address.is_multicast() || address.is_broadcast() {
-        return Err(unsupported(format!("{mac} and {address} must each be of a single host")));
+        let what = format!("{mac} and {address} must each be of a single host");
+        return Err(Error::Unsupported { what, hint: None });
     }
-    let ipv6 = role.peer.get(endpoint::ADDRESS_V6).and_then(|text| text.parse().ok());
     Ok(Ends {
         source: End { mac: device.mac, ipv4: Some(device.address), ipv6: device.address_v6, port: SOURCE_PORT },
-        target: End { mac, ipv4: Some(address), ipv6, port: told(role, endpoint::PORT)? },
+        target: End { mac, ..of_target },
     })
+}
+
+/// The Ethernet address to send to; outside labs it is the one that this host's own kernel would send to.
+fn target_mac(device: &mut Device, role: &Role, (target, reach): (&End, Reach)) -> Result<MacAddress, Error> {
+    let asked = role.settings.text("mac").map(|text| text.parse::<MacAddress>()).transpose();
+    let asked = asked.map_err(|error| Error::Unsupported { what: error.to_string(), hint: None })?;
+    match (reach, asked) {
+        (Reach::Lab, Some(asked)) => Ok(asked),
+        (Reach::Lab, None) => {
+            let router = target.ipv4.map(|address| device.router_to(address)).transpose()?.flatten();
+            router.map_or_else(|| told::<MacAddress>(role, endpoint::MAC), Ok)
+        }
+        (Reach::World, asked) => {
+            let address = target.addresses().next().ok_or(Error::Endpoint { kind: NAME, what: endpoint::ADDRESS })?;
+            let known = device.neighbour_towards(address)?;
+            let Some(asked) = asked.filter(|asked| *asked != known) else { return Ok(known) };
+            Err(Error::Unsupported {
+                what: format!("{asked} is not {address}: this host knows it, or the router to it, as {known}"),
+                hint: Some("leave out --mac, or try it in a lab: --lab pair".to_owned()),
+            })
+        }
+    }
 }
 
 /// What the responder has told under this key.

@@ -147,7 +147,11 @@ impl TestKind for StackReceive {
         METRICS
     }
 
-    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
+        // Frames as if from strangers would be answered to them, or forwarded.
+        if policy.is_for_others() {
+            return Err(unsupported(format!("{NAME} runs on no served host"), "fathom packet --lab pair"));
+        }
         Ok(Box::new(Receiving::prepare(role)?))
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn flows(run: &Run, test: &TestRun, context: &Context) -> Vec<FlowSum
     for (key, record) in trial.records.iter().filter(|(_, record)| is_stream(record)) {
         let sender = host_of(key);
         let receiver = trial.records.keys().map(|key| host_of(key)).find(|host| *host != sender);
-        let is_full = |host: &str| seen.cores(host).first().is_some_and(CoreUse::is_full);
+        let is_full = |host: &str| seen.cores(host).first().is_some_and(CoreUse::is_full_of_ours);
         let full = match (is_full(sender), receiver.is_some_and(is_full)) {
             (true, true) if seen.one_machine() => Some(Restraint::SharedCpu),
             (true, _) => Some(Restraint::SenderCpu),

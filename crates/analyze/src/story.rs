@@ -105,6 +105,7 @@ pub(crate) fn record(side: Side) -> Record {
         steady: true,
         complete: true,
         cpu_ns: Nanos(100 * MS),
+        cpu_ns_by_core: BTreeMap::new(),
         timeline: Timeline::default(),
         totals: BTreeMap::new(),
         distributions: BTreeMap::new(),
@@ -373,6 +374,14 @@ impl Story {
             let worked = percent * (SAMPLES_MS[2] - SAMPLES_MS[1]) * MS / 100;
             let beside = if name == counter::CPU_IDLE_NS { 100 * MS } else { 0 };
             self.series(host, (name, core), &[0, beside, beside + worked, 2 * beside + worked]);
+        }
+    }
+
+    /// What a host's threads used of the measured second, by core, in every trial so far, in milliseconds.
+    pub(crate) fn own_cpu(&mut self, host: &str, by_core: &[(&str, u64)]) {
+        for trial in self.run.tests.iter_mut().flat_map(|test| &mut test.trials) {
+            let used = by_core.iter().map(|(core, ms)| ((*core).to_owned(), Nanos::from_millis(*ms)));
+            trial.records.get_mut(host).unwrap().cpu_ns_by_core = used.collect();
         }
     }
 

@@ -168,6 +168,7 @@ pub struct Conducted<W> {
     steady: bool,
     complete: bool,
     cpu: Nanos,
+    cpu_by_core: BTreeMap<String, Nanos>,
     ended: Nanos,
     rates: Histogram,
     timeline: Timeline,
@@ -194,6 +195,7 @@ impl<W> Conducted<W> {
             steady: self.steady,
             complete: self.complete,
             cpu_ns: self.cpu,
+            cpu_ns_by_core: self.cpu_by_core.clone(),
             timeline: self.timeline.clone(),
             totals: self.totals.clone(),
             distributions: BTreeMap::new(),
@@ -361,9 +363,9 @@ fn work_from_start<W>(worker: Worker<'_>, work: impl FnOnce() -> Result<W, Error
     let (shared, start) = (worker.shared, worker.start);
     while clock::sleep_until(start) < start && !worker.is_over() {}
     let late = clock::now() - start;
-    let before = clock::thread_cpu();
+    worker.glance.cpu.begin();
     let outcome = work().inspect_err(|_| shared.set(Phase::Over))?;
-    Ok(Employed { outcome, late, ended: clock::now() - start, cpu: clock::thread_cpu() - before })
+    Ok(Employed { outcome, late, ended: clock::now() - start, cpu: worker.glance.cpu.end() })
 }
 
 /// The conducting thread's view of a trial under way.
@@ -384,6 +386,30 @@ struct Course<'a> {
     live_seen: (Nanos, u64),
     latencies_seen: Seen,
     rates: Rates,
+    cpu: MeasuredCpu,
+}
+
+/// What the workers used of the processors in the measured part.
+#[derive(Default)]
+struct MeasuredCpu {
+    /// What each had used when the measured part began; empty where it began with the work.
+    before: Vec<Nanos>,
+    by_core: BTreeMap<String, Nanos>,
+}
+
+impl MeasuredCpu {
+    fn begin(&mut self, glances: &[Glance]) {
+        self.before = glances.iter().map(|glance| glance.cpu.spent()).collect();
+    }
+
+    fn end(&mut self, glances: &[Glance]) {
+        let before = self.before.iter().copied().chain(std::iter::repeat(Nanos::ZERO));
+        for (glance, before) in glances.iter().zip(before) {
+            let spent = glance.cpu.spent() - before;
+            let of_core = self.by_core.entry(glance.cpu.core()).or_insert(Nanos::ZERO);
+            *of_core = *of_core + spent;
+        }
+    }
 }
 
 /// How even the work of each worker is over time.
@@ -443,6 +469,7 @@ impl<'a> Course<'a> {
             live_seen: (Nanos::ZERO, 0),
             latencies_seen: Seen::default(),
             rates: Rates::of(slots.len()),
+            cpu: MeasuredCpu::default(),
         }
     }
 
@@ -472,6 +499,7 @@ impl<'a> Course<'a> {
             if finished || failed || told == Stop::Abort || self.elapsed >= bound {
                 self.complete = finished && !failed && told != Stop::Abort;
                 self.measure_to = self.elapsed;
+                self.cpu.end(self.glances);
                 return;
             }
             if self.measure_from.is_none() {
@@ -479,6 +507,7 @@ impl<'a> Course<'a> {
                 let is_warm = self.steady && !phases.is_warmup_whole;
                 if is_warm || self.elapsed >= phases.warmup_max_ns {
                     self.measure_from = Some(self.elapsed);
+                    self.cpu.begin(self.glances);
                     shared.set(Phase::Measure);
                 }
             }
@@ -525,6 +554,7 @@ impl<'a> Course<'a> {
             steady: self.steady,
             complete: self.complete,
             cpu: Nanos(employed.iter().map(|worker| worker.cpu.0).sum()),
+            cpu_by_core: self.cpu.by_core,
             ended: employed.iter().map(|worker| worker.ended).max().unwrap_or(Nanos::ZERO),
             rates: self.rates.histogram,
             timeline: self.timeline,
@@ -587,6 +617,17 @@ mod tests {
         assert_eq!(record.timeline.counters["steps"].iter().sum::<u64>(), record.totals["steps"]);
         let (from, to) = record.measured_ns;
         assert!(record.complete && to - from >= Nanos::from_millis(60), "{from} to {to}");
+    }
+
+    #[test]
+    fn what_the_workers_used_of_each_core_is_known_for_the_measured_part_alone() {
+        let cores = affinity::allowed_cores().unwrap();
+        let crew = Crew { cores: &cores[..1], ..crew(2, Until::PhasesOver) };
+        let conducted = crew.conduct(&session(), &mut (), |worker, ()| Ok(count_until_over(&worker))).unwrap();
+        let record = conducted.record(Side::Initiator);
+        let of_core = record.cpu_ns_by_core[&format!("cpu{}", cores[0])];
+        assert_eq!(record.cpu_ns_by_core.len(), 1, "{:?}", record.cpu_ns_by_core);
+        assert!(of_core > Nanos::ZERO && of_core < record.cpu_ns, "{of_core} of {}", record.cpu_ns);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod conduct;
 mod error;
 mod kind;
 mod observe;
+mod own_cpu;
 pub mod pace;
 pub mod search;
 mod session;

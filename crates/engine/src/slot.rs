@@ -1,7 +1,10 @@
 //! Counters that one thread writes and another reads.
 
-use fathom_model::units::{Nanos, approximate, rounded};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use fathom_model::units::{Nanos, approximate, rounded};
+
+use crate::own_cpu::OwnCpu;
 
 /// The most counters that a kind has: as many as fill the two cache lines that a slot takes anyway.
 pub(crate) const COUNTERS_MAX: usize = 16;
@@ -51,11 +54,15 @@ const CELLS: usize = (1 << PARTS_BITS) * (OCTAVES + 1);
 /// a second, and to merge those of all workers, which quantiles cannot be. As in a [`Slot`], there is one writer.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Glance([AtomicU32; CELLS]);
+pub(crate) struct Glance {
+    cells: [AtomicU32; CELLS],
+    /// The processor time of the worker.
+    pub(crate) cpu: OwnCpu,
+}
 
 impl Default for Glance {
     fn default() -> Self {
-        Self([const { AtomicU32::new(0) }; CELLS])
+        Self { cells: [const { AtomicU32::new(0) }; CELLS], cpu: OwnCpu::default() }
     }
 }
 
@@ -63,7 +70,7 @@ impl Glance {
     /// Counts one latency; only the worker that owns the glance may call it.
     #[inline]
     pub(crate) fn count(&self, latency: Nanos) {
-        let cell = &self.0[cell_of(latency)];
+        let cell = &self.cells[cell_of(latency)];
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 }
@@ -100,7 +107,7 @@ impl Seen {
         let mut grown = [0_u64; CELLS];
         for (cell, (grown, seen)) in grown.iter_mut().zip(&mut self.0).enumerate() {
             let sum =
-                glances.iter().fold(0_u32, |sum, glance| sum.wrapping_add(glance.0[cell].load(Ordering::Relaxed)));
+                glances.iter().fold(0_u32, |sum, glance| sum.wrapping_add(glance.cells[cell].load(Ordering::Relaxed)));
             *grown = u64::from(sum.wrapping_sub(*seen));
             *seen = sum;
         }

@@ -76,6 +76,9 @@ pub(crate) struct Ceiling {
     pub(crate) concurrency: u64,
     /// What was reached, by metric.
     pub(crate) reached: BTreeMap<String, f64>,
+    /// Whether other programs used the processors meanwhile: then more may be possible.
+    #[serde(default)]
+    pub(crate) disturbed: bool,
 }
 
 /// How many exchanges a test has under way at the same time.
@@ -105,16 +108,20 @@ fn calibration_path() -> PathBuf {
 }
 
 impl Calibration {
-    /// The ceilings of a run's tests, by their names, as far as they can be compared.
+    /// The ceilings of a run's tests, by their names, as far as they can be compared and were not disturbed.
     ///
     /// A test with fewer than half the connections waits more than it works: it is not held back by the tool.
     pub(crate) fn of_tests(self, tests: &[TestRun]) -> BTreeMap<String, BTreeMap<String, f64>> {
         let of_test = |test: &TestRun| {
-            let ceiling = self.ceilings.get(&test.kind)?;
-            let is_alike = concurrency(&test.options) * 2 >= ceiling.concurrency;
-            is_alike.then(|| (test.name.clone(), ceiling.reached.clone()))
+            let ceiling = self.ceiling(&test.kind, concurrency(&test.options))?;
+            Some((test.name.clone(), ceiling.reached.clone()))
         };
         tests.iter().filter_map(of_test).collect()
+    }
+
+    /// The ceiling of a kind with so much under way.
+    pub(crate) fn ceiling(&self, kind: &str, concurrency: u64) -> Option<&Ceiling> {
+        self.ceilings.get(kind).filter(|ceiling| !ceiling.disturbed && concurrency * 2 >= ceiling.concurrency)
     }
 
     /// A new one for this machine.

@@ -104,6 +104,11 @@ pub struct Record {
     pub complete: bool,
     /// Processor time of the test's own threads over the whole trial.
     pub cpu_ns: Nanos,
+    /// Processor time of those threads in the measured part, by the core that they are pinned to; the key is empty for others.
+    ///
+    /// Empty where a test does not know it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub cpu_ns_by_core: BTreeMap<String, Nanos>,
     /// Counters over time, from the start on.
     pub timeline: Timeline,
     /// Totals over the whole trial, warm-up included.

@@ -32,6 +32,42 @@ pub fn thread_cpu() -> Nanos {
     nanos(clock_gettime(ClockId::ThreadCPUTime))
 }
 
+/// The processor time of another thread of this process, read from outside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ThreadClock(libc::clockid_t);
+
+impl ThreadClock {
+    /// The clock of the calling thread, for others to read.
+    #[must_use]
+    pub fn of_this_thread() -> Self {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        // `CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED` of linux/posix-timers.h, as pthread_getcpuclockid(3) makes it.
+        Self(((!thread) << 3) | 6)
+    }
+
+    /// As a number that an atomic holds; never 0.
+    #[must_use]
+    pub const fn to_raw(self) -> i32 {
+        self.0
+    }
+
+    /// From what [`ThreadClock::to_raw`] made.
+    #[must_use]
+    pub const fn from_raw(raw: i32) -> Self {
+        Self(raw)
+    }
+
+    /// What the thread has used so far; nothing when it has ended.
+    #[must_use]
+    pub fn read(self) -> Option<Nanos> {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` is writable and of the size that the kernel writes; an unknown clock is an error.
+        let told = unsafe { libc::clock_gettime(self.0, &raw mut time) };
+        let (secs, rest) = (u64::try_from(time.tv_sec).ok()?, u64::try_from(time.tv_nsec).ok()?);
+        (told == 0).then(|| Nanos::from_secs(secs) + Nanos(rest))
+    }
+}
+
 /// The processor time that all threads of this process have used (`CLOCK_PROCESS_CPUTIME_ID`).
 #[must_use]
 pub fn process_cpu() -> Nanos {
@@ -106,4 +142,26 @@ pub fn sleep_until(deadline: Nanos) -> Nanos {
         }
     }
     now()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, thread};
+
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_thread_is_read_from_outside() {
+        let (told, clocks) = mpsc::channel();
+        let (go_on, waits) = mpsc::channel::<()>();
+        let thread = thread::spawn(move || {
+            while thread_cpu() < Nanos::from_millis(2) {}
+            told.send(ThreadClock::of_this_thread()).unwrap();
+            waits.recv().unwrap();
+        });
+        let clock = clocks.recv().unwrap();
+        assert!(ThreadClock::from_raw(clock.to_raw()).read().unwrap() >= Nanos::from_millis(2));
+        go_on.send(()).unwrap();
+        thread.join().unwrap();
+    }
 }

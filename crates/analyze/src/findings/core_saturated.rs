@@ -29,13 +29,13 @@ impl Cause for CoreSaturated {
         let paced = seen.offered().filter(|offered| offered.share >= generator_limited::OFFERED);
         let cores = seen.hosts().map(|host| (host, seen.cores(host)));
         let suspect = |(host, cores): &(&str, Vec<CoreUse>)| match &paced {
-            Some(_) if seen.one_machine() => cores.iter().all(CoreUse::is_full),
+            Some(_) if seen.one_machine() => cores.iter().all(CoreUse::is_full_of_ours),
             Some(offered) => *host != offered.host,
             None => true,
         };
         let hosts: Vec<(&str, Vec<CoreUse>)> = cores.filter(|(_, cores)| !cores.is_empty()).filter(suspect).collect();
         let busiest = hosts.iter().max_by(|a, b| a.1[0].busy().total_cmp(&b.1[0].busy()));
-        let Some((host, cores)) = busiest.filter(|(_, cores)| cores[0].is_full()) else { return Vec::new() };
+        let Some((host, cores)) = busiest.filter(|(_, cores)| cores[0].is_full_of_ours()) else { return Vec::new() };
         // The same core, said twice, would read like two causes.
         if seen.part_of(host) != "receiver" && generator_limited::by_processor(seen).is_some() {
             return Vec::new();
@@ -43,7 +43,7 @@ impl Cause for CoreSaturated {
         let shared = seen.one_machine();
         let mut evidence: Vec<Evidence> = Vec::new();
         for (host, cores) in &hosts {
-            let full = cores.iter().filter(|core| core.is_full());
+            let full = cores.iter().filter(|core| core.is_full_of_ours());
             evidence.extend(full.flat_map(|core| proof(host, core)));
             if shared {
                 break;
@@ -77,7 +77,8 @@ fn title(seen: &Evidenced<'_>, host: &str, cores: &[CoreUse]) -> String {
     let (_, word, share) = core.mostly();
     let busy = format!("busy {} of the time, {word} {}", percent(core.busy()), percent(share));
     if seen.one_machine() {
-        let mut full: Vec<&str> = cores.iter().filter(|core| core.is_full()).map(|core| core.core.as_str()).collect();
+        let mut full: Vec<&str> =
+            cores.iter().filter(|core| core.is_full_of_ours()).map(|core| core.core.as_str()).collect();
         full.sort_unstable();
         let are = if full.len() > 1 { "are" } else { "is" };
         return format!(
@@ -147,7 +148,7 @@ fn target<'a>(seen: &Evidenced<'a>) -> &'a str {
 mod tests {
     use super::mask_of_all;
     use crate::story::Story;
-    use fathom_model::names::count;
+    use fathom_model::{Severity, State, names::count};
 
     #[test]
     fn a_receiver_whose_one_core_is_full_of_softirqs_is_named_with_its_counter() {
@@ -196,6 +197,28 @@ mod tests {
         assert_eq!(finding.short, "shared cores");
         assert!(finding.title.starts_with("both ends share the 2 cores of one machine"), "{}", finding.title);
         assert!(finding.title.contains("cpu0 and cpu1"), "{}", finding.title);
+    }
+
+    #[test]
+    fn a_core_that_other_programs_fill_is_not_the_tests() {
+        let mut story = Story::new();
+        story.one_machine();
+        story.tcp_stream(&[1000, 1000]);
+        for host in ["client", "target"] {
+            story.cpu(host, "cpu0", [60, 35, 4, 0]);
+            story.cpu(host, "cpu1", [70, 27, 1, 0]);
+        }
+        story.own_cpu("client", &[("cpu0", 20)]);
+        story.own_cpu("target", &[("", 230)]);
+        assert_eq!(story.finding("core-saturated"), None);
+        let others = story.finding("other-programs").unwrap();
+        assert_eq!(others.severity, Severity::Disturbs);
+        assert_eq!(others.title, "other programs used 84 % of the 2 cores of this machine: results are disturbed");
+        assert_eq!(story.analyzed().verdict.state, State::Disturbed);
+        story.own_cpu("client", &[("cpu0", 900)]);
+        story.own_cpu("target", &[("cpu1", 900)]);
+        assert_eq!(story.finding("core-saturated").unwrap().short, "shared cores");
+        assert_eq!(story.finding("other-programs"), None);
     }
 
     #[test]

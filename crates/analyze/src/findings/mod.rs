@@ -20,6 +20,7 @@ mod loaded;
 mod loss;
 mod notes;
 mod nothing_done;
+mod other_programs;
 mod outage;
 mod promise_broken;
 mod retransmissions;
@@ -37,7 +38,7 @@ pub(crate) use nothing_done::NOTHING_DONE;
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use fathom_model::{
-    Environment, Evidence, Finding, HostRecord, Limit, LimitKind, Record, Restraint, Run, Severity, Side, Trial,
+    Environment, Evidence, Finding, HostRecord, Layer, Limit, LimitKind, Record, Restraint, Run, Severity, Side, Trial,
     names::{count, host as counter},
     plan::Reach,
     probe::ProbeRecord,
@@ -77,6 +78,7 @@ pub const CAUSES: &[&dyn Cause] = &[
     &device::FORWARDING,
     &device::OUTPUT,
     &device::DeviceCore,
+    &other_programs::OtherPrograms,
     &core_saturated::CoreSaturated,
     &generator_limited::GeneratorLimited,
     &generator_limited::OfferedTooLittle,
@@ -151,7 +153,12 @@ pub(crate) struct CoreUse {
     pub(crate) core: String,
     /// The share of each state by its counter.
     shares: BTreeMap<&'static str, f64>,
+    /// What the test itself used: its threads, and all interrupts; where that is not known, all that was used.
+    own: f64,
 }
+
+/// A core of which the test itself used less than this part is full of the work of others.
+const OURS: f64 = 0.5;
 
 /// The states of a core that are work.
 pub(crate) const WORK: [(&str, &str); 4] = [
@@ -172,9 +179,24 @@ impl CoreUse {
         WORK.iter().map(|(counter, _)| self.share(counter)).sum()
     }
 
-    /// Whether no time is left.
+    /// Whether no time is left, whoever used it.
     pub(crate) fn is_full(&self) -> bool {
         self.busy() >= FULL
+    }
+
+    /// Whether no time is left, and most of it went to the test itself.
+    pub(crate) fn is_full_of_ours(&self) -> bool {
+        self.is_full() && self.own >= OURS * self.busy()
+    }
+
+    /// The share that other programs used.
+    pub(crate) fn others(&self) -> f64 {
+        self.busy() - self.own
+    }
+
+    /// The share of interrupts, which the network causes.
+    fn in_interrupts(&self) -> f64 {
+        self.share(counter::CPU_SOFTIRQ_NS) + self.share(counter::CPU_IRQ_NS)
     }
 
     /// The state of work that takes the most: its counter, its word and its share.
@@ -251,8 +273,37 @@ impl<'a> Evidenced<'a> {
             }
         }
         let mut cores: Vec<CoreUse> = spent.into_iter().filter_map(|(core, states)| shares(core, &states)).collect();
+        if let Some(own) = self.own_cpu(host) {
+            share_out(&mut cores, &own);
+            // Threads of the kernel may work for a test of frames, so only other programs are certainly not its own.
+            for core in cores.iter_mut().filter(|_| self.test.layer == Layer::Frames) {
+                core.own = core.busy() - core.others().min(core.share(counter::CPU_USER_NS));
+            }
+        }
         cores.sort_by(|a, b| b.busy().total_cmp(&a.busy()));
         cores
+    }
+
+    /// The share of each core's time that the threads of the test used, on a host or on the one machine of all.
+    ///
+    /// Nothing where a side does not know it. What has no core of its own stands under an empty name.
+    fn own_cpu(&self, host: &str) -> Option<BTreeMap<&'a str, f64>> {
+        let one_machine = self.one_machine();
+        let mut own: BTreeMap<&str, f64> = BTreeMap::new();
+        for trial in &self.trials {
+            for (_, record) in trial.records.iter().filter(|(key, _)| one_machine || host_of(key) == host) {
+                if record.cpu_ns_by_core.is_empty() {
+                    return None;
+                }
+                let (from, to) = record.measured_ns;
+                for (core, spent) in &record.cpu_ns_by_core {
+                    *own.entry(core).or_default() += ratio(spent.0, (to - from).0)?;
+                }
+            }
+        }
+        let n_trials = approximate(u64::try_from(self.trials.len()).ok()?);
+        own.values_mut().for_each(|share| *share /= n_trials);
+        (!own.is_empty()).then_some(own)
     }
 
     /// A host's counters in one trial with the samples that bound the measured part.
@@ -305,7 +356,7 @@ impl<'a> Evidenced<'a> {
     /// Whether both ends run on the same cores and those have no time left.
     pub(crate) fn shares_full_cores(&self) -> bool {
         let cores = self.cores(&self.test.from);
-        self.one_machine() && !cores.is_empty() && cores.iter().all(CoreUse::is_full)
+        self.one_machine() && !cores.is_empty() && cores.iter().all(CoreUse::is_full_of_ours)
     }
 
     /// The host that sends and the host that receives, where the work goes one way.
@@ -374,7 +425,24 @@ const CPU_STATES: [&str; 6] = [
 fn shares(core: &str, states: &BTreeMap<&'static str, u64>) -> Option<CoreUse> {
     let all: u64 = states.values().sum();
     let shares = states.iter().map(|(state, spent)| Some((*state, ratio(*spent, all)?))).collect::<Option<_>>()?;
-    Some(CoreUse { core: core.to_owned(), shares })
+    let mut of_core = CoreUse { core: core.to_owned(), shares, own: 0.0 };
+    of_core.own = of_core.busy();
+    Some(of_core)
+}
+
+/// Says of each core what the test itself used of it: its threads there, and what interrupts took.
+///
+/// What threads without a core of their own used is shared out by what is left on the cores.
+fn share_out(cores: &mut [CoreUse], own: &BTreeMap<&str, f64>) {
+    for core in cores.iter_mut() {
+        let threads = own.get(core.core.as_str()).copied().unwrap_or(0.0);
+        core.own = (threads + core.in_interrupts()).min(core.busy());
+    }
+    let left: f64 = cores.iter().map(CoreUse::others).sum();
+    let part = own.get("").map_or(0.0, |free| (free / left).min(1.0));
+    if left > 0.0 {
+        cores.iter_mut().for_each(|core| core.own += part * core.others());
+    }
 }
 
 /// A counter that grew, as evidence.

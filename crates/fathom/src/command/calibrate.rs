@@ -37,6 +37,9 @@ const CEILINGS: &[(&str, Options)] = &[
 /// Frames need a device that carries them; a veth of a lab is the fastest there is here.
 const CEILINGS_IN_LAB: &[(&str, Options)] = &[("frames", &[("size", "64")])];
 
+/// Findings that say that a ceiling may be too low: others used the processors.
+const DISTURBANCES: [&str; 2] = ["other-programs", "steal"];
+
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let calibration = measure(Nanos::from_secs(1), matches.get_flag("quiet"))?;
     let path = calibration.keep()?;
@@ -53,11 +56,14 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 
 /// Measures the ceilings when none are kept; a quick evaluation goes without.
 pub(super) fn ensure(is_quick: bool) -> anyhow::Result<()> {
-    let is_whole = |kept: Calibration| CEILINGS.iter().all(|(kind, _)| kept.ceilings.contains_key(*kind));
+    let of_kind = |kept: &Calibration, kind: &str| kept.ceilings.get(kind).is_some_and(|ceiling| !ceiling.disturbed);
+    let is_whole = |kept: Calibration| CEILINGS.iter().all(|(kind, _)| of_kind(&kept, kind));
     if is_quick || Calibration::kept().is_some_and(is_whole) {
         return Ok(());
     }
-    eprintln!("measuring the tool's own ceilings first, once per machine and build");
+    eprintln!(
+        "measuring the tool's own ceilings first, once per machine and build (again if other programs disturbed it)"
+    );
     measure(Nanos::from_millis(300), false)?.keep()?;
     Ok(())
 }
@@ -102,7 +108,8 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
         let run = execute::execute(&plan, &surroundings)?.run;
         calibration.ceilings.extend(run.tests.iter().map(|test| {
             let concurrency = store::concurrency(&test.options);
-            (test.kind.clone(), Ceiling { concurrency, reached: best(test) })
+            let disturbed = test.findings.iter().any(|id| DISTURBANCES.contains(&id.as_str()));
+            (test.kind.clone(), Ceiling { concurrency, reached: best(test), disturbed })
         }));
     }
     Ok(calibration)
@@ -125,9 +132,32 @@ fn text(calibration: &Calibration) -> String {
         for metric in metrics.get(kind).into_iter().flatten() {
             if let Some(most) = ceiling.reached.get(metric.name.as_ref()) {
                 // Writing to a String cannot fail.
-                let _ = writeln!(text, "  {kind:<14} {:<28} {}", metric.title, metric.show(*most));
+                let mark = if ceiling.disturbed { "   disturbed, not believed" } else { "" };
+                let _ = writeln!(text, "  {kind:<14} {:<28} {}{mark}", metric.title, metric.show(*most));
             }
         }
     }
+    if calibration.ceilings.values().any(|ceiling| ceiling.disturbed) {
+        text.push_str("\nOther programs used the processors meanwhile: calibrate again when they are quiet.\n");
+    }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ceiling_that_others_disturbed_is_marked_and_no_test_is_compared_with_it() {
+        let reached = BTreeMap::from([("requests_per_sec".to_owned(), 66_600.0)]);
+        let mut calibration = Calibration { machine: "a machine".to_owned(), ..Calibration::default() };
+        let ceiling = |disturbed| Ceiling { concurrency: 32, reached: reached.clone(), disturbed };
+        calibration.ceilings.insert("http_closed".to_owned(), ceiling(false));
+        assert!(!text(&calibration).contains("disturbed"));
+        assert!(calibration.ceiling("http_closed", 32).is_some() && calibration.ceiling("http_closed", 8).is_none());
+        calibration.ceilings.insert("http_closed".to_owned(), ceiling(true));
+        let told = text(&calibration);
+        assert!(told.contains("66.6 k req/s   disturbed, not believed") && told.contains("calibrate again"), "{told}");
+        assert_eq!(calibration.ceiling("http_closed", 32), None);
+    }
 }

@@ -68,6 +68,7 @@ impl Test for Looking {
             steady: true,
             complete: session.stop.told() == Stop::Finish,
             cpu_ns: Nanos::ZERO,
+            cpu_ns_by_core: BTreeMap::new(),
             timeline: Timeline::default(),
             totals: BTreeMap::new(),
             distributions: BTreeMap::new(),

@@ -86,6 +86,7 @@ fn record(shape: &Shape, noise: &mut Noise, side: Side, speed: f64) -> Record {
         steady: true,
         complete: true,
         cpu_ns: Nanos::from_millis(1900),
+        cpu_ns_by_core: BTreeMap::new(),
         timeline,
         totals: BTreeMap::from([(shape.counter.to_owned(), total)]),
         distributions,

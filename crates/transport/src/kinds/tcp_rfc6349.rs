@@ -311,6 +311,7 @@ mod tests {
             steady: true,
             complete: true,
             cpu_ns: Nanos::ZERO,
+            cpu_ns_by_core: BTreeMap::new(),
             facts: BTreeMap::new(),
             probe: None,
             users: None,

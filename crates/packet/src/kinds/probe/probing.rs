@@ -242,6 +242,7 @@ fn blank(side: Side, agreed: Nanos, began: Nanos) -> Record {
         steady: true,
         complete: true,
         cpu_ns: Nanos::ZERO,
+        cpu_ns_by_core: std::collections::BTreeMap::new(),
         timeline: Timeline::default(),
         totals: std::collections::BTreeMap::new(),
         distributions: std::collections::BTreeMap::new(),

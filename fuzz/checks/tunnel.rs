@@ -18,7 +18,10 @@ fn channel() -> (Channel, Desk) {
     let dialing = DIALING.get_or_init(|| {
         let options = [("url", "https://a.invalid/"), ("proxy", "http://127.0.0.1:1"), ("insecure", "true")];
         let settings = options.iter().fold(Settings::default(), |all, (name, value)| all.with(name, *value));
-        Arc::new(Dialing::prepare(&settings, None, None).expect("the options are sound"))
+        Arc::new(
+            Dialing::prepare((&settings, &fathom_sys::policy::Policy::anything()), None, None)
+                .expect("the options are sound"),
+        )
     });
     let dialer = dialing.dialer(0, 1).expect("an address needs no lookup");
     let (mut channel, mut desk) = (dialer.channel(0).expect("TLS can begin"), Desk::default());

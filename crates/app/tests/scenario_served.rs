@@ -95,6 +95,7 @@ fn run(scenario: &str, server: &Server) -> Record {
         interface: None,
         peer: Endpoints::new(),
         cores: Vec::new(),
+        meeting: fathom_model::Meeting::default(),
         seed: 1,
     };
     AppScenario.prepare(&role, &Policy::anything()).unwrap().run(&Session::new(clock::now(), LONG)).unwrap()

@@ -1,7 +1,7 @@
 //! What a layer can run.
 
 use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role};
-use fathom_sys::policy::Policy;
+use fathom_sys::policy::{Guests, Policy};
 
 use crate::{Error, Session};
 
@@ -43,6 +43,12 @@ pub trait TestKind: Sync {
     /// # Errors
     /// Says what is missing; nothing is left behind then.
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error>;
+}
+
+/// Who may come to the sockets of a role: the other side, from wherever the role's options let it send.
+#[must_use]
+pub fn guests(role: &Role, policy: &Policy) -> Guests {
+    policy.guests(&role.meeting.with, role.settings.text("source").as_deref())
 }
 
 /// One side of a trial, ready to start.

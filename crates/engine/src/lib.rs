@@ -19,7 +19,7 @@ mod way;
 pub use abandon::abandon;
 pub use conduct::{Conducted, Counts, Crew, Enlisted, Phase, Shift, Until, Watcher, Worker};
 pub use error::Error;
-pub use kind::{Test, TestKind, find};
+pub use kind::{Test, TestKind, find, guests};
 pub use observe::Observer;
 pub use session::{Live, Session, Stop, StopFlag};
 pub use slot::Slot;

@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use fathom_sys::policy::Network;
+use fathom_sys::policy::{Network, Policy};
 
 use crate::{
     exit::{Exit, Screen},
@@ -217,6 +217,13 @@ impl Allowed {
 
     fn has(&self, wanted: &Network) -> bool {
         self.any(|network| network.covers(wanted))
+    }
+
+    /// The same for whatever is sent later, such as to what a name stands for then.
+    pub(crate) fn policy(&self) -> Policy {
+        let own = [Network::LOOPBACK_V4, Network::LOOPBACK_V6];
+        let answered = self.0.answered.borrow();
+        Policy::own(own.iter().chain(&self.0.networks).chain(self.0.pinned()).chain(&*answered).copied().collect())
     }
 
     fn any(&self, judge: impl Fn(&Network) -> bool) -> bool {

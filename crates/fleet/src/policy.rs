@@ -152,6 +152,7 @@ mod tests {
             interface: None,
             peer: peer.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect(),
             cores: Vec::new(),
+            meeting: fathom_model::Meeting::default(),
             seed: 0,
         }
     }

@@ -30,7 +30,9 @@ fn serve(port: &str, workers: &str, size: &str) {
         size: size.parse().unwrap(),
         ..ResponderOptions::default()
     };
-    let responder = Responder::bind(format!("127.0.0.1:{port}").parse().unwrap(), options).unwrap();
+    let responder =
+        Responder::bind(format!("127.0.0.1:{port}").parse().unwrap(), &fathom_sys::policy::Guests::anybody(), options)
+            .unwrap();
     let stop = StopFlag::default();
     thread::scope(|scope| {
         let running = scope.spawn(|| responder.run(&stop).unwrap());
@@ -61,6 +63,7 @@ fn ask(url: &str, secs: u64, options: &[&str]) {
         interface: None,
         peer: Endpoints::new(),
         cores: Vec::new(),
+        meeting: fathom_model::Meeting::default(),
         seed: 0,
     };
     let test = kind.prepare(&role, &Policy::anything()).unwrap();

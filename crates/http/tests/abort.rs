@@ -25,6 +25,7 @@ fn an_abort_ends_both_sides_within_200_ms() {
         interface: None,
         peer,
         cores: Vec::new(),
+        meeting: fathom_model::Meeting::default(),
         seed: 1,
     };
     let responder = Closed.prepare(&role(Side::Responder, Endpoints::new()), &Policy::anything()).unwrap();

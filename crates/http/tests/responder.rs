@@ -26,7 +26,8 @@ use rustls::{
 
 /// Runs `ask` against a responder; what the responder counted.
 fn asked(options: ResponderOptions, ask: impl FnOnce(SocketAddr)) -> ResponderCounts {
-    let responder = Responder::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
+    let responder =
+        Responder::bind("127.0.0.1:0".parse().unwrap(), &fathom_sys::policy::Guests::anybody(), options).unwrap();
     let address = responder.address();
     during(responder, || ask(address))
 }
@@ -187,7 +188,8 @@ fn workers_share_one_port() {
 #[test]
 fn a_body_that_is_too_large_is_refused() {
     let options = ResponderOptions { size: Bytes(1 << 30), ..ResponderOptions::default() };
-    let error = Responder::bind("127.0.0.1:0".parse().unwrap(), options).unwrap_err();
+    let error =
+        Responder::bind("127.0.0.1:0".parse().unwrap(), &fathom_sys::policy::Guests::anybody(), options).unwrap_err();
     assert_eq!(error.to_string(), "a body of 1 GiB is more than the responder holds");
 }
 
@@ -460,7 +462,8 @@ fn a_certificate_that_cannot_be_used_is_refused_at_once() {
     for (chain, key, said) in cases {
         let certificate = Some(Certificate::Files { chain, key });
         let options = ResponderOptions { certificate, ..small() };
-        let error = Responder::bind("127.0.0.1:0".parse().unwrap(), options).unwrap_err();
+        let error = Responder::bind("127.0.0.1:0".parse().unwrap(), &fathom_sys::policy::Guests::anybody(), options)
+            .unwrap_err();
         assert!(error.to_string().starts_with(said) && error.hint().is_some(), "{error}");
     }
 }
@@ -502,7 +505,8 @@ fn a_stale_socket_is_replaced_and_nothing_else() {
 
 #[test]
 fn version_6_of_ip_is_answered_too() {
-    let Ok(responder) = Responder::bind("[::1]:0".parse().unwrap(), small()) else {
+    let Ok(responder) = Responder::bind("[::1]:0".parse().unwrap(), &fathom_sys::policy::Guests::anybody(), small())
+    else {
         assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "in CI nothing is skipped");
         return eprintln!("SKIPPED: needs IPv6 on the loopback");
     };

@@ -30,7 +30,7 @@ pub use metric::{Better, Derivation, Layer, Metric, Unit};
 pub use plan::{Plan, TestPlan};
 pub use record::{HostRecord, Note, Record, Timeline};
 pub use restraint::{FlowSummary, Restraint, Waits};
-pub use role::{Endpoints, PeerClock, Phases, Role, Side};
+pub use role::{Endpoints, Meeting, PeerClock, Phases, Role, Side};
 pub use run::{Run, TestRun, Trial};
 pub use settings::{OptionDoc, Settings, ValueKind};
 pub use steps::{Example, JudgedPromise, StepKind, StepRecord, StepSummary, UsersRecord, UsersSummary, Visits};

@@ -41,6 +41,15 @@ impl Phases {
     }
 }
 
+/// What both sides of a trial know of each other before anything is sent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Meeting {
+    /// The other side's addresses on the path under test; none where anybody may come.
+    pub with: Vec<std::net::IpAddr>,
+    /// By which the other side is known: random, and of this trial alone.
+    pub token: u64,
+}
+
 /// What one host does in one trial, as it is sent to its agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Role {
@@ -61,6 +70,9 @@ pub struct Role {
     /// What the responder has told; empty for the responder itself.
     #[serde(default)]
     pub peer: Endpoints,
+    /// How the other side is told from strangers.
+    #[serde(default)]
+    pub meeting: Meeting,
     /// The cores that worker threads may be pinned to; empty for all that the process may use.
     #[serde(default)]
     pub cores: Vec<usize>,

@@ -158,6 +158,7 @@ impl Wire {
                     interface: Some(name.to_owned()),
                     peer,
                     cores: Vec::new(),
+                    meeting: fathom_model::Meeting::default(),
                     seed: 42,
                 },
                 &Policy::anything(),

@@ -146,6 +146,7 @@ impl Policed {
                 interface: Some(interface.to_owned()),
                 peer,
                 cores: Vec::new(),
+                meeting: fathom_model::Meeting::default(),
                 seed: 42,
             };
             host.enter_with(|| Frames.prepare(&role, &Policy::anything())).unwrap()

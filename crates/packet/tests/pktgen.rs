@@ -168,6 +168,7 @@ impl Wire {
             interface: Some(name.to_owned()),
             peer,
             cores: Vec::new(),
+            meeting: fathom_model::Meeting::default(),
             seed: 42,
         };
         host.enter_with(|| FramesKind.prepare(&role, &Policy::anything())).unwrap()
@@ -735,6 +736,7 @@ fn a_receiver_alone_tells_loss_and_order_of_a_pktgen_that_it_did_not_start() {
         interface: None,
         peer: Endpoints::new(),
         cores: Vec::new(),
+        meeting: fathom_model::Meeting::default(),
         seed: 1,
     };
     tc(&wire, "qdisc add dev near0 root netem loss 10%");

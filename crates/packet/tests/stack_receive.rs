@@ -59,6 +59,7 @@ fn role(options: &[(&str, &str)]) -> Role {
         interface: Some(DEVICE.to_owned()),
         peer: Endpoints::new(),
         cores: Vec::new(),
+        meeting: fathom_model::Meeting::default(),
         seed: 1,
     }
 }

@@ -495,13 +495,14 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
     use super::*;
+    use crate::policy::Guests;
     use crate::{clock, socket::Socket};
 
     const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
     fn pair() -> (Socket, Socket) {
-        let far = socket::datagram(LOOPBACK).unwrap();
-        let near = socket::datagram(LOOPBACK).unwrap();
+        let far = socket::datagram(LOOPBACK, &Guests::anybody()).unwrap();
+        let near = socket::datagram(LOOPBACK, &Guests::anybody()).unwrap();
         near.connect(&far.local_addr().unwrap()).unwrap();
         socket::set_timeout(&far, Nanos::from_secs(1)).unwrap();
         (near, far)
@@ -536,9 +537,9 @@ mod tests {
     #[test]
     fn every_answer_goes_to_where_its_question_came_from() {
         for address in [LOOPBACK, SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0)] {
-            let Ok(far) = socket::datagram(address) else { continue };
+            let Ok(far) = socket::datagram(address, &Guests::anybody()) else { continue };
             socket::set_timeout(&far, Nanos::from_secs(1)).unwrap();
-            let near: Vec<Socket> = (0..3).map(|_| socket::datagram(address).unwrap()).collect();
+            let near: Vec<Socket> = (0..3).map(|_| socket::datagram(address, &Guests::anybody()).unwrap()).collect();
             for (socket, text) in near.iter().zip([b"0", b"1", b"2"]) {
                 socket.connect(&far.local_addr().unwrap()).unwrap();
                 socket::send(socket, text, Wait::Block).unwrap();

@@ -18,6 +18,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use crate::{
     Error, Result,
     control::{CONTROL_SIZE, Control, ControlMessage, control_messages, time},
+    policy::Destination,
     raw_ip::Handed,
     signal::poll_readable,
     socket::{self, Buffer, named},
@@ -116,14 +117,13 @@ impl EchoSocket {
     ///
     /// # Errors
     /// `EPERM` from a firewall, `EINVAL` for anything but an echo request.
-    pub fn send(&mut self, message: &[u8], header: Header, to: IpAddr) -> Result<Handed> {
+    pub fn send(&mut self, message: &[u8], header: Header, to: &Destination) -> Result<Handed> {
         self.set_header(header)?;
-        let address = SockAddr::from(SocketAddr::new(to, 0));
         // What came back for an earlier request is told by the next call, whichever it is.
         let _ = self.socket.take_error();
-        let mut outcome = self.socket.send_to(message, &address);
+        let mut outcome = self.socket.send_to(message, to.raw());
         if outcome.as_ref().is_err_and(is_echo_of_a_complaint) {
-            outcome = self.socket.send_to(message, &address);
+            outcome = self.socket.send_to(message, to.raw());
         }
         match outcome {
             Ok(_) => Ok(Handed::Taken),
@@ -288,6 +288,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::anywhere;
     use crate::{bpf::privilege::or_skip, clock, namespace::NetNs};
 
     #[test]
@@ -306,7 +307,7 @@ mod tests {
         let mut socket = EchoSocket::open(host, Bytes(1 << 16)).unwrap();
         let header = Header { hops: 9, traffic_class: 0 };
         let message = [kind, 0, 0, 0, 0, 0, 0x12, 0x34, b'e', b'c', b'h', b'o'];
-        assert_eq!(socket.send(&message, header, host).unwrap(), Handed::Taken);
+        assert_eq!(socket.send(&message, header, &anywhere((host, 0).into())).unwrap(), Handed::Taken);
         let deadline = clock::now() + Nanos::from_secs(5);
         let mut room = [0; 64];
         let arrival = loop {

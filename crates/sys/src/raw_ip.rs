@@ -7,17 +7,18 @@ use std::{
     ffi::c_int,
     io,
     mem::MaybeUninit,
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
     ptr,
 };
 
 use fathom_model::units::{Bytes, Nanos};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{
     Error, Result,
     control::{CONTROL_SIZE, Control, control_messages, time},
+    policy::Destination,
     signal::poll_readable,
     socket::{self, named},
 };
@@ -103,10 +104,10 @@ impl Sender {
     ///
     /// # Errors
     /// `EPERM` from a firewall, `EACCES` for a broadcast that was not asked for.
-    pub fn send(&self, packet: &[u8], destination: IpAddr) -> Result<Handed> {
-        match self.socket.send_to(packet, &SockAddr::from(SocketAddr::new(destination, 0))) {
+    pub fn send(&self, packet: &[u8], to: &Destination) -> Result<Handed> {
+        match self.socket.send_to(packet, to.raw()) {
             Ok(_) => Ok(Handed::Taken),
-            Err(error) => Handed::of_error(&error).ok_or_else(|| Error::new(format!("sendto({destination})"), error)),
+            Err(error) => Handed::of_error(&error).ok_or_else(|| Error::new(format!("sendto({to})"), error)),
         }
     }
 }
@@ -323,6 +324,7 @@ fn filter(host: IpAddr) -> Vec<libc::sock_filter> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::anywhere;
     use crate::{bpf::privilege::or_skip, clock};
 
     /// Runs a filter as the kernel does, as far as its instructions go.
@@ -394,7 +396,7 @@ mod tests {
         packet[16..20].copy_from_slice(&[127, 0, 0, 1]);
         packet[20..].copy_from_slice(b"raw_ip!!");
         let before = clock::wall();
-        assert_eq!(sender.send(&packet, host).unwrap(), Handed::Taken);
+        assert_eq!(sender.send(&packet, &anywhere((host, 0).into())).unwrap(), Handed::Taken);
         let deadline = clock::now() + Nanos::from_secs(5);
         let (mut room, mut heard) = ([0; 2048], Vec::new());
         while heard.len() < 2 && clock::now() < deadline {
@@ -417,7 +419,7 @@ mod tests {
         let Some(sender) = or_skip(Sender::open(host, Broadcast::Refused)) else { return };
         let mut packet = vec![0; 70_000];
         packet[0] = 0x45;
-        assert_eq!(sender.send(&packet, host).unwrap(), Handed::TooLong);
+        assert_eq!(sender.send(&packet, &anywhere((host, 0).into())).unwrap(), Handed::TooLong);
         let error = sender.bind_device("no-such-device").unwrap_err();
         assert_eq!(error.call, "setsockopt(SO_BINDTODEVICE, no-such-device)");
     }

@@ -19,7 +19,10 @@ use rustix::{
 };
 pub use socket2::{Domain, Protocol, SockAddr, SockFilter, SockRef, Socket, Type};
 
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    policy::{Destination, Guests},
+};
 
 /// Whether a transfer may wait; a wait ends by the socket's own time-out or by its shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,25 +63,26 @@ pub fn datagram_unbound(address: SocketAddr) -> Result<Socket> {
     Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP)).map_err(named("socket(SOCK_DGRAM)"))
 }
 
-/// A UDP socket that is bound to `address`.
+/// A UDP socket that is bound to `address` and hears its guests only.
 ///
 /// # Errors
 /// `socket` and `bind`, such as an address in use or not of this host.
-pub fn datagram(address: SocketAddr) -> Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
-        .map_err(named("socket(SOCK_DGRAM)"))?;
+pub fn datagram(address: SocketAddr, guests: &Guests) -> Result<Socket> {
+    let socket = datagram_unbound(address)?;
+    guests.guard(&socket)?;
     socket.bind(&address.into()).map_err(|error| Error::new(format!("bind({address})"), error))?;
     Ok(socket)
 }
 
-/// A non-blocking TCP listener that may share its port with others of this user (`SO_REUSEPORT`).
+/// A non-blocking TCP listener for its guests, which may share its port with others of this user (`SO_REUSEPORT`).
 ///
 /// The kernel bounds `backlog` by net.core.somaxconn.
 ///
 /// # Errors
 /// `bind` and `listen`, such as a port in use by a listener without `SO_REUSEPORT`.
-pub fn listen(address: SocketAddr, backlog: u16) -> Result<Socket> {
+pub fn listen(address: SocketAddr, backlog: u16, guests: &Guests) -> Result<Socket> {
     let socket = stream(address)?;
+    guests.guard(&socket)?;
     socket.set_reuse_address(true).map_err(named("setsockopt(SO_REUSEADDR)"))?;
     socket.set_reuse_port(true).map_err(named("setsockopt(SO_REUSEPORT)"))?;
     socket.bind(&address.into()).map_err(|error| Error::new(format!("bind({address})"), error))?;
@@ -146,10 +150,17 @@ pub fn accept_blocking(listener: &Socket) -> Result<Option<Socket>> {
 ///
 /// # Errors
 /// `connect`: refused, unreachable, or timed out.
-pub fn connect(socket: &Socket, address: SocketAddr, timeout: Nanos) -> Result<()> {
-    socket
-        .connect_timeout(&address.into(), timeout.as_duration())
-        .map_err(|error| Error::new(format!("connect({address})"), error))
+pub fn connect(socket: &Socket, to: &Destination, timeout: Nanos) -> Result<()> {
+    let connected = socket.connect_timeout(to.raw(), timeout.as_duration());
+    connected.map_err(|error| Error::new(format!("connect({to})"), error))
+}
+
+/// Makes a datagram socket send to, and hear, one other only.
+///
+/// # Errors
+/// `connect`: no route, or a firewall.
+pub fn associate(socket: &Socket, with: &Destination) -> Result<()> {
+    socket.connect(with.raw()).map_err(named("connect"))
 }
 
 /// Where a connect stands that nobody waits for.
@@ -167,8 +178,8 @@ pub enum Connect {
 ///
 /// # Errors
 /// `connect`: refused at once (loopback), no route, or no free local port (`EADDRNOTAVAIL`).
-pub fn connect_begin(socket: &Socket, address: &SockAddr) -> Result<Connect> {
-    match socket.connect(address) {
+pub fn connect_begin(socket: &Socket, to: &Destination) -> Result<Connect> {
+    match socket.connect(to.raw()) {
         Ok(()) => Ok(Connect::Done),
         Err(error) if matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EALREADY | libc::EINTR)) => {
             Ok(Connect::Pending)
@@ -270,9 +281,9 @@ pub fn send_to(socket: impl AsFd, bytes: &[u8], (to, wait): (&Sender, Wait)) -> 
 ///
 /// # Errors
 /// As [`datagram`].
-pub fn datagram_sharing(address: SocketAddr) -> Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
-        .map_err(named("socket(SOCK_DGRAM)"))?;
+pub fn datagram_sharing(address: SocketAddr, guests: &Guests) -> Result<Socket> {
+    let socket = datagram_unbound(address)?;
+    guests.guard(&socket)?;
     socket.set_reuse_port(true).map_err(named("setsockopt(SO_REUSEPORT)"))?;
     socket.bind(&address.into()).map_err(|error| Error::new(format!("bind({address})"), error))?;
     Ok(socket)
@@ -507,6 +518,7 @@ pub(crate) fn get<T: Plain>(socket: impl AsFd, (level, name): (c_int, c_int), va
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::anywhere;
     use crate::{
         clock,
         epoll::{Epoll, Events, Interest},
@@ -522,17 +534,17 @@ mod tests {
     }
 
     fn pair() -> (Socket, Socket) {
-        let listener = listen(LOOPBACK, 8).unwrap();
+        let listener = listen(LOOPBACK, 8, &Guests::anybody()).unwrap();
         let near = stream(LOOPBACK).unwrap();
-        connect(&near, local_address(&listener).unwrap(), SECOND).unwrap();
+        connect(&near, &anywhere(local_address(&listener).unwrap()), SECOND).unwrap();
         wait_for(&listener, Interest::READ);
         (near, accept(&listener).unwrap().unwrap().0)
     }
 
     #[test]
     fn listeners_share_a_port_and_have_no_connection_at_first() {
-        let first = listen(LOOPBACK, 8).unwrap();
-        let second = listen(local_address(&first).unwrap(), 8).unwrap();
+        let first = listen(LOOPBACK, 8, &Guests::anybody()).unwrap();
+        let second = listen(local_address(&first).unwrap(), 8, &Guests::anybody()).unwrap();
         assert_eq!(local_address(&first).unwrap(), local_address(&second).unwrap());
         assert!(accept(&first).unwrap().is_none());
         assert!(accept_unnamed(&first).unwrap().is_none());
@@ -540,21 +552,21 @@ mod tests {
 
     #[test]
     fn a_connect_without_waiting_tells_its_outcome_when_writable() {
-        let listener = listen(LOOPBACK, 8).unwrap();
+        let listener = listen(LOOPBACK, 8, &Guests::anybody()).unwrap();
         let near = stream(LOOPBACK).unwrap();
         near.set_nonblocking(true).unwrap();
-        connect_begin(&near, &local_address(&listener).unwrap().into()).unwrap();
+        connect_begin(&near, &anywhere(local_address(&listener).unwrap())).unwrap();
         wait_for(&near, Interest::WRITE);
         connect_result(&near).unwrap();
     }
 
     #[test]
     fn a_refused_connection_names_the_address() {
-        let listener = listen(LOOPBACK, 8).unwrap();
+        let listener = listen(LOOPBACK, 8, &Guests::anybody()).unwrap();
         let address = local_address(&listener).unwrap();
         drop(listener);
         let near = stream(address).unwrap();
-        let error = connect(&near, address, SECOND).unwrap_err();
+        let error = connect(&near, &anywhere(address), SECOND).unwrap_err();
         assert_eq!(error.to_string(), format!("connect({address})"));
         assert_eq!(error.errno(), Some(libc::ECONNREFUSED));
     }
@@ -575,7 +587,8 @@ mod tests {
 
     #[test]
     fn a_datagram_says_where_it_came_from() {
-        let (near, far) = (datagram(LOOPBACK).unwrap(), datagram(LOOPBACK).unwrap());
+        let (near, far) =
+            (datagram(LOOPBACK, &Guests::anybody()).unwrap(), datagram(LOOPBACK, &Guests::anybody()).unwrap());
         set_timeout(&far, SECOND).unwrap();
         near.send_to(b"hello", &local_address(&far).unwrap().into()).unwrap();
         let from = local_address(&near).unwrap();
@@ -635,9 +648,9 @@ mod tests {
 
     #[test]
     fn the_kernel_counts_the_datagrams_that_a_full_buffer_drops() {
-        let far = datagram(LOOPBACK).unwrap();
+        let far = datagram(LOOPBACK, &Guests::anybody()).unwrap();
         set_buffer(&far, Buffer::Receive, Bytes(4096)).unwrap();
-        let near = datagram(LOOPBACK).unwrap();
+        let near = datagram(LOOPBACK, &Guests::anybody()).unwrap();
         near.connect(&local_address(&far).unwrap().into()).unwrap();
         for _ in 0..100 {
             send(&near, &[0; 1000], Wait::Never).unwrap();

@@ -181,6 +181,7 @@ mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
 
     use super::*;
+    use crate::policy::{Guests, anywhere};
     use crate::{
         clock,
         epoll::{Epoll, Events, Interest},
@@ -191,9 +192,9 @@ mod tests {
 
     fn pair() -> (Socket, Socket) {
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let listener = socket::listen(loopback, 8).unwrap();
+        let listener = socket::listen(loopback, 8, &Guests::anybody()).unwrap();
         let near = socket::stream(loopback).unwrap();
-        socket::connect(&near, socket::local_address(&listener).unwrap(), SECOND).unwrap();
+        socket::connect(&near, &anywhere(socket::local_address(&listener).unwrap()), SECOND).unwrap();
         let (epoll, mut events) = (Epoll::new().unwrap(), Events::with_capacity(1));
         epoll.add(&listener, 0, Interest::READ).unwrap();
         epoll.wait(&mut events, Some(SECOND)).unwrap();

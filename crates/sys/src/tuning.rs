@@ -14,6 +14,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::{
     Error, Result,
+    policy::Destination,
     socket::{self, named},
 };
 
@@ -178,11 +179,11 @@ type LabelRequest = [u32; 8];
 /// # Errors
 /// `setsockopt(IPV6_FLOWLABEL_MGR)` or `setsockopt(IPV6_FLOWINFO_SEND)`: an address of IPv4, a label above 0xfffff (`EINVAL`),
 /// or one that another program has (`EPERM`).
-pub fn set_flow_label(socket: impl AsFd, to: SocketAddr, label: u32) -> Result<SocketAddr> {
+pub fn set_flow_label(socket: impl AsFd, to: &Destination, label: u32) -> Result<Destination> {
     const CALL: &str = "setsockopt(IPV6_FLOWLABEL_MGR)";
     const CREATE_IF_MISSING: u16 = 1;
     const SHARED_BY_ANYONE: u8 = 255;
-    let SocketAddr::V6(mut to) = to else {
+    let Some(SocketAddr::V6(mut to)) = to.address() else {
         return Err(Error::new(CALL, io::Error::from_raw_os_error(libc::EAFNOSUPPORT)));
     };
     let mut request: LabelRequest = [0; 8];
@@ -195,7 +196,7 @@ pub fn set_flow_label(socket: impl AsFd, to: SocketAddr, label: u32) -> Result<S
     socket::set(&socket, (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND), &1)
         .map_err(named("setsockopt(IPV6_FLOWINFO_SEND)"))?;
     to.set_flowinfo(label.to_be());
-    Ok(to.into())
+    Ok(Destination::labelled(to))
 }
 
 /// An address as it lies in memory.
@@ -217,6 +218,7 @@ pub fn flow_label(socket: &Socket) -> Result<Option<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::{Guests, anywhere};
 
     fn loopback(version: u8) -> SocketAddr {
         let text = if version == 4 { "127.0.0.1:0" } else { "[::1]:0" };
@@ -224,12 +226,12 @@ mod tests {
     }
 
     fn connected(near: &Socket, to: SocketAddr, label: Option<u32>) -> Socket {
-        let listener = socket::listen(to, 4).unwrap();
+        let listener = socket::listen(to, 4, &Guests::anybody()).unwrap();
         let mut at = socket::local_address(&listener).unwrap();
         if let Some(label) = label {
-            at = set_flow_label(near, at, label).unwrap();
+            at = set_flow_label(near, &anywhere(at), label).unwrap().address().unwrap();
         }
-        socket::connect(near, at, Nanos::from_secs(1)).unwrap();
+        socket::connect(near, &anywhere(at), Nanos::from_secs(1)).unwrap();
         listener
     }
 
@@ -263,7 +265,7 @@ mod tests {
         let _listener = connected(&near, loopback(6), Some(0xabcde));
         assert_eq!(flow_label(&near).unwrap(), Some(0xabcde));
         let other = socket::stream(loopback(4)).unwrap();
-        let error = set_flow_label(&other, loopback(4), 1).unwrap_err();
+        let error = set_flow_label(&other, &anywhere(loopback(4)), 1).unwrap_err();
         assert_eq!(error.errno(), Some(libc::EAFNOSUPPORT));
         let _listener = connected(&other, loopback(4), None);
         assert_eq!(flow_label(&other).unwrap(), None);
@@ -281,7 +283,7 @@ mod tests {
         listener.bind(&loopback(4).into()).unwrap();
         listener.listen(4).unwrap();
         let near = multipath_stream(loopback(4)).unwrap();
-        socket::connect(&near, socket::local_address(&listener).unwrap(), Nanos::from_secs(1)).unwrap();
+        socket::connect(&near, &anywhere(socket::local_address(&listener).unwrap()), Nanos::from_secs(1)).unwrap();
         assert!(is_multipath(&near).unwrap());
         assert!(!is_multipath(socket::stream(loopback(4)).unwrap()).unwrap());
     }

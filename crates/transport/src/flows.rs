@@ -164,14 +164,17 @@ mod tests {
 
     use fathom_sys::socket;
 
+    use fathom_sys::policy::{Guests, Policy};
+
     use super::*;
 
     #[test]
     fn a_long_test_keeps_a_bounded_number_of_evenly_spaced_samples() {
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let listener = socket::listen(loopback, 1).unwrap();
+        let listener = socket::listen(loopback, 1, &Guests::anybody()).unwrap();
         let near = Arc::new(socket::stream(loopback).unwrap());
-        socket::connect(&near, socket::local_address(&listener).unwrap(), Nanos::from_secs(1)).unwrap();
+        let to = Policy::anything().permit(socket::local_address(&listener).unwrap()).unwrap();
+        socket::connect(&near, &to, Nanos::from_secs(1)).unwrap();
         let mut watch = FlowWatch::new(&[near]);
         watch.per_flow_max = 8;
         for at in 1..=100 {

@@ -109,6 +109,7 @@ impl Targets {
     /// The responder told nothing, or the kernel refuses the options that were asked for.
     pub(crate) fn of(role: &Role, kind: &'static str, options: &SocketOptions) -> Result<Self, Error> {
         let to = told_all(role, kind)?;
+        to.iter().try_for_each(|to| options.judge(*to))?;
         let sources = options.sources(to[0], SOURCES_MAX)?;
         let from = match sources.as_slice() {
             [] => vec![role.address.filter(|from| !is_chosen_anyway(*from, to[0]))],

@@ -43,6 +43,7 @@ fn role(kind: &str, side: Side, settings: &Settings) -> Role {
         interface: None,
         peer: BTreeMap::new(),
         cores: Vec::new(),
+        meeting: fathom_model::Meeting::default(),
         seed: 42,
     }
 }

@@ -92,6 +92,7 @@ impl Wire {
             interface: Some(NAMES[host].to_owned()),
             peer,
             cores: Vec::new(),
+            meeting: fathom_model::Meeting::default(),
             seed: 42,
         };
         self.on(host, || kind.prepare(&role, &Policy::anything()).unwrap())

@@ -123,7 +123,7 @@ impl TestKind for Script {
             let address = role.peer.get(ADDRESS).ok_or(Error::Endpoint { kind: NAME, what: ADDRESS })?;
             role.settings.set("url", format!("http://{address}/"));
         }
-        Ok(Box::new(Scripting::prepare(&role)?))
+        Ok(Box::new(Scripting::prepare(&role, policy)?))
     }
 }
 
@@ -137,17 +137,17 @@ struct Scripting {
 }
 
 impl Scripting {
-    fn prepare(role: &Role) -> Result<Self, Error> {
+    fn prepare(role: &Role, policy: &Policy) -> Result<Self, Error> {
         let settings = &role.settings;
         let n_connections = settings.count("connections").unwrap_or(10);
         let n_cores = u64::try_from(role.cores.len().max(1)).unwrap_or(1);
         let n_threads = settings.count("threads").unwrap_or(n_cores).min(n_connections);
-        let script = script::Script::of(settings)?;
+        let script = script::Script::of(settings, policy)?;
         let (world, threads) = World::make(script, usize::try_from(n_threads).unwrap_or(1))?;
         let mut role = role.clone();
         role.settings.set("threads", n_threads.to_string());
         world.direct(&mut role.settings);
-        let crowd = Crowd::prepare(NAME, &role, Coming::Population { n: n_connections, over: Nanos::ZERO })?;
+        let crowd = Crowd::prepare(NAME, (&role, policy), Coming::Population { n: n_connections, over: Nanos::ZERO })?;
         assert_eq!(crowd.n_workers(), threads.len(), "each thread of a script is a worker");
         let threads = Mutex::new(threads.into_iter().map(Some).collect());
         Ok(Self { world, threads, crowd, timeout: settings.span("timeout").unwrap_or(TIMEOUT) })

@@ -3,20 +3,27 @@
 use std::{
     collections::BTreeSet,
     fs,
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs},
+    net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs},
+    path::Path,
     sync::{Mutex, PoisonError},
-    time::Duration,
 };
 
 use fathom_engine::Error;
 use fathom_http::url::{Scheme, Url};
-use fathom_model::{Settings, settings::SettingError, units::Nanos};
+use fathom_model::{
+    Settings,
+    settings::SettingError,
+    units::{Bytes, Nanos},
+};
+use fathom_sys::{policy::Policy, socket};
 use ipnet::IpNet;
 
 use super::ALLOW;
 
 /// How long an address may take to accept the connection of `wrk.connect`: TCP sends its first segment three times in it.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_PATIENCE: Nanos = Nanos::from_secs(5);
+/// The longest script: hundreds of times the longest that is known.
+const SCRIPT_MAX: Bytes = Bytes(16 << 20);
 
 /// What the states of a trial have in common; nothing of it changes but what is known of the target.
 #[derive(Debug)]
@@ -48,12 +55,12 @@ fn not_allowed(name: &str, expected: &str, given: &str) -> Error {
 
 impl Script {
     /// Reads the settings and the file.
-    pub(super) fn of(settings: &Settings) -> Result<Self, Error> {
+    pub(super) fn of(settings: &Settings, policy: &Policy) -> Result<Self, Error> {
         let url = settings.text("url").unwrap_or_default();
         let wrong = |error: &dyn std::error::Error| not_allowed("url", &format!("one URL ({error})"), &url);
         let target: Url = url.parse().map_err(|error| wrong(&error))?;
         let path = settings.text("script").unwrap_or_default();
-        let text = fs::read(&path).map_err(|cause| Error::Unsupported {
+        let text = policy.read(Path::new(&path), SCRIPT_MAX).map_err(|cause| Error::Unsupported {
             what: format!("cannot read the script {path}: {cause}"),
             hint: None,
         })?;
@@ -77,7 +84,7 @@ impl Script {
             patience: settings.span("script-patience").unwrap_or(Nanos::from_secs(10)),
             is_lenient: settings.flag("lenient"),
             is_found_here: !["connect-to", "proxy", "unix"].iter().any(is_elsewhere),
-            reach: Reach::of(settings, &target.host)?,
+            reach: Reach::of(settings, &target.host, policy)?,
             args: std::iter::once(url).chain(words).collect(),
             path,
             target,
@@ -108,10 +115,11 @@ pub(super) struct Reach {
     host: String,
     of_target: Mutex<BTreeSet<IpAddr>>,
     allowed: Vec<IpNet>,
+    policy: Policy,
 }
 
 impl Reach {
-    fn of(settings: &Settings, host: &str) -> Result<Self, Error> {
+    fn of(settings: &Settings, host: &str, policy: &Policy) -> Result<Self, Error> {
         let text = settings.text(ALLOW).unwrap_or_default();
         let range = |word: &str| {
             let address = word.parse::<IpAddr>().map(IpNet::from);
@@ -120,7 +128,7 @@ impl Reach {
         };
         let words = text.split([',', ' ', '\n']).filter(|word| !word.is_empty());
         let allowed = words.map(range).collect::<Result<_, Error>>()?;
-        Ok(Self { host: host.to_owned(), of_target: Mutex::default(), allowed })
+        Ok(Self { host: host.to_owned(), of_target: Mutex::default(), allowed, policy: policy.clone() })
     }
 
     /// The addresses of a name at a port or a service.
@@ -147,13 +155,16 @@ impl Reach {
         }
         let is_of_target = || self.of_target.lock().unwrap_or_else(PoisonError::into_inner).contains(&address.ip());
         let is_allowed = ip.is_loopback() || self.allowed.iter().any(|range| range.contains(&ip)) || is_of_target();
+        // A name that is looked up again may lead elsewhere than when the user was asked.
+        self.policy.judge(ip.into()).map_err(|refused| refused.to_string())?;
         if is_allowed { Ok(()) } else { Err(format!("{address} is not a target you have allowed")) }
     }
 
     /// Whether an address takes a connection.
     pub(super) fn connects(&self, address: SocketAddr) -> Result<bool, String> {
         self.check(address)?;
-        Ok(TcpStream::connect_timeout(&address, CONNECT_PATIENCE).is_ok())
+        let to = self.policy.permit(address).map_err(|refused| refused.to_string())?;
+        Ok(socket::stream(address).and_then(|own| socket::connect(&own, &to, CONNECT_PATIENCE)).is_ok())
     }
 }
 
@@ -184,7 +195,7 @@ mod tests {
         let settings = Settings::default().with("url", url).with("script", file.path().to_str().unwrap());
         let settings =
             settings.with("args", "16 'two words'").with("header", "A: b\nC:d").with("script-allow", "192.0.2.0/24");
-        Script::of(&settings).unwrap()
+        Script::of(&settings, &Policy::anything()).unwrap()
     }
 
     #[test]
@@ -211,7 +222,7 @@ mod tests {
         assert!(check("127.0.0.9:1").is_ok() && check("192.0.2.9:1").is_ok());
         assert_eq!(check("198.51.100.1:80").unwrap_err(), "198.51.100.1:80 is not a target you have allowed");
         let all = Settings::default().with(ALLOW, "0.0.0.0/0 ::/0");
-        let reach_all = Reach::of(&all, "localhost").unwrap();
+        let reach_all = Reach::of(&all, "localhost", &Policy::anything()).unwrap();
         for address in ["224.0.0.1:80", "255.255.255.255:80", "0.0.0.0:80", "[ff02::1]:80", "[::ffff:224.0.0.1]:80"] {
             let refused = reach_all.check(address.parse().unwrap()).unwrap_err();
             assert!(refused.ends_with("is never a target"), "{refused}");

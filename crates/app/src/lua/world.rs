@@ -264,11 +264,13 @@ mod tests {
         }
 
         fn make(&self, n_threads: usize) -> Result<(World, Vec<Thread>), Error> {
-            World::make(Script::of(&self.settings()).unwrap(), n_threads)
+            World::make(Script::of(&self.settings(), &fathom_sys::policy::Policy::anything()).unwrap(), n_threads)
         }
 
         fn refused(&self, settings: &Settings) -> String {
-            let error = World::make(Script::of(settings).unwrap(), 1).unwrap_err().to_string();
+            let error = World::make(Script::of(settings, &fathom_sys::policy::Policy::anything()).unwrap(), 1)
+                .unwrap_err()
+                .to_string();
             error.replace(self.file.path().to_str().unwrap(), "x.lua")
         }
     }

@@ -168,6 +168,7 @@ impl Recorder {
             interface: None,
             peer: Endpoints::new(),
             cores: Vec::new(),
+            meeting: fathom_model::Meeting::default(),
             seed: 1,
         };
         let test = AppScenario.prepare(&role, &Policy::anything()).unwrap();

@@ -404,6 +404,7 @@ impl Course<'_> {
                 interface: place.interface.clone(),
                 peer: BTreeMap::new(),
                 cores: if is_answering { to_cores.clone() } else { from_cores.clone() },
+                meeting: fathom_model::Meeting::default(),
                 seed: self.plan.seed.wrapping_add(u64::from(round)),
             };
             Part { host: host.to_owned(), role, interfaces: place.interface.iter().cloned().collect() }

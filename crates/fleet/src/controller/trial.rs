@@ -1,10 +1,11 @@
 //! One trial: prepare the responders, then the initiators, start all together, gather what they recorded.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{collections::BTreeMap, io, net::IpAddr, ops::Range};
 
 use fathom_engine::Live;
-use fathom_model::{Endpoints, PeerClock, Role, Settings, Side, Trial, units::Nanos};
+use fathom_model::{Endpoints, Meeting, PeerClock, Role, Settings, Side, Trial, units::Nanos};
 use fathom_sys::clock;
+use ring::rand::{SecureRandom, SystemRandom};
 
 use super::{Fleet, HostId, Turn};
 use crate::{
@@ -170,6 +171,8 @@ struct Course<'a, 'b> {
     parts: Vec<Playing<'a>>,
     /// So many of them go on until they are told that the initiators have finished.
     n_told: usize,
+    /// By which the two sides of each test know each other.
+    tokens: Vec<u64>,
     supervision: &'a mut Supervision<'b>,
 }
 
@@ -193,7 +196,8 @@ impl<'a, 'b> Course<'a, 'b> {
             let entry = cast.map_or_else(|| part.host.clone(), |cast| entry(&plan.casts[cast], part, initiator));
             parts.push(Playing { part, cast, entry, id, ticket: fleet.ticket(), state: State::Idle });
         }
-        Ok(Self { fleet, parts, n_told, supervision })
+        let tokens = plan.casts.iter().map(|_| random()).collect::<Result<_, _>>()?;
+        Ok(Self { fleet, parts, n_told, tokens, supervision })
     }
 
     fn run(&mut self) -> Result<(), Error> {
@@ -239,11 +243,22 @@ impl<'a, 'b> Course<'a, 'b> {
         let playing = &self.parts[n];
         let mut role = Box::new(playing.part.role.clone());
         role.peer.extend(endpoints);
+        role.meeting = self.meeting(n);
         // One observer per host: the first of its parts brings it, and sees the interfaces of all of them.
         let is_first = self.parts.iter().position(|other| other.id == playing.id) == Some(n);
         let watch = is_first.then(|| self.interfaces(playing.id));
         self.parts[n].state = State::Preparing;
         self.tell(n, |ticket| ToAgent::Prepare { ticket, role, watch })
+    }
+
+    /// Who the other side of a part's test is, where it is known by its addresses.
+    fn meeting(&self, n: usize) -> Meeting {
+        let Some(cast) = self.parts[n].cast else { return Meeting::default() };
+        let is_initiator = |n: usize| n >= self.n_told;
+        let others = (0..self.parts.len())
+            .filter(|other| is_initiator(*other) != is_initiator(n) && self.parts[*other].cast == Some(cast));
+        let with: Option<Vec<IpAddr>> = others.map(|other| self.parts[other].part.role.address).collect();
+        Meeting { with: with.unwrap_or_default(), token: self.tokens[cast] }
     }
 
     fn interfaces(&self, id: HostId) -> Vec<String> {
@@ -401,6 +416,17 @@ impl<'a, 'b> Course<'a, 'b> {
         }
         TrialOutcome { trials, losses, error }
     }
+}
+
+/// A number that nobody can guess.
+fn random() -> Result<u64, Error> {
+    let mut bytes = [0; 8];
+    let none = |_| Error::System {
+        what: "draw the token of a trial".to_owned(),
+        cause: io::Error::other("no random numbers"),
+    };
+    SystemRandom::new().fill(&mut bytes).map_err(none)?;
+    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// The name of a part's record: its host's, with an addition where that is taken by an initiator before it.

@@ -138,6 +138,7 @@ pub(crate) fn role(side: Side, measure: Nanos) -> Role {
         interface: None,
         peer: Endpoints::new(),
         cores: Vec::new(),
+        meeting: fathom_model::Meeting::default(),
         seed: 1,
     }
 }

@@ -2,12 +2,15 @@
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    net::{IpAddr, SocketAddr},
     path::Path,
 };
 
 use fathom_model::{Settings, settings::SettingError, units::Nanos};
-use fathom_sys::socket::{self, Domain, SockAddr, Socket, Type, named};
+use fathom_sys::{
+    policy::{Destination as Permitted, Policy},
+    socket::{self, Domain, Socket, Type, named},
+};
 
 use super::{DialError, Sources};
 use crate::url::host_and_port;
@@ -98,9 +101,9 @@ impl Name {
         parsed.ok_or_else(|| refused().into())
     }
 
-    /// What the system's resolver says, in its order.
-    pub(super) fn look_up(&self) -> io::Result<Vec<SocketAddr>> {
-        Ok((self.host.as_str(), self.port).to_socket_addrs()?.collect())
+    /// What the system's resolver says, in its order; what may not be sent to is an error.
+    pub(super) fn look_up(&self, policy: &Policy) -> io::Result<Vec<Permitted>> {
+        policy.resolve(&self.host, self.port)
     }
 
     /// An address needs no resolver, now or later.
@@ -113,7 +116,7 @@ impl Name {
 #[derive(Debug, Clone)]
 pub(super) enum Destination {
     /// A unix socket.
-    Unix(SockAddr),
+    Unix(Permitted),
     /// TCP, to one family of addresses.
     Tcp(Tcp),
 }
@@ -123,60 +126,69 @@ pub(super) enum Destination {
 pub(super) struct Tcp {
     pub(super) name: Name,
     /// As they were found before the start; never empty.
-    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) addresses: Vec<Permitted>,
     /// Whether the addresses are of IPv6.
     is_six: bool,
 }
 
 impl Tcp {
     /// Those of a later answer that can be used as those of the first were.
-    pub(super) fn usable(&self, found: Vec<SocketAddr>) -> Vec<SocketAddr> {
-        found.into_iter().filter(|address| address.is_ipv6() == self.is_six).collect()
+    pub(super) fn usable(&self, found: Vec<Permitted>) -> Vec<Permitted> {
+        found.into_iter().filter(|to| is_six(to) == self.is_six).collect()
     }
 }
 
 impl Destination {
-    pub(super) fn unix(path: &str) -> Result<Self, DialError> {
+    pub(super) fn unix(path: &str, policy: &Policy) -> Result<Self, DialError> {
         let refused = |cause| DialError::File { option: "unix", path: path.into(), cause };
+        let address = policy.permit_unix(Path::new(path)).map_err(refused)?;
         std::fs::metadata(path).map_err(refused)?;
-        let address = SockAddr::unix(Path::new(path)).map_err(refused)?;
         Ok(Self::Unix(address))
     }
 
     /// Looks the name up and settles on one family of its addresses.
-    pub(super) fn tcp(name: Name, family: Family, sources: Option<&Sources>) -> Result<Self, DialError> {
+    pub(super) fn tcp(
+        name: Name,
+        (family, sources): (Family, Option<&Sources>),
+        policy: &Policy,
+    ) -> Result<Self, DialError> {
         let failed = |cause| DialError::Resolve { host: name.host.clone(), cause };
-        let found = name.look_up().map_err(failed)?;
+        let found = name.look_up(policy).map_err(failed)?;
         if found.is_empty() {
             return Err(failed(io::ErrorKind::NotFound.into()));
         }
-        let is_usable = |address: &&SocketAddr| {
-            family.takes(address.ip()) && sources.is_none_or(|sources| sources.reach(address.ip()))
+        let is_usable = |to: &&Permitted| {
+            let ip = to.address().map(|address| address.ip());
+            ip.is_some_and(|ip| family.takes(ip) && sources.is_none_or(|sources| sources.reach(ip)))
         };
-        let usable: Vec<SocketAddr> = found.iter().filter(is_usable).copied().collect();
+        let usable: Vec<Permitted> = found.iter().filter(is_usable).cloned().collect();
         let Some(first) = usable.first() else {
-            let version = if found[0].is_ipv4() { 6 } else { 4 };
+            let version = if is_six(&found[0]) { 4 } else { 6 };
             return Err(DialError::Family { host: name.host, version });
         };
-        let has_both = usable.iter().any(|address| address.is_ipv4() != first.is_ipv4());
-        let chosen =
-            if has_both { usable.iter().find(|address| takes_connections(**address)).unwrap_or(first) } else { first };
-        let is_six = chosen.is_ipv6();
-        let addresses = usable.iter().filter(|address| address.is_ipv6() == is_six).copied().collect();
-        Ok(Self::Tcp(Tcp { name, addresses, is_six }))
+        let has_both = usable.iter().any(|to| is_six(to) != is_six(first));
+        let chosen = if has_both { usable.iter().find(|to| takes_connections(to)).unwrap_or(first) } else { first };
+        let is_six = is_six(chosen);
+        let tcp = Tcp { name, addresses: Vec::new(), is_six };
+        Ok(Self::Tcp(Tcp { addresses: tcp.usable(usable), ..tcp }))
     }
 }
 
+fn is_six(to: &Permitted) -> bool {
+    to.address().is_some_and(|address| address.is_ipv6())
+}
+
 /// Names such as `localhost` have addresses of both families, and many a server listens on one.
-fn takes_connections(address: SocketAddr) -> bool {
-    socket::stream(address).and_then(|own| socket::connect(&own, address, PROBE)).is_ok()
+fn takes_connections(to: &Permitted) -> bool {
+    let connect = |address| socket::stream(address).and_then(|own| socket::connect(&own, to, PROBE));
+    to.address().is_some_and(|address| connect(address).is_ok())
 }
 
 /// Where one connection goes, and from where.
 #[derive(Debug, Clone)]
 pub struct Place {
     /// The address to connect to.
-    pub address: SockAddr,
+    pub address: Permitted,
     /// The address to send from, where that is not left to the kernel.
     pub source: Option<IpAddr>,
 }
@@ -189,7 +201,7 @@ impl Place {
     /// # Errors
     /// `socket`, when descriptors have run out; `setsockopt` and `bind`, when the source is no address of this host.
     pub fn open(&self) -> fathom_sys::Result<Socket> {
-        let Some(target) = self.address.as_socket() else { return unix_stream() };
+        let Some(target) = self.address.address() else { return unix_stream() };
         let own = socket::stream_nonblocking(target)?;
         own.set_tcp_nodelay(true).map_err(named("setsockopt(TCP_NODELAY)"))?;
         if let Some(source) = self.source {
@@ -216,7 +228,7 @@ mod tests {
 
     fn addresses(destination: Destination) -> Vec<String> {
         match destination {
-            Destination::Tcp(tcp) => tcp.addresses.iter().map(SocketAddr::to_string).collect(),
+            Destination::Tcp(tcp) => tcp.addresses.iter().map(ToString::to_string).collect(),
             Destination::Unix(_) => Vec::new(),
         }
     }
@@ -233,12 +245,18 @@ mod tests {
 
     #[test]
     fn the_version_of_ip_decides_which_addresses_are_used() {
-        assert_eq!(addresses(Destination::tcp(name("127.0.0.1:1"), Family::Any, None).unwrap()), ["127.0.0.1:1"]);
-        assert_eq!(addresses(Destination::tcp(name("[::1]:1"), Family::V6, None).unwrap()), ["[::1]:1"]);
-        let error = Destination::tcp(name("127.0.0.1:1"), Family::V6, None).unwrap_err();
+        assert_eq!(
+            addresses(Destination::tcp(name("127.0.0.1:1"), (Family::Any, None), &Policy::anything()).unwrap()),
+            ["127.0.0.1:1"]
+        );
+        assert_eq!(
+            addresses(Destination::tcp(name("[::1]:1"), (Family::V6, None), &Policy::anything()).unwrap()),
+            ["[::1]:1"]
+        );
+        let error = Destination::tcp(name("127.0.0.1:1"), (Family::V6, None), &Policy::anything()).unwrap_err();
         assert_eq!(error.to_string(), "`127.0.0.1` has no address of IPv6");
         let sources = Sources::parse("10.0.0.1").unwrap();
-        let error = Destination::tcp(name("[::1]:1"), Family::Any, Some(&sources)).unwrap_err();
+        let error = Destination::tcp(name("[::1]:1"), (Family::Any, Some(&sources)), &Policy::anything()).unwrap_err();
         assert_eq!(error.to_string(), "`::1` has no address of IPv4");
     }
 
@@ -247,14 +265,14 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let localhost = Name { host: "localhost".to_owned(), port };
-        let found = addresses(Destination::tcp(localhost, Family::Any, None).unwrap());
+        let found = addresses(Destination::tcp(localhost, (Family::Any, None), &Policy::anything()).unwrap());
         assert_eq!(found, [format!("127.0.0.1:{port}")]);
     }
 
     #[test]
     fn a_name_without_address_is_found_before_the_load() {
         // RFC 6761 section 6.4: names under `invalid` never have an address.
-        let error = Destination::tcp(name("nowhere.invalid:80"), Family::Any, None).unwrap_err();
+        let error = Destination::tcp(name("nowhere.invalid:80"), (Family::Any, None), &Policy::anything()).unwrap_err();
         assert!(matches!(error, DialError::Resolve { ref host, .. } if host == "nowhere.invalid"), "{error}");
     }
 
@@ -273,7 +291,8 @@ mod tests {
     fn a_socket_sends_from_the_source_and_takes_its_port_at_the_connect() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let place = Place { address: address.into(), source: Some("127.0.0.77".parse().unwrap()) };
+        let place =
+            Place { address: Policy::anything().permit(address).unwrap(), source: Some("127.0.0.77".parse().unwrap()) };
         let own = place.open().unwrap();
         assert_eq!(socket::local_address(&own).unwrap().port(), 0);
         socket::connect_begin(&own, &place.address).unwrap();

@@ -1,12 +1,9 @@
 //! One worker's share of a [`Dialing`]: whose turn it is, which answers of the resolver are still good, which sessions there are.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-};
+use std::{net::IpAddr, sync::Arc};
 
 use fathom_model::units::Nanos;
-use fathom_sys::socket::Socket;
+use fathom_sys::{policy::Destination as Permitted, socket::Socket};
 
 use super::{
     Channel, DialError, Dialing, Fault, Freshness, Place, Turns,
@@ -48,7 +45,7 @@ pub enum LookedUp {
 /// The addresses of one route.
 #[derive(Debug)]
 struct Addresses {
-    found: Vec<SocketAddr>,
+    found: Vec<Permitted>,
     next: usize,
     /// From then on they are old.
     good_until: Option<Nanos>,
@@ -86,7 +83,7 @@ impl Dialer {
             addresses: addresses.collect(),
             ways: ways.collect(),
             turns: dialing.sources.as_ref().map(|sources| sources.turns(idx as u64, n_workers as u64)),
-            lookups: may_ask.then(Lookups::start).transpose()?,
+            lookups: may_ask.then(|| Lookups::start(&dialing.policy)).transpose()?,
             dialing: Arc::clone(dialing),
         })
     }
@@ -114,7 +111,7 @@ impl Dialer {
             _ => {}
         }
         let addresses = &mut self.addresses[route];
-        let address = addresses.found[addresses.next % addresses.found.len()];
+        let address = addresses.found[addresses.next % addresses.found.len()].clone();
         addresses.next = (addresses.next + 1) % addresses.found.len();
         Next::Ready(place(address, self.turns.as_mut(), self.dialing.own))
     }
@@ -128,6 +125,7 @@ impl Dialer {
     pub fn looked_up(&mut self, now: Nanos) -> Option<LookedUp> {
         let Answer { asker, found, took } = self.lookups.as_ref()?.next()?;
         let (Asker::Connection(_, route) | Asker::Route(route)) = asker;
+        let fault = found.as_ref().err().map_or(Fault::Unresolved, Fault::of_lookup);
         let usable = match &self.dialing.routes[route].destination {
             Destination::Tcp(tcp) => tcp.usable(found.unwrap_or_default()),
             Destination::Unix(_) => Vec::new(),
@@ -136,9 +134,9 @@ impl Dialer {
             Asker::Connection(token, _) => {
                 let addresses = &mut self.addresses[route];
                 addresses.next = addresses.next.wrapping_add(1);
-                let chosen = usable.get(addresses.next % usable.len().max(1)).copied();
+                let chosen = usable.get(addresses.next % usable.len().max(1)).cloned();
                 let place = chosen.map(|address| place(address, self.turns.as_mut(), self.dialing.own));
-                LookedUp::Place { token, took, place: place.ok_or(Fault::Unresolved) }
+                LookedUp::Place { token, took, place: place.ok_or(fault) }
             }
             Asker::Route(_) => {
                 let is_found = !usable.is_empty();
@@ -147,7 +145,7 @@ impl Dialer {
                 if let (true, Freshness::For(span)) = (is_found, self.dialing.freshness) {
                     (addresses.found, addresses.good_until) = (usable, Some(now + span));
                 }
-                LookedUp::Renewed { took, outcome: if is_found { Ok(()) } else { Err(Fault::Unresolved) } }
+                LookedUp::Renewed { took, outcome: if is_found { Ok(()) } else { Err(fault) } }
             }
         })
     }
@@ -161,12 +159,12 @@ impl Dialer {
     }
 }
 
-fn place(address: SocketAddr, turns: Option<&mut Turns>, own: Option<IpAddr>) -> Place {
-    let source = match turns {
-        Some(turns) => turns.turn(address.ip()),
-        None => own.filter(|own| reaches(*own, address.ip())),
-    };
-    Place { address: address.into(), source }
+fn place(address: Permitted, turns: Option<&mut Turns>, own: Option<IpAddr>) -> Place {
+    let source = address.address().and_then(|to| match turns {
+        Some(turns) => turns.turn(to.ip()),
+        None => own.filter(|own| reaches(*own, to.ip())),
+    });
+    Place { address, source }
 }
 
 /// Whether packets from an own address can go to `target`: the loopback's reach no other host.

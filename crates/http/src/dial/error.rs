@@ -3,6 +3,7 @@
 use std::{io, net::IpAddr, path::PathBuf};
 
 use fathom_model::settings::SettingError;
+use fathom_sys::policy::Refused;
 
 use crate::{h1::RequestError, url::UrlError};
 
@@ -152,6 +153,11 @@ impl From<DialError> for fathom_engine::Error {
             what: what.trim_start_matches("cannot ").to_owned(),
             cause: fathom_sys::Error::new(call, cause),
         };
+        if let DialError::Resolve { cause, .. } | DialError::File { cause, .. } = &error
+            && let Some(refused) = Refused::within(cause)
+        {
+            return Self::Refused(refused.clone());
+        }
         match error {
             DialError::Setting(error) => Self::Setting(error),
             DialError::Resolve { cause, .. } => system(what, "getaddrinfo", cause),

@@ -1,5 +1,9 @@
 //! Why a connection did not come about, small enough to be counted by the million.
 
+use std::io;
+
+use fathom_sys::policy::Refused;
+
 use crate::h1::Malformed;
 
 /// What was under way.
@@ -43,6 +47,9 @@ pub enum Fault {
     /// The name has no address.
     #[error("the name has no address")]
     Unresolved,
+    /// The name has an address that nobody has allowed.
+    #[error("the name has an address that is not allowed")]
+    NotAllowed,
     /// The proxy did not make a tunnel.
     #[error(transparent)]
     Proxy(#[from] ProxyFault),
@@ -52,11 +59,16 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// Why a look-up that failed has no address to give.
+    pub(super) fn of_lookup(error: &io::Error) -> Self {
+        if Refused::within(error).is_some() { Self::NotAllowed } else { Self::Unresolved }
+    }
+
     /// What was under way.
     #[must_use]
     pub const fn stage(self) -> Stage {
         match self {
-            Self::Unresolved => Stage::Resolve,
+            Self::Unresolved | Self::NotAllowed => Stage::Resolve,
             Self::Proxy(_) => Stage::Proxy,
             Self::Tls(_) => Stage::Tls,
         }
@@ -66,6 +78,7 @@ impl Fault {
     #[must_use]
     pub const fn hint(self) -> Option<&'static str> {
         Some(match self {
+            Self::NotAllowed => "allow it with --allow, or pin the address with --dns once",
             Self::Unresolved => "check the name, or give an address by the option connect-to",
             Self::Proxy(ProxyFault::Refused(407)) => "give its user: http://name:password@proxy:port",
             Self::Tls(TlsFault::UnknownIssuer | TlsFault::Forged) => {

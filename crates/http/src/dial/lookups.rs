@@ -2,7 +2,6 @@
 
 use std::{
     io::{self, Write as _},
-    net::SocketAddr,
     os::{fd::OwnedFd, unix::net::UnixStream},
     sync::{
         Arc, Mutex, PoisonError,
@@ -12,7 +11,11 @@ use std::{
 };
 
 use fathom_model::units::Nanos;
-use fathom_sys::{clock, socket::Socket};
+use fathom_sys::{
+    clock,
+    policy::{Destination as Permitted, Policy},
+    socket::Socket,
+};
 
 use super::{DialError, Name};
 
@@ -35,7 +38,7 @@ pub(super) enum Asker {
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) asker: Asker,
-    pub(super) found: io::Result<Vec<SocketAddr>>,
+    pub(super) found: io::Result<Vec<Permitted>>,
     pub(super) took: Nanos,
 }
 
@@ -48,7 +51,7 @@ pub(super) struct Lookups {
 }
 
 impl Lookups {
-    pub(super) fn start() -> Result<Self, DialError> {
+    pub(super) fn start(policy: &Policy) -> Result<Self, DialError> {
         let (questions, asked) = mpsc::channel::<Question>();
         let (answer, answers) = mpsc::channel();
         let (bell, rope) = UnixStream::pair().map_err(DialError::Lookups)?;
@@ -58,8 +61,9 @@ impl Lookups {
         let (asked, rope) = (Arc::new(Mutex::new(asked)), Arc::new(rope));
         for _ in 0..THREADS {
             let (asked, rope, answer) = (Arc::clone(&asked), Arc::clone(&rope), answer.clone());
+            let policy = policy.clone();
             let thread = thread::Builder::new().name("lookup".to_owned());
-            thread.spawn(move || look_up(&asked, &rope, &answer)).map_err(DialError::Lookups)?;
+            thread.spawn(move || look_up(&asked, &policy, (&rope, &answer))).map_err(DialError::Lookups)?;
         }
         Ok(Self { questions, answers, bell: Some(bell) })
     }
@@ -79,12 +83,12 @@ impl Lookups {
     }
 }
 
-fn look_up(asked: &Mutex<Receiver<Question>>, rope: &UnixStream, answer: &Sender<Answer>) {
+fn look_up(asked: &Mutex<Receiver<Question>>, policy: &Policy, (rope, answer): (&UnixStream, &Sender<Answer>)) {
     loop {
         let question = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((asker, name)) = question else { return };
         let begun_at = clock::now();
-        let found = name.look_up();
+        let found = name.look_up(policy);
         let took = clock::now().since(begun_at);
         if answer.send(Answer { asker, found, took }).is_err() {
             return;
@@ -102,7 +106,7 @@ mod tests {
 
     #[test]
     fn answers_come_to_those_who_asked_and_the_bell_rings() {
-        let mut lookups = Lookups::start().unwrap();
+        let mut lookups = Lookups::start(&Policy::anything()).unwrap();
         let mut bell = UnixStream::from(OwnedFd::from(lookups.bell().unwrap()));
         assert!(lookups.bell().is_none());
         bell.set_nonblocking(false).unwrap();

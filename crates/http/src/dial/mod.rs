@@ -33,6 +33,7 @@ pub use dialer::{Dialer, LookedUp, Next};
 use dressing::{Dressing, Form, authorization};
 pub use error::DialError;
 use fathom_model::{Note, Settings, settings::SettingError};
+use fathom_sys::policy::Policy;
 pub use fault::{Fault, ProxyFault, Stage, TlsFault};
 use prelude::Tunnel;
 pub use prelude::{Announcement, Ends};
@@ -100,6 +101,8 @@ pub struct Dialing {
     /// The address of the role, for servers that it can reach.
     own: Option<IpAddr>,
     tls: Option<Tls>,
+    /// Judges later look-ups.
+    policy: Policy,
 }
 
 /// What the options say of the way to all servers.
@@ -112,6 +115,7 @@ struct Plan {
     family: Family,
     sources: Option<Sources>,
     tls: Option<Tls>,
+    policy: Policy,
 }
 
 impl Dialing {
@@ -121,7 +125,11 @@ impl Dialing {
     ///
     /// # Errors
     /// The first thing that would keep the load from its target, with its place.
-    pub fn prepare(settings: &Settings, ours: Option<SocketAddr>, own: Option<IpAddr>) -> Result<Self, DialError> {
+    pub fn prepare(
+        (settings, policy): (&Settings, &Policy),
+        ours: Option<SocketAddr>,
+        own: Option<IpAddr>,
+    ) -> Result<Self, DialError> {
         let targets = match (Target::all(settings)?, ours) {
             (Some(targets), _) => targets,
             (None, Some(ours)) => vec![Target { weight: 1, url: of_ours(settings, ours) }],
@@ -131,7 +139,7 @@ impl Dialing {
         // Nobody vouches for the certificate of our own responder, which is made for one trial.
         let is_ours = settings.text("url").is_none();
         let plan = if is_ours { &settings.clone().with("insecure", "true") } else { settings };
-        let plan = Plan::from(plan, has_tls)?;
+        let plan = Plan::from((plan, policy), has_tls)?;
         let (servers, places) = targets::by_server(targets);
         let routes: Vec<Route> = servers.iter().map(|server| plan.route(server)).collect::<Result<_, _>>()?;
         let weights: Vec<u64> = routes.iter().map(|route| route.weight).collect();
@@ -148,6 +156,7 @@ impl Dialing {
             sources: plan.sources,
             own,
             tls: plan.tls,
+            policy: policy.clone(),
             places,
             routes,
         })
@@ -200,7 +209,7 @@ fn of_ours(settings: &Settings, ours: SocketAddr) -> Url {
 }
 
 impl Plan {
-    fn from(settings: &Settings, has_tls: bool) -> Result<Self, DialError> {
+    fn from((settings, policy): (&Settings, &Policy), has_tls: bool) -> Result<Self, DialError> {
         let excluded = [("unix", "proxy"), ("unix", "connect-to"), ("unix", "source"), ("connect-to", "proxy")];
         let is_given = |name: &str| settings.text(name).is_some();
         if let Some((one, other)) = excluded.into_iter().find(|(one, other)| is_given(one) && is_given(other)) {
@@ -222,6 +231,7 @@ impl Plan {
             family: Family::from(settings),
             sources,
             tls: has_tls.then(|| Tls::from(settings)).transpose()?,
+            policy: policy.clone(),
         })
     }
 
@@ -259,11 +269,11 @@ impl Plan {
 
     fn destination(&self, url: &Url) -> Result<Destination, DialError> {
         if let Some(path) = &self.unix {
-            return Destination::unix(path);
+            return Destination::unix(path, &self.policy);
         }
         let of = |url: &Url| Name { host: url.host.clone(), port: url.port };
         let name = self.connect_to.clone().unwrap_or_else(|| of(self.proxy.as_ref().unwrap_or(url)));
-        Destination::tcp(name, self.family, self.sources.as_ref())
+        Destination::tcp(name, (self.family, self.sources.as_ref()), &self.policy)
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use fathom_engine::{Crew, Error, Session, Test, Until, Worker};
 use fathom_model::{Endpoints, Record, Role, Side, names::count};
+use fathom_sys::policy::Policy;
 
 use crate::{
     lines::{ADDRESS, allow_connections},
@@ -23,7 +24,7 @@ pub(super) struct Answering {
 
 impl Answering {
     /// Listens, as the role says.
-    pub(super) fn prepare(role: &Role) -> Result<Self, Error> {
+    pub(super) fn prepare(role: &Role, policy: &Policy) -> Result<Self, Error> {
         let own = role.address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let connections = role.settings.count("connections").unwrap_or(1);
         allow_connections(connections * 2)?;
@@ -34,7 +35,7 @@ impl Answering {
         // The kernel spreads connections unevenly over the workers, and the end of one may be seen after the next has come.
         let connections_max = usize::try_from(connections * 2).unwrap_or(usize::MAX).max(options.connections_max);
         let options = ResponderOptions { connections_max, ..options };
-        let responder = Responder::bind((own, 0).into(), options)?;
+        let responder = Responder::bind((own, 0).into(), &fathom_engine::guests(role, policy), options)?;
         Ok(Self { address: responder.address(), attendants: responder.attendants()?, cores: role.cores.clone() })
     }
 }

@@ -45,10 +45,10 @@ impl TestKind for Closed {
         metrics::CLOSED
     }
 
-    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         Ok(match role.side {
-            Side::Initiator => Box::new(Asking(Load::prepare(self.name(), role, None)?)),
-            Side::Responder => Box::new(Answering::prepare(role)?),
+            Side::Initiator => Box::new(Asking(Load::prepare(self.name(), (role, policy), None)?)),
+            Side::Responder => Box::new(Answering::prepare(role, policy)?),
         })
     }
 }

@@ -54,10 +54,10 @@ impl TestKind for Open {
         metrics::OPEN
     }
 
-    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         Ok(match role.side {
-            Side::Initiator => Box::new(Asking(Load::prepare(self.name(), role, Some(schedule(role)?))?)),
-            Side::Responder => Box::new(Answering::prepare(role)?),
+            Side::Initiator => Box::new(Asking(Load::prepare(self.name(), (role, policy), Some(schedule(role)?))?)),
+            Side::Responder => Box::new(Answering::prepare(role, policy)?),
         })
     }
 }

@@ -7,6 +7,7 @@ use std::{
 
 use fathom_engine::Error;
 use fathom_model::{Role, Settings, units::Nanos};
+use fathom_sys::policy::Policy;
 
 use crate::books::Bookkeeping;
 use crate::dial::{DialError, Dialing, Rota};
@@ -50,13 +51,13 @@ fn check_leaving(settings: &Settings, dialing: &Dialing) -> Result<(), DialError
 
 impl Target {
     /// What a role asks for.
-    pub(crate) fn of(role: &Role, kind: &'static str) -> Result<Self, Error> {
+    pub(crate) fn of((role, policy): (&Role, &Policy), kind: &'static str) -> Result<Self, Error> {
         let settings = &role.settings;
         let ours = role.peer.get(ADDRESS).and_then(|address| address.parse::<SocketAddr>().ok());
         if settings.text("url").is_none() && ours.is_none() {
             return Err(Error::Endpoint { kind, what: ADDRESS });
         }
-        let dialing = Dialing::prepare(settings, ours, role.address)?;
+        let dialing = Dialing::prepare((settings, policy), ours, role.address)?;
         let names: Vec<&str> = dialing.routes.iter().map(|route| route.name.as_str()).collect();
         let leaves = settings.flag("leave");
         if leaves {

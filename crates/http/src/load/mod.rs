@@ -20,6 +20,7 @@ use fathom_model::{
     Record, Role,
     names::{count, distribution},
 };
+use fathom_sys::policy::Policy;
 use fathom_sys::reactor::{Epoll, Reactor, StampedEpoll, Uring};
 
 use crate::{
@@ -52,9 +53,13 @@ impl Load {
     ///
     /// # Errors
     /// Says what of the role cannot be done.
-    pub(crate) fn prepare(kind: &'static str, role: &Role, schedule: Option<Schedule>) -> Result<Self, Error> {
+    pub(crate) fn prepare(
+        kind: &'static str,
+        (role, policy): (&Role, &Policy),
+        schedule: Option<Schedule>,
+    ) -> Result<Self, Error> {
         let settings = &role.settings;
-        let mut target = Target::of(role, kind)?;
+        let mut target = Target::of((role, policy), kind)?;
         // A profile is gone through once, from the start to its end, as a number of requests is.
         target.is_counted |= schedule.as_ref().is_some_and(|schedule| schedule.profile.length().is_some());
         let way = way(settings, if schedule.is_none() { Model::Closed } else { Model::Open })?;

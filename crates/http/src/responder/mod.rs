@@ -27,6 +27,7 @@ use fathom_engine::{Error, Slot, Stop, StopFlag};
 use fathom_model::units::Bytes;
 use fathom_sys::{
     affinity, clock,
+    policy::Guests,
     socket::{self, Socket},
     threads,
 };
@@ -75,16 +76,16 @@ fn claim(address: SocketAddr) -> Result<(), Error> {
 }
 
 impl Responder {
-    /// Listens; port 0 lets the kernel choose one. Connections wait until [`Responder::run`].
+    /// Listens for its guests; port 0 lets the kernel choose one. Connections wait until [`Responder::run`].
     ///
     /// The kernel spreads connections over the workers (`SO_REUSEPORT`).
     ///
     /// # Errors
     /// The address is in use or not of this host, the body is too large, or the certificate cannot be used.
-    pub fn bind(address: SocketAddr, options: ResponderOptions) -> Result<Self, Error> {
+    pub fn bind(address: SocketAddr, guests: &Guests, options: ResponderOptions) -> Result<Self, Error> {
         options.check()?;
         let listen = |address| {
-            socket::listen(address, BACKLOG)
+            socket::listen(address, BACKLOG, guests)
                 .map_err(|cause| Error::system(format!("listen on {address}"), "CAP_NET_BIND_SERVICE", cause))
         };
         claim(address)?;

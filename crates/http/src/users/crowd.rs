@@ -11,6 +11,7 @@ use fathom_model::{
     names::{count, distribution},
     units::Nanos,
 };
+use fathom_sys::policy::Policy;
 use fathom_sys::reactor::{Epoll, Reactor, StampedEpoll, Uring};
 
 use super::{
@@ -71,9 +72,9 @@ impl Crowd {
     ///
     /// # Errors
     /// Says what of the role cannot be done.
-    pub fn prepare(kind: &'static str, role: &Role, coming: Coming) -> Result<Self, Error> {
+    pub fn prepare(kind: &'static str, (role, policy): (&Role, &Policy), coming: Coming) -> Result<Self, Error> {
         let settings = &role.settings;
-        let mut target = Target::of(role, kind)?;
+        let mut target = Target::of((role, policy), kind)?;
         target.is_counted = coming.has_end();
         if settings.text("proxy").is_some() && target.dialing.routes.iter().any(Route::is_plain) {
             return Err(Error::Unsupported {

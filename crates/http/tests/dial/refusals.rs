@@ -10,7 +10,9 @@ use crate::server::Issuer;
 /// The message and the hint, as the program shows them.
 fn refused(options: &[(&str, &str)]) -> (String, String) {
     let settings = options.iter().fold(Settings::default(), |settings, (name, value)| settings.with(name, *value));
-    let error = fathom_engine::Error::from(Dialing::prepare(&settings, None, None).unwrap_err());
+    let error = fathom_engine::Error::from(
+        Dialing::prepare((&settings, &fathom_sys::policy::Policy::anything()), None, None).unwrap_err(),
+    );
     (error.to_string(), error.hint().unwrap_or_default().to_owned())
 }
 

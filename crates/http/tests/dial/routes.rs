@@ -7,7 +7,7 @@ use fathom_model::{Settings, units::Nanos};
 
 fn prepare(options: &[(&str, &str)]) -> Arc<Dialing> {
     let settings = options.iter().fold(Settings::default(), |settings, (name, value)| settings.with(name, *value));
-    Arc::new(Dialing::prepare(&settings, None, None).unwrap())
+    Arc::new(Dialing::prepare((&settings, &fathom_sys::policy::Policy::anything()), None, None).unwrap())
 }
 
 fn place(dialer: &mut Dialer, route: usize, now: Nanos) -> Place {
@@ -18,7 +18,7 @@ fn place(dialer: &mut Dialer, route: usize, now: Nanos) -> Place {
 }
 
 fn shown(place: &Place) -> (String, Option<String>) {
-    (place.address.as_socket().unwrap().to_string(), place.source.map(|source| source.to_string()))
+    (place.address.address().unwrap().to_string(), place.source.map(|source| source.to_string()))
 }
 
 #[test]
@@ -52,7 +52,8 @@ fn an_address_of_the_role_is_used_for_servers_that_it_can_reach() {
     let [loopback, own] = ["127.0.0.2", "192.0.2.1"].map(|text| text.parse().unwrap());
     let source = |target: &str, own| {
         let settings = Settings::default().with("url", format!("http://{target}/"));
-        let dialing = Arc::new(Dialing::prepare(&settings, None, Some(own)).unwrap());
+        let dialing =
+            Arc::new(Dialing::prepare((&settings, &fathom_sys::policy::Policy::anything()), None, Some(own)).unwrap());
         place(&mut dialing.dialer(0, 1).unwrap(), 0, Nanos(0)).source
     };
     assert_eq!(source("192.0.2.9", own), Some(own));

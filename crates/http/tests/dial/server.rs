@@ -126,7 +126,9 @@ pub(crate) fn settings(options: &[(&str, &str)]) -> Settings {
 }
 
 pub(crate) fn dialer(settings: &Settings) -> Dialer {
-    Arc::new(Dialing::prepare(settings, None, None).unwrap()).dialer(0, 1).unwrap()
+    Arc::new(Dialing::prepare((settings, &fathom_sys::policy::Policy::anything()), None, None).unwrap())
+        .dialer(0, 1)
+        .unwrap()
 }
 
 /// A channel and the server at its other end.

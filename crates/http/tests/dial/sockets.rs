@@ -42,6 +42,7 @@ fn ask(options: &[(&str, &str)]) -> Result<Record, Error> {
         interface: None,
         peer: Endpoints::new(),
         cores: Vec::new(),
+        meeting: fathom_model::Meeting::default(),
         seed: 1,
     };
     Closed.prepare(&role, &Policy::anything())?.run(&Session::new(clock::now(), phases))

@@ -32,6 +32,7 @@ pub(crate) fn role(kind: &dyn TestKind, side: Side, options: &[(&str, &str)]) ->
         interface: None,
         peer: Endpoints::new(),
         cores: Vec::new(),
+        meeting: fathom_model::Meeting::default(),
         seed: 1,
     }
 }

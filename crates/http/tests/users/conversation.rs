@@ -193,6 +193,7 @@ fn a_conversation_over_tls() {
         interface: None,
         peer: Endpoints::new(),
         cores: Vec::new(),
+        meeting: fathom_model::Meeting::default(),
         seed: 1,
     };
     let responder = Closed.prepare(&role, &Policy::anything()).unwrap();

@@ -37,9 +37,10 @@ pub(crate) fn crowd(urls: &str, options: &[(&str, &str)], coming: Coming) -> Cro
         interface: None,
         peer: Endpoints::new(),
         cores: Vec::new(),
+        meeting: fathom_model::Meeting::default(),
         seed: 1,
     };
-    Crowd::prepare("app_test", &role, coming).unwrap()
+    Crowd::prepare("app_test", (&role, &fathom_sys::policy::Policy::anything()), coming).unwrap()
 }
 
 pub(crate) fn population(n: u64) -> Coming {

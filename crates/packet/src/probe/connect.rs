@@ -13,12 +13,14 @@ use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
     epoll::{Epoll, Events, Interest},
+    policy::{Destination, Policy},
     socket::{self, Connect, SockRef, Socket},
 };
 
 use super::{
     course::{Handed, Line, Passed},
     echo::header,
+    raw::permitted,
 };
 
 /// The kernel sends its first segment again after a second (RFC 6298), which would be a probe that nobody ordered.
@@ -40,6 +42,7 @@ struct Attempt {
 pub struct ConnectLine {
     source: IpAddr,
     destination: IpAddr,
+    to: Destination,
     epoll: Epoll,
     /// By number, so that the first is the oldest.
     attempts: BTreeMap<u64, Attempt>,
@@ -52,8 +55,9 @@ impl ConnectLine {
     ///
     /// # Errors
     /// When no more descriptors are allowed.
-    pub fn open(source: IpAddr, destination: IpAddr) -> fathom_sys::Result<Self> {
+    pub fn open(source: IpAddr, destination: IpAddr, policy: &Policy) -> fathom_sys::Result<Self> {
         Ok(Self {
+            to: permitted(destination, policy)?,
             source,
             destination,
             epoll: Epoll::new()?,
@@ -143,9 +147,8 @@ impl Line for ConnectLine {
             IpAddr::V6(_) => (packet[7], packet[0] << 4 | packet[1] >> 4),
         };
         let socket = self.socket(hops, traffic_class)?;
-        let to = SocketAddr::new(self.destination, probe.destination_port);
         let sent = clock::now();
-        let begun = socket::connect_begin(&socket, &to.into());
+        let begun = socket::connect_begin(&socket, &self.to.at(probe.destination_port));
         let attempt = Attempt { socket, sent, probe };
         match begun {
             Ok(Connect::Done) => self.conclude(&attempt, Ok(()), clock::now()),

@@ -9,12 +9,14 @@ use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::{
     clock,
     echo::{Arrival, EchoSocket, Header},
+    policy::{Destination, Policy},
     raw_ip,
     wire_time::Epoch,
 };
 
 use super::{
     course::{Handed, Line, Passed},
+    raw::permitted,
     reply::HOPS_UNKNOWN,
 };
 
@@ -29,6 +31,7 @@ pub struct EchoLine {
     socket: EchoSocket,
     source: IpAddr,
     destination: IpAddr,
+    to: Destination,
     epoch: Epoch,
 }
 
@@ -37,8 +40,9 @@ impl EchoLine {
     ///
     /// # Errors
     /// `EACCES` when no group of the process is in `net.ipv4.ping_group_range`.
-    pub fn open(source: IpAddr, destination: IpAddr) -> fathom_sys::Result<Self> {
-        Ok(Self { socket: EchoSocket::open(source, BUFFER)?, source, destination, epoch: Epoch::now() })
+    pub fn open(source: IpAddr, destination: IpAddr, policy: &Policy) -> fathom_sys::Result<Self> {
+        let to = permitted(destination, policy)?;
+        Ok(Self { socket: EchoSocket::open(source, BUFFER)?, source, destination, to, epoch: Epoch::now() })
     }
 
     /// The identifier that requests get, whatever is written into them.
@@ -121,7 +125,7 @@ impl Line for EchoLine {
         };
         let message = &packet[self.header_length()..];
         let at = clock::now();
-        Ok(match self.socket.send(message, header, self.destination)? {
+        Ok(match self.socket.send(message, header, &self.to)? {
             raw_ip::Handed::Taken => Handed::Taken(at),
             raw_ip::Handed::TooLong => Handed::TooLong,
             raw_ip::Handed::NoRoom => Handed::NoRoom,

@@ -2,13 +2,14 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
 };
 
 use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::{
     clock,
     netlink::Netlink,
+    policy::{Destination, Policy},
     raw_ip::{self, Broadcast, Direction, Ear, Sender},
     wire_time::Epoch,
 };
@@ -23,7 +24,7 @@ const BUFFER: Bytes = Bytes(8 << 20);
 pub struct RawLine {
     sender: Sender,
     ear: Ear,
-    destination: IpAddr,
+    to: Destination,
     epoch: Epoch,
 }
 
@@ -31,11 +32,12 @@ impl RawLine {
     /// Opens both for one destination.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_NET_RAW`.
-    pub fn open(destination: IpAddr, broadcast: Broadcast) -> fathom_sys::Result<Self> {
+    /// `EPERM` without `CAP_NET_RAW`; the policy does not allow it.
+    pub fn open(destination: IpAddr, broadcast: Broadcast, policy: &Policy) -> fathom_sys::Result<Self> {
+        let to = permitted(destination, policy)?;
         let sender = Sender::open(destination, broadcast)?;
         let ear = Ear::open(destination, BUFFER)?;
-        Ok(Self { sender, ear, destination, epoch: Epoch::now() })
+        Ok(Self { sender, ear, to, epoch: Epoch::now() })
     }
 
     /// Sends through one device only.
@@ -57,7 +59,7 @@ impl Line for RawLine {
     fn send(&mut self, packet: &[u8]) -> fathom_sys::Result<Handed> {
         // Taken before the call, because the answer may be there when it returns.
         let at = clock::now();
-        Ok(match self.sender.send(packet, self.destination)? {
+        Ok(match self.sender.send(packet, &self.to)? {
             raw_ip::Handed::Taken => Handed::Taken(at),
             raw_ip::Handed::TooLong => Handed::TooLong,
             raw_ip::Handed::NoRoom => Handed::NoRoom,
@@ -86,6 +88,11 @@ impl Line for RawLine {
     fn n_unheard(&self) -> Option<u64> {
         self.ear.drops().ok().map(u64::from)
     }
+}
+
+/// The host that packets are sent to, if that is allowed.
+pub(super) fn permitted(destination: IpAddr, policy: &Policy) -> fathom_sys::Result<Destination> {
+    policy.permit(SocketAddr::new(destination, 0)).map_err(|refused| fathom_sys::Error::new("sendto", refused))
 }
 
 /// The own address from which the kernel would send to another; nothing is sent for it.

@@ -3,18 +3,20 @@
 //! An agent hands a [`Policy`] to each test that it prepares. Whatever sends takes a [`Destination`], and whatever puts frames on
 //! a wire takes [`Frames`]; only a policy mints them, so that forgetting to ask does not compile. It knows no options and no kinds.
 
+mod guests;
 mod network;
 
 use std::{
-    env,
+    env, fmt,
     fs::{File, OpenOptions},
     io::{self, Read as _},
-    net::{IpAddr, SocketAddr, ToSocketAddrs as _},
+    net::{IpAddr, SocketAddr, SocketAddrV6, ToSocketAddrs as _},
     path::Path,
     sync::Arc,
 };
 
 use fathom_model::units::Bytes;
+pub use guests::Guests;
 pub use network::{Network, NetworkError};
 use socket2::SockAddr;
 
@@ -68,6 +70,31 @@ impl Destination {
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.0.as_socket()
+    }
+
+    /// The same host, with the flow label that it has been given meanwhile.
+    pub(crate) fn labelled(to: SocketAddrV6) -> Self {
+        Self(SocketAddr::from(to).into())
+    }
+
+    /// Another port of the same host.
+    #[must_use]
+    pub fn at(&self, port: u16) -> Self {
+        let other = |mut address: SocketAddr| {
+            address.set_port(port);
+            Self(address.into())
+        };
+        self.address().map_or_else(|| self.clone(), other)
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address() {
+            Some(address) if address.port() == 0 => address.ip().fmt(f),
+            Some(address) => address.fmt(f),
+            None => f.write_str("a socket of this machine"),
+        }
     }
 }
 
@@ -133,6 +160,26 @@ impl Policy {
     pub fn permit_unix(&self, path: &Path) -> io::Result<Destination> {
         self.own_only(|| format!("connecting to {}", path.display()))?;
         SockAddr::unix(path).map(Destination)
+    }
+
+    /// Who may come to a role that plays with others at these addresses, which send from these networks too.
+    ///
+    /// On a served host it is the controller and what the owner allows; elsewhere anybody, if nobody is named.
+    #[must_use]
+    pub fn guests(&self, with: &[IpAddr], sources: Option<&str>) -> Guests {
+        let allowed = self
+            .0
+            .iter()
+            .flat_map(|bounds| bounds.controller.map(Network::from).into_iter().chain(bounds.allowed.clone()));
+        if self.is_for_others() {
+            return Guests(allowed.collect());
+        }
+        if with.is_empty() {
+            return Guests::anybody();
+        }
+        // What is not a network there is the name of a device, which has the address of the role.
+        let sources = sources.unwrap_or_default().split(',').filter_map(|word| word.trim().parse().ok());
+        Guests(with.iter().copied().map(Network::from).chain(sources).chain(allowed).collect())
     }
 
     /// Lets frames leave for hosts.
@@ -201,6 +248,12 @@ impl Policy {
         let what = format!("{} is refused: a served agent touches nothing of its own host for others", what());
         Err(Refused { what, hint: None })
     }
+}
+
+/// Where a test of this crate sends: to itself.
+#[cfg(test)]
+pub(crate) fn anywhere(address: SocketAddr) -> Destination {
+    Destination(address.into())
 }
 
 #[cfg(test)]

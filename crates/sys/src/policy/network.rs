@@ -9,8 +9,8 @@ use std::{
 /// A range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Network {
-    address: IpAddr,
-    prefix: u32,
+    pub(super) address: IpAddr,
+    pub(super) prefix: u32,
 }
 
 /// A text that is no range of addresses.
@@ -23,6 +23,19 @@ impl Network {
     pub const LOOPBACK_V4: Self = Self { address: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), prefix: 8 };
     /// This machine, by version 6.
     pub const LOOPBACK_V6: Self = Self { address: IpAddr::V6(Ipv6Addr::LOCALHOST), prefix: 128 };
+
+    /// Its first address in words of 32 bits; one of version 4 has one.
+    pub(super) fn bits(&self) -> [u32; 4] {
+        match self.address {
+            IpAddr::V4(address) => [address.to_bits(), 0, 0, 0],
+            IpAddr::V6(address) => {
+                let bits = address.to_bits().to_be_bytes();
+                std::array::from_fn(|n| {
+                    u32::from_be_bytes([bits[4 * n], bits[4 * n + 1], bits[4 * n + 2], bits[4 * n + 3]])
+                })
+            }
+        }
+    }
 
     /// Whether all of another range lies within.
     #[must_use]

@@ -17,7 +17,8 @@ use rustix::{
 use super::{Completion, Event, Fixed, Patience, Piece, Reactor, Token};
 use crate::{
     Error, Result, clock,
-    socket::{self, Domain, SockAddr, Socket, Wait},
+    policy::Destination,
+    socket::{self, Domain, Socket, Wait},
     wire_time::{self, Epoch},
 };
 
@@ -374,9 +375,9 @@ impl<const STAMPED: bool> Reactor for Epoll<STAMPED> {
         Fixed(u32::try_from(self.fixed.len() - 1).expect("there are few fixed requests"))
     }
 
-    fn connect(&mut self, token: Token, socket: Socket, address: &SockAddr) {
-        let begun = socket::connect_begin(&socket, address);
-        self.occupy(token, socket, Stage::Connecting).is_local = address.domain() == Domain::UNIX;
+    fn connect(&mut self, token: Token, socket: Socket, to: &Destination) {
+        let begun = socket::connect_begin(&socket, to);
+        self.occupy(token, socket, Stage::Connecting).is_local = to.raw().domain() == Domain::UNIX;
         match begun {
             // Only now: a socket that does not even connect yet counts as hung up.
             Ok(_) => self.register(token),

@@ -17,10 +17,7 @@ pub use self::{
     epoll::{Epoll, StampedEpoll},
     uring::Uring,
 };
-use crate::{
-    Error, Result,
-    socket::{SockAddr, Socket},
-};
+use crate::{Error, Result, policy::Destination, socket::Socket};
 
 /// The place of a socket: small dense numbers, chosen by the user of the reactor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -106,14 +103,15 @@ pub struct Batch {
 /// non-blocking. A reactor stays on the thread that made it.
 ///
 /// ```
-/// use fathom_sys::{clock, reactor::{Epoll, Event, Patience, Reactor, Token}, socket};
+/// use fathom_sys::{clock, policy::{Guests, Policy}, reactor::{Epoll, Event, Patience, Reactor, Token}, socket};
 /// use fathom_model::units::Nanos;
 ///
-/// let listener = socket::listen(([127, 0, 0, 1], 0).into(), 8)?;
+/// let listener = socket::listen(([127, 0, 0, 1], 0).into(), 8, &Guests::anybody())?;
 /// let address = socket::local_address(&listener)?;
 /// let mut reactor: Epoll = Reactor::new(2)?;
 /// reactor.listen(Token(0), listener);
-/// reactor.connect(Token(1), socket::stream_nonblocking(address)?, &address.into());
+/// let to = Policy::anything().permit(address).expect("anything may be sent to");
+/// reactor.connect(Token(1), socket::stream_nonblocking(address)?, &to);
 /// let mut connected = false;
 /// while !connected {
 ///     reactor.wait(Patience { until: clock::now() + Nanos::from_secs(1), batch: None })?;
@@ -143,7 +141,7 @@ pub trait Reactor: Sized {
     ///
     /// # Panics
     /// When the token is in use; so do [`Reactor::adopt`] and [`Reactor::listen`].
-    fn connect(&mut self, token: Token, socket: Socket, address: &SockAddr);
+    fn connect(&mut self, token: Token, socket: Socket, to: &Destination);
 
     /// Takes an established socket and begins to receive.
     fn adopt(&mut self, token: Token, socket: Socket);

@@ -13,7 +13,8 @@ use fathom_model::units::Nanos;
 use super::{Batch, Completion, Event, Patience, Reactor, Token, Uring, uring::is_allowed};
 use crate::{
     clock,
-    socket::{self, Domain, SockAddr, Socket, Type},
+    policy::{Guests, Policy, anywhere},
+    socket::{self, Domain, Socket, Type},
 };
 
 /// No case takes nearly so long; one that does has failed.
@@ -97,7 +98,7 @@ impl<R: Reactor> Rig<R> {
     }
 
     fn connected(&mut self, token: Token, address: SocketAddr) {
-        self.reactor.connect(token, socket::stream_nonblocking(address).unwrap(), &address.into());
+        self.reactor.connect(token, socket::stream_nonblocking(address).unwrap(), &anywhere(address));
         self.until(|seen| matches!(seen, Seen::Connected));
     }
 
@@ -194,7 +195,7 @@ pub(super) fn a_connection_carries_bytes_both_ways<R: Reactor>(reactor: R) {
 pub(super) fn a_refused_connect_fails_by_name<R: Reactor>(reactor: R) {
     let mut rig = Rig::new(reactor);
     let address = listener().1;
-    rig.reactor.connect(A, socket::stream_nonblocking(address).unwrap(), &address.into());
+    rig.reactor.connect(A, socket::stream_nonblocking(address).unwrap(), &anywhere(address));
     rig.until(|seen| matches!(seen, Seen::Failed(call, Some(libc::ECONNREFUSED)) if call == "connect"));
     // What is asked of a dead token is ignored.
     rig.reactor.send(A, b"x");
@@ -469,7 +470,7 @@ pub(super) fn a_send_to_a_peer_that_is_gone_fails_by_name<R: Reactor>(reactor: R
 
 pub(super) fn a_listener_tells_of_every_connection<R: Reactor>(reactor: R) {
     let mut rig = Rig::new(reactor);
-    let near = socket::listen(([127, 0, 0, 1], 0).into(), 64).unwrap();
+    let near = socket::listen(([127, 0, 0, 1], 0).into(), 64, &Guests::anybody()).unwrap();
     let address = socket::local_address(&near).unwrap();
     rig.reactor.listen(B, near);
     let mut peers: Vec<_> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
@@ -503,7 +504,7 @@ pub(super) fn a_unix_socket_connects<R: Reactor>(reactor: R) {
     let address = directory.path().join("socket");
     let listener = UnixListener::bind(&address).unwrap();
     let near = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None).unwrap();
-    rig.reactor.connect(A, near, &SockAddr::unix(&address).unwrap());
+    rig.reactor.connect(A, near, &Policy::anything().permit_unix(&address).unwrap());
     rig.until(|seen| matches!(seen, Seen::Connected));
     let (mut far, _) = listener.accept().unwrap();
     rig.reactor.send(A, &pattern(100_000, 1));
@@ -517,7 +518,7 @@ pub(super) fn a_unix_socket_connects<R: Reactor>(reactor: R) {
     rig.until(|seen| matches!(seen, Seen::Ended));
     drop(listener);
     let near = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None).unwrap();
-    rig.reactor.connect(B, near, &SockAddr::unix(&address).unwrap());
+    rig.reactor.connect(B, near, &Policy::anything().permit_unix(&address).unwrap());
     rig.until(|seen| matches!(seen, Seen::Failed(call, Some(libc::ECONNREFUSED)) if call == "connect"));
 }
 
@@ -622,7 +623,7 @@ pub(super) fn thousands_of_connections_are_served<R: Reactor>(reactor: R) {
 
 pub(super) fn a_reactor_is_dropped_with_everything_under_way<R: Reactor>(reactor: R) {
     let mut rig = Rig::new(reactor);
-    let near = socket::listen(([127, 0, 0, 1], 0).into(), 8).unwrap();
+    let near = socket::listen(([127, 0, 0, 1], 0).into(), 8, &Guests::anybody()).unwrap();
     let address = socket::local_address(&near).unwrap();
     rig.reactor.listen(Token(9), near);
     let mut peers: Vec<_> = (0..8).map(|token| tcp(&mut rig, Token(token))).collect();

@@ -11,7 +11,8 @@ use fathom_model::{
 use fathom_sys::{
     clock,
     epoll::{Epoll, Event, Events, Interest},
-    socket::{self, Connect, SockAddr, Socket, Wait},
+    policy::Destination,
+    socket::{self, Connect, Socket, Wait},
 };
 
 use super::{CONNECTIONS, COUNTERS, Churn, Close, Errand, PATIENCE, RETRY, TRANSACTIONS, cannot};
@@ -96,12 +97,12 @@ impl Line<'_> {
     fn next(
         &mut self,
         make: impl FnOnce(std::net::SocketAddr) -> fathom_sys::Result<Socket>,
-    ) -> fathom_sys::Result<(Socket, SockAddr)> {
+    ) -> fathom_sys::Result<(Socket, Destination)> {
         let (to, from) = self.caller.targets.pair(self.n_dialled);
         self.n_dialled = self.n_dialled.wrapping_add(self.caller.churn.n_workers);
         let socket = make(to)?;
         let to = self.caller.churn.dress(&socket, (from, to))?;
-        Ok((socket, to.into()))
+        Ok((socket, to))
     }
 
     fn talk(&self, socket: Arc<Socket>) -> Talk {

@@ -13,6 +13,7 @@ use fathom_engine::{Error, Test};
 use fathom_model::{OptionDoc, Role, Side, ValueKind, units::Nanos};
 use fathom_sys::{
     limits,
+    policy::{Destination, Policy},
     socket::{self, Socket},
 };
 
@@ -78,7 +79,11 @@ struct Churn {
 ///
 /// # Errors
 /// Says what of the role cannot be done.
-pub(crate) fn prepare(kind: &'static str, role: &Role, errand: Errand) -> Result<Box<dyn Test>, Error> {
+pub(crate) fn prepare(
+    kind: &'static str,
+    (role, policy): (&Role, &Policy),
+    errand: Errand,
+) -> Result<Box<dyn Test>, Error> {
     let (n_flows, n_workers) = options::flows_and_workers(role);
     let n_descriptors = 2 * u64::try_from(n_flows).unwrap_or(u64::MAX / 4) + DESCRIPTORS_MORE;
     limits::allow_descriptors(n_descriptors).map_err(|cause| Error::Unsupported {
@@ -93,7 +98,7 @@ pub(crate) fn prepare(kind: &'static str, role: &Role, errand: Errand) -> Result
             Some("reset") => Close::Reset,
             _ => Close::Orderly,
         },
-        options: SocketOptions::of(&role.settings),
+        options: SocketOptions::of(role, policy),
         n_flows,
         n_workers,
     };
@@ -111,7 +116,7 @@ pub(crate) fn prepare(kind: &'static str, role: &Role, errand: Errand) -> Result
 
 impl Churn {
     /// Sets what was asked for on a new connection of the initiator.
-    fn dress(&self, socket: &Socket, ends: (Option<IpAddr>, SocketAddr)) -> fathom_sys::Result<SocketAddr> {
+    fn dress(&self, socket: &Socket, ends: (Option<IpAddr>, SocketAddr)) -> fathom_sys::Result<Destination> {
         let (to, _) = self.options.dress(socket, ends)?;
         if self.options.nodelay() && self.errand == Errand::Exchange && self.sizes.longest_request() > ONE_SEGMENT {
             socket.set_tcp_nodelay(true).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;

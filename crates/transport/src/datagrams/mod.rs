@@ -60,6 +60,7 @@ mod tests {
     use fathom_sys::{
         clock,
         datagram::Shape,
+        policy::Guests,
         socket::{self, Buffer, Socket, Wait},
     };
 
@@ -90,7 +91,10 @@ mod tests {
 
     /// A socket that sends to another one.
     fn pair() -> (Socket, Socket) {
-        let (near, far) = (socket::datagram(LOOPBACK).unwrap(), socket::datagram(LOOPBACK).unwrap());
+        let (near, far) = (
+            socket::datagram(LOOPBACK, &Guests::anybody()).unwrap(),
+            socket::datagram(LOOPBACK, &Guests::anybody()).unwrap(),
+        );
         near.connect(&socket::local_address(&far).unwrap().into()).unwrap();
         for socket in [&near, &far] {
             socket::set_timeout(socket, Nanos::from_millis(100)).unwrap();

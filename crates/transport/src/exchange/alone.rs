@@ -27,8 +27,12 @@ const LAST_ANSWERS_MAX: Nanos = Nanos::from_millis(200);
 /// So many looks without success go by before a spinning worker looks at the phase, which takes as long as one of them.
 const LOOKS: u32 = 64;
 
-pub(super) fn prepare(kind: &'static str, role: &Role, sizes: Sizes) -> Result<Box<dyn Test>, Error> {
-    let (opening, notes) = Opening::prepare(role, kind, &SocketOptions::of(&role.settings))?;
+pub(super) fn prepare(
+    kind: &'static str,
+    role: &Role,
+    (sizes, options): (Sizes, &SocketOptions),
+) -> Result<Box<dyn Test>, Error> {
+    let (opening, notes) = Opening::prepare(role, kind, options)?;
     Ok(Box::new(Alone { role: role.clone(), opening, sizes, notes }))
 }
 

@@ -172,7 +172,7 @@ impl<R: Reactor> Opened<R> {
             asking.lobby.add_notes(notes);
         }
         self.asked[idx * asking.terms.burst].sent_at = clock::now();
-        self.reactor.connect(token(idx), socket, &to.into());
+        self.reactor.connect(token(idx), socket, &to);
         Ok(())
     }
 }

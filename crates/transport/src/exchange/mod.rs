@@ -20,7 +20,7 @@ use fathom_engine::{
     pace::{Process, Profile},
 };
 use fathom_model::{OptionDoc, Role, Settings, ValueKind, units::PerSec};
-use fathom_sys::limits;
+use fathom_sys::{limits, policy::Policy};
 
 use crate::options::{self, SocketOptions, WORKERS, count, not_allowed};
 use sizes::{Bounds, Sizes};
@@ -176,14 +176,18 @@ pub(crate) struct Terms {
 /// Names the option.
 pub(crate) fn check(settings: &Settings) -> Result<(), Error> {
     Sizes::of(settings, 0, Bounds::STREAM)?;
-    SocketOptions::of(settings).check()
+    SocketOptions::check(settings)
 }
 
 /// Makes a side ready; without a schedule the load is closed.
 ///
 /// # Errors
 /// Says what of the role cannot be done.
-pub(crate) fn prepare(kind: &'static str, role: &Role, schedule: Option<Schedule>) -> Result<Box<dyn Test>, Error> {
+pub(crate) fn prepare(
+    kind: &'static str,
+    (role, policy): (&Role, &Policy),
+    schedule: Option<Schedule>,
+) -> Result<Box<dyn Test>, Error> {
     let sizes = Sizes::of(&role.settings, role.seed, Bounds::STREAM)?;
     let spread = Spread::of(role)?;
     let burst = count(&role.settings, &BURST).unwrap_or(1);
@@ -196,11 +200,11 @@ pub(crate) fn prepare(kind: &'static str, role: &Role, schedule: Option<Schedule
         });
     }
     if has_one_each {
-        return alone::prepare(kind, role, sizes);
+        return alone::prepare(kind, role, (sizes, &SocketOptions::of(role, policy)));
     }
     let model = if schedule.is_some() { Model::Open } else { Model::Closed };
     let way = way(role, spread, model)?;
-    let options = SocketOptions::of(&role.settings);
+    let options = SocketOptions::of(role, policy);
     crowd::prepare(kind, Terms { role: role.clone(), sizes, spread, burst, schedule, way, options })
 }
 

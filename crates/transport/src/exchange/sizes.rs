@@ -202,6 +202,7 @@ pub(crate) mod tests {
             interface: None,
             peer: BTreeMap::new(),
             cores: Vec::new(),
+            meeting: fathom_model::Meeting::default(),
             seed: 7,
         }
     }

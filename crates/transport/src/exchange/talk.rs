@@ -152,14 +152,17 @@ mod tests {
     use fathom_model::units::Nanos;
     use fathom_sys::epoll::{Epoll, Events, Interest};
 
+    use fathom_sys::policy::{Guests, Policy};
+
     use super::*;
     use crate::exchange::sizes::{Bounds, tests::role};
 
     fn pair() -> [Arc<Socket>; 2] {
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let listener = socket::listen(loopback, 1).unwrap();
+        let listener = socket::listen(loopback, 1, &Guests::anybody()).unwrap();
         let near = socket::stream(loopback).unwrap();
-        socket::connect(&near, socket::local_address(&listener).unwrap(), Nanos::from_secs(1)).unwrap();
+        let to = Policy::anything().permit(socket::local_address(&listener).unwrap()).unwrap();
+        socket::connect(&near, &to, Nanos::from_secs(1)).unwrap();
         let (epoll, mut events) = (Epoll::new().unwrap(), Events::with_capacity(1));
         epoll.add(&listener, 0, Interest::READ).unwrap();
         epoll.wait(&mut events, Some(Nanos::from_secs(1))).unwrap();

@@ -322,9 +322,9 @@ impl TestKind for RequestResponse {
         if self.layer == Layer::Udp { udp::check(settings) } else { exchange::check(settings) }
     }
 
-    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         let schedule = self.is_open.then(|| Schedule::of(&role.settings, role.seed)).transpose()?;
         let prepare = if self.layer == Layer::Udp { udp::prepare } else { exchange::prepare };
-        prepare(self.name, role, schedule)
+        prepare(self.name, (role, policy), schedule)
     }
 }

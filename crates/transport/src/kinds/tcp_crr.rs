@@ -99,8 +99,8 @@ impl TestKind for TcpCrr {
         exchange::check(settings)
     }
 
-    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
-        churn::prepare(self.name(), role, Errand::Exchange)
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
+        churn::prepare(self.name(), (role, policy), Errand::Exchange)
     }
 }
 
@@ -137,7 +137,7 @@ impl TestKind for TcpCc {
         exchange::check(settings)
     }
 
-    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
-        churn::prepare(self.name(), role, Errand::Nothing)
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
+        churn::prepare(self.name(), (role, policy), Errand::Nothing)
     }
 }

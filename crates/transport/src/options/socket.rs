@@ -6,10 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use fathom_engine::Error;
 use fathom_model::{
-    Note, OptionDoc, Settings, ValueKind,
+    Note, OptionDoc, Role, Settings, ValueKind,
     units::{BitsPerSec, Bytes, Nanos},
 };
 use fathom_sys::{
+    policy::{Destination, Guests, Policy},
     socket::{self, Buffer, Socket, named},
     tuning,
 };
@@ -107,8 +108,8 @@ pub(crate) const BUSY_POLL: OptionDoc = OptionDoc {
     help: "poll the device for so long before a receive of either side sleeps (SO_BUSY_POLL)",
 };
 
-/// What was asked of every socket of a test.
-#[derive(Debug, Clone, Default)]
+/// What was asked of every socket of a test, where they may send, and who may come to them.
+#[derive(Debug, Clone)]
 pub(crate) struct SocketOptions {
     congestion: Option<String>,
     buffer: Option<Bytes>,
@@ -121,12 +122,19 @@ pub(crate) struct SocketOptions {
     sources: Option<String>,
     device: Option<String>,
     is_multipath: bool,
+    policy: Policy,
+    guests: Guests,
     /// The bound that the kernel keeps for each flow.
     pub(crate) pacing: Option<BitsPerSec>,
 }
 
 impl SocketOptions {
-    pub(crate) fn of(settings: &Settings) -> Self {
+    pub(crate) fn of(role: &Role, policy: &Policy) -> Self {
+        let guests = fathom_engine::guests(role, policy);
+        Self { policy: policy.clone(), guests, ..Self::read(&role.settings) }
+    }
+
+    fn read(settings: &Settings) -> Self {
         let number = |option: &OptionDoc| settings.count(option.name).and_then(|count| u32::try_from(count).ok());
         Self {
             congestion: settings.text(CONGESTION.name),
@@ -140,6 +148,8 @@ impl SocketOptions {
             sources: settings.text(SOURCE.name),
             device: settings.text(DEVICE.name),
             is_multipath: settings.flag(MPTCP.name),
+            policy: Policy::anything(),
+            guests: Guests::anybody(),
             pacing: None,
         }
     }
@@ -148,7 +158,11 @@ impl SocketOptions {
     ///
     /// # Errors
     /// Names the option.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(settings: &Settings) -> Result<(), Error> {
+        Self::read(settings).can_be()
+    }
+
+    fn can_be(&self) -> Result<(), Error> {
         let is_possible = |idle: Nanos| idle.0.is_multiple_of(SECOND.0) && (SECOND..=SECOND * 32_767).contains(&idle);
         if let Some(idle) = self.keepalive.filter(|idle| !is_possible(*idle)) {
             return Err(not_allowed(KEEPALIVE.name, "whole seconds from 1 s to 32767 s", &idle));
@@ -159,7 +173,11 @@ impl SocketOptions {
     /// A TCP listener whose connections have these options.
     pub(crate) fn listen(&self, at: SocketAddr, backlog: usize) -> Result<(Socket, Vec<Note>), Error> {
         let backlog = u16::try_from(backlog).unwrap_or(u16::MAX);
-        let opened = if self.is_multipath { listen_multipath(at, backlog) } else { socket::listen(at, backlog) };
+        let opened = if self.is_multipath {
+            listen_multipath(at, backlog, &self.guests)
+        } else {
+            socket::listen(at, backlog, &self.guests)
+        };
         let listener =
             opened.map_err(|cause| Error::system(format!("listen on {at}"), "CAP_NET_BIND_SERVICE", cause))?;
         let notes = self.apply_tcp(&listener)?;
@@ -177,9 +195,56 @@ impl SocketOptions {
         self.bind(&socket, (from, idx), to)?;
         let mut notes = self.apply_tcp(&socket)?;
         let towards = self.towards(&socket, to)?;
-        socket::connect(&socket, towards, CONNECT_MAX).map_err(|cause| Error::unreachable(to, cause))?;
+        socket::connect(&socket, &towards, CONNECT_MAX).map_err(|cause| Error::unreachable(to, cause))?;
         notes.extend(self.fallen_back(&socket));
         Ok((socket, notes))
+    }
+
+    /// A UDP socket with these options that hears the guests only.
+    pub(crate) fn hear(&self, at: SocketAddr) -> Result<(Socket, Vec<Note>), Error> {
+        let cannot = |cause| Error::system(format!("open a UDP socket at {at}"), "CAP_NET_BIND_SERVICE", cause);
+        let socket = socket::datagram(at, &self.guests).map_err(cannot)?;
+        let notes = self.apply(&socket)?;
+        Ok((socket, notes))
+    }
+
+    /// The same at a port that several workers share.
+    pub(crate) fn hear_sharing(&self, at: SocketAddr) -> Result<(Socket, Vec<Note>), Error> {
+        let cannot = |cause| Error::system(format!("open a UDP socket at {at}"), "CAP_NET_BIND_SERVICE", cause);
+        let socket = socket::datagram_sharing(at, &self.guests).map_err(cannot)?;
+        let notes = self.apply(&socket)?;
+        Ok((socket, notes))
+    }
+
+    /// A UDP socket with these options that speaks with one other only: number `idx` of the initiator's.
+    pub(crate) fn speak(
+        &self,
+        to: SocketAddr,
+        (from, idx): (Option<IpAddr>, usize),
+    ) -> Result<(Socket, Vec<Note>), Error> {
+        let cannot = |cause| crate::link::exhausted(&format!("connect a UDP socket to {to}"), cause);
+        let socket = socket::datagram_unbound(to).map_err(cannot)?;
+        self.bind(&socket, (from, idx), to)?;
+        let notes = self.apply(&socket)?;
+        let towards = self.towards(&socket, to)?;
+        socket::associate(&socket, &towards).map_err(cannot)?;
+        Ok((socket, notes))
+    }
+
+    /// Whether something may be sent there, before anything is opened.
+    ///
+    /// # Errors
+    /// It is not allowed.
+    pub(crate) fn judge(&self, to: SocketAddr) -> Result<(), Error> {
+        Ok(self.policy.permit(to).map(drop)?)
+    }
+
+    /// Lets something be sent there.
+    ///
+    /// # Errors
+    /// It is not allowed.
+    pub(crate) fn permit(&self, to: SocketAddr) -> fathom_sys::Result<Destination> {
+        self.policy.permit(to).map_err(named("connect"))
     }
 
     /// A TCP socket that does not wait, for those who open many.
@@ -250,7 +315,7 @@ impl SocketOptions {
         &self,
         socket: &Socket,
         (from, to): (Option<IpAddr>, SocketAddr),
-    ) -> fathom_sys::Result<(SocketAddr, Vec<Note>)> {
+    ) -> fathom_sys::Result<(Destination, Vec<Note>)> {
         if let Some(device) = &self.device {
             tuning::bind_to_device(socket, device)?;
         }
@@ -259,17 +324,22 @@ impl SocketOptions {
             socket.bind(&SocketAddr::new(from, 0).into()).map_err(named("bind"))?;
         }
         let notes = self.set(socket)?;
-        let to = self.flow_label.map_or(Ok(to), |label| tuning::set_flow_label(socket, to, label))?;
+        let to = self.permit(to)?;
+        let to = match self.flow_label {
+            Some(label) => tuning::set_flow_label(socket, &to, label)?,
+            None => to,
+        };
         Ok((to, notes))
     }
 
     /// The address to connect to, with the flow label that was asked for.
-    pub(crate) fn towards(&self, socket: &Socket, to: SocketAddr) -> Result<SocketAddr, Error> {
-        let Some(label) = self.flow_label else { return Ok(to) };
+    pub(crate) fn towards(&self, socket: &Socket, to: SocketAddr) -> Result<Destination, Error> {
+        let permitted = self.policy.permit(to)?;
+        let Some(label) = self.flow_label else { return Ok(permitted) };
         if to.is_ipv4() {
             return Err(not_allowed(FLOW_LABEL.name, "a target with an IPv6 address", &to.ip()));
         }
-        tuning::set_flow_label(socket, to, label)
+        tuning::set_flow_label(socket, &permitted, label)
             .map_err(|cause| Error::System { what: format!("use the flow label {label}"), cause })
     }
 
@@ -286,7 +356,7 @@ impl SocketOptions {
     ///
     /// Returns what the kernel granted less of than was asked.
     pub(crate) fn apply(&self, socket: &Socket) -> Result<Vec<Note>, Error> {
-        self.check()?;
+        self.can_be()?;
         self.set(socket).map_err(|cause| match &self.congestion {
             Some(name) if cause.call.contains("TCP_CONGESTION") => no_congestion_control(name, &cause),
             _ => Error::system("set the socket options that were asked for", "CAP_NET_ADMIN", cause),
@@ -346,8 +416,9 @@ pub(crate) fn not_polled(settings: &Settings, socket: &Socket) -> Option<Note> {
     is_idle.then(|| Note { id: "busy-poll-idle".to_owned(), text: text() })
 }
 
-fn listen_multipath(at: SocketAddr, backlog: u16) -> fathom_sys::Result<Socket> {
+fn listen_multipath(at: SocketAddr, backlog: u16, guests: &Guests) -> fathom_sys::Result<Socket> {
     let listener = tuning::multipath_stream(at)?;
+    guests.guard(&listener)?;
     listener.set_reuse_address(true).map_err(named("setsockopt(SO_REUSEADDR)"))?;
     listener.set_reuse_port(true).map_err(named("setsockopt(SO_REUSEPORT)"))?;
     listener.bind(&at.into()).map_err(named("bind"))?;
@@ -383,7 +454,7 @@ mod tests {
 
     fn options(given: &[(&str, &str)]) -> SocketOptions {
         let settings = given.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
-        SocketOptions::of(&settings.complete(ALL).unwrap())
+        SocketOptions::read(&settings.complete(ALL).unwrap())
     }
 
     fn on(address: &str) -> SocketAddr {
@@ -433,7 +504,7 @@ mod tests {
 
     #[test]
     fn small_segments_do_not_wait_unless_they_are_asked_to() {
-        let (near, far, _) = ends(&SocketOptions::default(), "127.0.0.1:0").unwrap();
+        let (near, far, _) = ends(&options(&[]), "127.0.0.1:0").unwrap();
         assert!(near.tcp_nodelay().unwrap() && far.tcp_nodelay().unwrap());
     }
 
@@ -508,7 +579,7 @@ mod tests {
             }
         };
         assert!(tuning::is_multipath(&near).unwrap() && tuning::is_multipath(&far).unwrap(), "{notes:?}");
-        let (listener, _) = SocketOptions::default().listen(on("127.0.0.1:0"), 4).unwrap();
+        let (listener, _) = SocketOptions::read(&Settings::default()).listen(on("127.0.0.1:0"), 4).unwrap();
         let (_, notes) = options.connect(socket::local_address(&listener).unwrap(), (None, 0)).unwrap();
         assert_eq!(notes[0].id, "mptcp-fell-back");
     }
@@ -529,10 +600,10 @@ mod tests {
 
     #[test]
     fn nobody_who_listens_is_told_from_no_way_there() {
-        let (listener, _) = SocketOptions::default().listen(on("127.0.0.1:0"), 4).unwrap();
+        let (listener, _) = options(&[]).listen(on("127.0.0.1:0"), 4).unwrap();
         let gone = socket::local_address(&listener).unwrap();
         drop(listener);
-        let refused = SocketOptions::default().connect(gone, (None, 0)).unwrap_err();
+        let refused = options(&[]).connect(gone, (None, 0)).unwrap_err();
         assert_eq!(refused.to_string(), format!("cannot connect to {gone}"));
         assert!(refused.hint().unwrap().starts_with("a firewall"), "{:?}", refused.hint());
         // Nothing on this host leads from its loopback to the outside.

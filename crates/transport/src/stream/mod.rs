@@ -52,6 +52,8 @@ pub(crate) mod tests {
         socket::{self, Socket},
     };
 
+    use fathom_sys::policy::{Guests, Policy};
+
     use super::*;
 
     /// Counts up to a number of bytes, and is over at the latest after a while.
@@ -80,9 +82,10 @@ pub(crate) mod tests {
     /// Two ends of a connection that block for at most 50 ms.
     pub(crate) fn pair() -> (Socket, Socket) {
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let listener = socket::listen(loopback, 1).unwrap();
+        let listener = socket::listen(loopback, 1, &Guests::anybody()).unwrap();
         let near = socket::stream(loopback).unwrap();
-        socket::connect(&near, socket::local_address(&listener).unwrap(), Nanos::from_secs(1)).unwrap();
+        let to = Policy::anything().permit(socket::local_address(&listener).unwrap()).unwrap();
+        socket::connect(&near, &to, Nanos::from_secs(1)).unwrap();
         listener.set_nonblocking(false).unwrap();
         let far = socket::accept(&listener).unwrap().unwrap().0;
         far.set_nonblocking(false).unwrap();

@@ -144,7 +144,7 @@ impl TestKind for AppScenario {
             let settings = role.settings.clone().with("connections", n_seats.to_string());
             return fathom_http::Closed.prepare(&Role { settings, ..role.clone() }, policy);
         }
-        Ok(Box::new(Walk::prepare(role)?))
+        Ok(Box::new(Walk::prepare(role, policy)?))
     }
 }
 
@@ -157,7 +157,7 @@ struct Walk {
 }
 
 impl Walk {
-    fn prepare(role: &Role) -> Result<Self, Error> {
+    fn prepare(role: &Role, policy: &Policy) -> Result<Self, Error> {
         let script = Script::of(&role.settings)?;
         let servers = servers(role)?;
         let program = script.compile(&servers)?.0;
@@ -171,7 +171,7 @@ impl Walk {
             timeout: settings.span("timeout").unwrap_or(Nanos::from_secs(5)),
         };
         let is_counted = script.is_counted(&settings);
-        let crowd = Crowd::prepare(NAME, &Role { settings, ..role.clone() }, coming)?;
+        let crowd = Crowd::prepare(NAME, (&Role { settings, ..role.clone() }, policy), coming)?;
         let crowd = if is_counted { crowd.counted() } else { crowd };
         Ok(Self { crowd, shared: Arc::new(Shared::new(Arc::new(program), manner)), seed: role.seed })
     }
@@ -263,9 +263,9 @@ fn notes(shared: &Shared) -> Vec<Note> {
 ///
 /// # Errors
 /// What is missing, as before a run.
-pub fn rehearse(role: &Role, session: &Session) -> Result<Vec<Exchange>, Error> {
+pub fn rehearse(role: &Role, policy: &Policy, session: &Session) -> Result<Vec<Exchange>, Error> {
     let settings = role.settings.clone().with("users", "1").with("iterations", "1").with("threads", "1");
-    let mut walk = Walk::prepare(&Role { settings, ..role.clone() })?;
+    let mut walk = Walk::prepare(&Role { settings, ..role.clone() }, policy)?;
     // Nobody shares it before the run.
     if let Some(shared) = Arc::get_mut(&mut walk.shared) {
         shared.manner.haste = Haste::Yes;

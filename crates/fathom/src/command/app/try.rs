@@ -54,7 +54,8 @@ pub(super) fn shape(command: Command) -> Command {
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let file = matches.get_one::<String>("file").expect("clap requires the file");
     let Prepared { settings, .. } = prepare(matches, file)?;
-    check_targets(&settings, &measuring::allowed(matches)?)?;
+    let allowed = measuring::allowed(matches)?;
+    check_targets(&settings, &allowed)?;
     let phases =
         Phases { warmup_max_ns: Nanos::ZERO, is_warmup_whole: false, measure_ns: PATIENCE, interval_ns: INTERVAL };
     let role = Role {
@@ -67,10 +68,11 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         interface: None,
         peer: fathom_model::Endpoints::new(),
         cores: Vec::new(),
+        meeting: fathom_model::Meeting::default(),
         seed: fathom_sys::clock::wall().0 & 0xffff_ffff,
     };
     let session = Session::new(fathom_sys::clock::now(), phases);
-    let exchanges = walk::rehearse(&role, &session).map_err(|error| {
+    let exchanges = walk::rehearse(&role, &allowed.policy(), &session).map_err(|error| {
         let screen = Screen::new(Exit::Preflight, error.to_string());
         let screen = std::error::Error::source(&error).into_iter().fold(screen, Screen::because);
         error.hint().into_iter().fold(screen, |screen, hint| screen.line("use", hint))

@@ -76,8 +76,12 @@ impl Http {
         let mut http = Self { places: Vec::new(), seed, responders: Vec::new() };
         let port = *matches.get_one::<u16>("http-port").expect("it has a default");
         if port != 0 {
-            let responder = Responder::bind(SocketAddr::new(address, port), options.clone())
-                .map_err(|error| screen(&error, "choose another port with --http-port, or 0 for none"))?;
+            let responder = Responder::bind(
+                SocketAddr::new(address, port),
+                &fathom_sys::policy::Guests::anybody(),
+                options.clone(),
+            )
+            .map_err(|error| screen(&error, "choose another port with --http-port, or 0 for none"))?;
             http.add(format!("{scheme:<7} {}", responder.address()), responder);
         }
         if let Some(path) = matches.get_one::<PathBuf>("http-unix") {

@@ -19,7 +19,7 @@ use fathom_packet::probe::{
     Ask, Checksum, Conduct, Conversation, FlowRule, Fragmenting, IpAsk, OwnDevice, Ports, RawLine, TcpAsk,
     port_scan::Scan, source_towards,
 };
-use fathom_sys::{clock, raw_ip::Broadcast, signal};
+use fathom_sys::{clock, policy::Policy, raw_ip::Broadcast, signal};
 
 use super::load;
 use crate::{
@@ -100,7 +100,7 @@ pub(super) fn run(words: &[String], allowed: &Allowed) -> anyhow::Result<Exit> {
     }
     let conversation = conversation(&options, (own, target), is_in_lab)?;
     let broadcast = if is_in_lab { Broadcast::Sent } else { Broadcast::Refused };
-    let line = RawLine::open(target, broadcast)
+    let line = RawLine::open(target, broadcast, &Policy::anything())
         .and_then(|line| options.interface.as_deref().map_or(Ok(()), |name| line.bind_device(name)).map(|()| line));
     let line = line.map_err(|error| {
         let screen = Screen::new(Exit::Preflight, format!("sending packets to {target} needs CAP_NET_RAW"));

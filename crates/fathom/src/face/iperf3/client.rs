@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context as _;
 use fathom_engine::StopFlag;
 use fathom_model::units::Nanos;
-use fathom_sys::{affinity, clock, signal};
+use fathom_sys::{affinity, clock, policy::Policy, signal};
 use fathom_transport::iperf3::{Asked, Carrier, Client, Cookie, Error, Login, Padding, Watch as _, Way};
 
 use super::{
@@ -40,7 +40,8 @@ pub(super) fn run(options: &Options, host: &str) -> anyhow::Result<Exit> {
     let mut parameters = options.parameters.clone();
     parameters.version = Some(LIKE.to_owned());
     let asked = Asked {
-        servers,
+        // Asked for above; nothing is looked up again.
+        servers: servers.iter().filter_map(|server| Policy::anything().permit(*server).ok()).collect(),
         parameters,
         from: options.bind.as_deref().and_then(|address| address.parse().ok()),
         device: options.device.clone(),

@@ -145,6 +145,7 @@ impl Ready {
             interface: Some(interface.to_owned()),
             peer: other_end(&load.params),
             cores: Vec::new(),
+            meeting: fathom_model::Meeting::default(),
             seed: clock::wall().0,
         };
         let test = kind.prepare(&role, &Policy::anything()).map_err(|error| engine_screen(&error))?;

@@ -137,9 +137,9 @@ impl TestKind for Probe {
         self.0.metrics
     }
 
-    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         Ok(match role.side {
-            Side::Initiator => Box::new(Probing::prepare(role, (self.0.course)(role)?)?),
+            Side::Initiator => Box::new(Probing::prepare((role, policy), (self.0.course)(role)?)?),
             Side::Responder => Box::new(Answering::prepare(role)?),
         })
     }

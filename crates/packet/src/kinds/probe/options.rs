@@ -1,9 +1,10 @@
 //! The options of probes as tables, and what they mean.
 
-use std::net::{IpAddr, ToSocketAddrs as _};
+use std::net::IpAddr;
 
 use fathom_engine::Error;
 use fathom_model::{OptionDoc, Role, Settings, ValueKind, units::Nanos};
+use fathom_sys::policy::{Destination, Policy, Refused};
 
 use crate::probe::{Ask, TcpAsk, TcpFlags};
 
@@ -200,7 +201,7 @@ pub(super) fn unsupported(what: impl Into<String>, hint: impl Into<String>) -> E
 }
 
 /// The address that is meant by a name, of the version that is asked for.
-pub(super) fn destination(role: &Role) -> Result<IpAddr, Error> {
+pub(super) fn destination(role: &Role, policy: &Policy) -> Result<IpAddr, Error> {
     let told = role.peer.get(super::ADDRESS).cloned();
     let host = role.settings.text(TARGET).or(told).ok_or(Error::Endpoint { kind: "probe", what: super::ADDRESS })?;
     let family = role.settings.text("family").unwrap_or_default();
@@ -209,15 +210,14 @@ pub(super) fn destination(role: &Role) -> Result<IpAddr, Error> {
         "6" => address.is_ipv6(),
         _ => true,
     };
-    let found = (host.as_str(), 0).to_socket_addrs();
-    let mut found = found
-        .map_err(|error| {
-            unsupported(
-                format!("there is no host `{host}`: {error}"),
-                "an address, or a name that `getent hosts` knows",
-            )
-        })?
-        .map(|found| found.ip());
+    let found = policy.resolve(&host, 0).map_err(|error| match Refused::within(&error) {
+        Some(refused) => refused.clone().into(),
+        None => unsupported(
+            format!("there is no host `{host}`: {error}"),
+            "an address, or a name that `getent hosts` knows",
+        ),
+    })?;
+    let mut found = found.iter().filter_map(Destination::address).map(|found| found.ip());
     found
         .find(fits)
         .ok_or_else(|| unsupported(format!("`{host}` has no address of IP version {family}"), "leave --family out"))

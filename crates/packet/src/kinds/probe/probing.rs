@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use fathom_engine::{Error, Live, Session, Stop, Test};
 use fathom_model::{Endpoints, Note, Record, Role, Settings, Side, Timeline, units::Nanos};
-use fathom_sys::{clock, raw_ip::Broadcast};
+use fathom_sys::{clock, policy::Policy, raw_ip::Broadcast};
 
 use super::{ADDRESS, options};
 use crate::probe::{
@@ -43,9 +43,9 @@ type Way = Box<dyn Line<Error = fathom_sys::Error> + Send>;
 const FIRST_PORT: u16 = 16_384;
 
 impl Probing {
-    pub(super) fn prepare(role: &Role, mut course: Box<dyn Course>) -> Result<Self, Error> {
+    pub(super) fn prepare((role, policy): (&Role, &Policy), mut course: Box<dyn Course>) -> Result<Self, Error> {
         let settings = &role.settings;
-        let destination = options::destination(role)?;
+        let destination = options::destination(role, policy)?;
         if destination.is_multicast() || destination.is_unspecified() {
             let what = format!("{destination} is a group of hosts, and only one is probed");
             return Err(options::unsupported(what, "the address of one host"));
@@ -78,15 +78,19 @@ impl Probing {
         let mtu = OwnDevice::of(source).ok().flatten().map_or(u16::MAX, |device| device.mtu);
         course.adapt(&mut conversation, mtu)?;
         let what = format!("sending {} to {destination}", options::words(settings));
-        let (line, loss) = way(&mut conversation, (settings, what))?;
+        let (line, loss) = way(&mut conversation, (settings, what), policy)?;
         Ok(Self { course, conversation, line, loss })
     }
 }
 
 /// The best way out that the process is allowed, and what is less by it.
-fn way(conversation: &mut Conversation, (settings, what): (&Settings, String)) -> Result<(Way, Option<Note>), Error> {
+fn way(
+    conversation: &mut Conversation,
+    (settings, what): (&Settings, String),
+    policy: &Policy,
+) -> Result<(Way, Option<Note>), Error> {
     let destination = conversation.destination;
-    match RawLine::open(destination, Broadcast::Refused) {
+    match RawLine::open(destination, Broadcast::Refused, policy) {
         Ok(line) => return Ok((Box::new(line), None)),
         Err(cause) if cause.is_permission() => {}
         Err(cause) => return Err(Error::system(what, "CAP_NET_RAW", cause)),
@@ -94,14 +98,14 @@ fn way(conversation: &mut Conversation, (settings, what): (&Settings, String)) -
     // A connection is one client's SYN: it has no length of its own, and its answers no hops.
     let is_connect = conversation.ask == Ask::SYN && conversation.flow == FlowRule::PerProbe;
     if is_connect && settings.size("size").is_none() {
-        let line = ConnectLine::open(conversation.source, destination)
+        let line = ConnectLine::open(conversation.source, destination, policy)
             .map_err(|cause| Error::System { what: what.clone(), cause })?;
         let text = "without CAP_NET_RAW the kernel's own connections stand for SYN probes: an answer after 0.9 s is lost, what \
                     routers say is not heard, and round trips hold our own system calls";
         return Ok((Box::new(line), Some(unprivileged(text))));
     }
     if conversation.ask == Ask::echo(destination) {
-        return echo(conversation, what);
+        return echo(conversation, what, policy);
     }
     let hint = "--protocol icmp, which needs no capability where net.ipv4.ping_group_range names a group of yours; or, for \
                 round trips and ports, --protocol tcp, which connects";
@@ -113,9 +117,9 @@ fn unprivileged(text: &str) -> Note {
 }
 
 /// The kernel's own socket for echo requests; the conversation takes the identifier that it gives.
-fn echo(conversation: &mut Conversation, what: String) -> Result<(Way, Option<Note>), Error> {
+fn echo(conversation: &mut Conversation, what: String, policy: &Policy) -> Result<(Way, Option<Note>), Error> {
     let open = || {
-        let line = EchoLine::open(conversation.source, conversation.destination)?;
+        let line = EchoLine::open(conversation.source, conversation.destination, policy)?;
         let identifier = line.identifier()?;
         Ok::<_, fathom_sys::Error>((line, identifier))
     };

@@ -28,7 +28,8 @@ use self::{
 use super::{Completion, Event, Fixed, Patience, Piece, Reactor, Token};
 use crate::{
     Error, Result, clock,
-    socket::{self, Domain, SockAddr, Socket},
+    policy::Destination,
+    socket::{self, Domain, Socket},
 };
 
 /// The buffers of receives that stay: a head and a small body fit. Few, for they are used in turn and should stay in the cache.
@@ -674,14 +675,14 @@ impl Reactor for Uring {
         Fixed(u32::try_from(self.lent.fixed.len() - 1).expect("there are few fixed requests"))
     }
 
-    fn connect(&mut self, token: Token, socket: Socket, address: &SockAddr) {
+    fn connect(&mut self, token: Token, socket: Socket, to: &Destination) {
         let fd = socket.as_raw_fd();
         let seat = self.occupy(token, socket, Stage::Connecting);
-        seat.is_local = address.domain() == Domain::UNIX;
+        seat.is_local = to.raw().domain() == Domain::UNIX;
         seat.receiving = Receiving::Connect;
         self.n_under_way += 1;
         let ticket = self.ticket(token, Kind::Connect);
-        self.ring.push_connect(fd, address, ticket);
+        self.ring.push_connect(fd, to.raw(), ticket);
     }
 
     fn adopt(&mut self, token: Token, socket: Socket) {

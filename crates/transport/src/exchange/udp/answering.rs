@@ -44,10 +44,10 @@ impl Answering {
         for worker in 0..terms.n_workers {
             // A datagram comes to one place, so each worker has one, however many ports were asked for.
             let at = doors.of_worker(worker).next().expect("every worker has a place");
-            let cannot = |cause| Error::system(format!("open a UDP socket at {at}"), "CAP_NET_BIND_SERVICE", cause);
-            let open = if at.port() == 0 { socket::datagram } else { socket::datagram_sharing };
-            let socket = open(at).map_err(cannot)?;
-            notes = terms.options.apply(&socket)?;
+            let (socket, told) =
+                if at.port() == 0 { terms.options.hear(at)? } else { terms.options.hear_sharing(at)? };
+            notes = told;
+            let cannot = |cause| Error::System { what: "bound a wait".to_owned(), cause };
             socket::set_timeout(&socket, PATIENCE).map_err(cannot)?;
             addresses.push(link::local_address(&socket)?);
             sockets.push(socket);

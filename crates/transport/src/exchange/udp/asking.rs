@@ -42,14 +42,10 @@ impl Asking {
         let (mut sockets, mut notes) = (Vec::with_capacity(terms.n_flows), Vec::new());
         for idx in 0..terms.n_flows {
             let to = told[idx % told.len()];
-            let cannot = |cause| link::exhausted(&format!("connect a UDP socket to {to}"), cause);
-            let socket = socket::datagram_unbound(to).map_err(cannot)?;
-            terms.options.bind(&socket, (terms.role.address, idx), to)?;
-            notes = terms.options.apply(&socket)?;
-            let towards = terms.options.towards(&socket, to)?;
-            socket.connect(&towards.into()).map_err(socket::named("connect")).map_err(cannot)?;
-            let step = terms.timeout.min(TICK);
-            socket::set_timeout(&socket, step).map_err(cannot)?;
+            let (socket, told) = terms.options.speak(to, (terms.role.address, idx))?;
+            notes = told;
+            let cannot = |cause| Error::System { what: "bound a wait".to_owned(), cause };
+            socket::set_timeout(&socket, terms.timeout.min(TICK)).map_err(cannot)?;
             sockets.push(socket);
         }
         Ok(Self { terms, sockets, notes })

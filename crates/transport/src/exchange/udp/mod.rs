@@ -8,7 +8,7 @@ mod asking;
 
 use fathom_engine::{Error, Test};
 use fathom_model::{OptionDoc, Role, Settings, Side, ValueKind, names::count, units::Nanos};
-use fathom_sys::limits;
+use fathom_sys::{limits, policy::Policy};
 
 use super::{
     SPIN, Schedule, Spread, Tables,
@@ -118,7 +118,7 @@ struct Terms {
 pub(crate) fn check(settings: &Settings) -> Result<(), Error> {
     Sizes::of(settings, 0, BOUNDS)?;
     timeout(settings)?;
-    SocketOptions::of(settings).check()
+    SocketOptions::check(settings)
 }
 
 fn timeout(settings: &Settings) -> Result<Nanos, Error> {
@@ -131,7 +131,11 @@ fn timeout(settings: &Settings) -> Result<Nanos, Error> {
 ///
 /// # Errors
 /// Says what of the role cannot be done.
-pub(crate) fn prepare(kind: &'static str, role: &Role, schedule: Option<Schedule>) -> Result<Box<dyn Test>, Error> {
+pub(crate) fn prepare(
+    kind: &'static str,
+    (role, policy): (&Role, &Policy),
+    schedule: Option<Schedule>,
+) -> Result<Box<dyn Test>, Error> {
     let (n_flows, n_workers) = options::flows_and_workers(role);
     let timeout = timeout(&role.settings)?;
     let spins = role.settings.flag(SPIN.name);
@@ -155,7 +159,7 @@ pub(crate) fn prepare(kind: &'static str, role: &Role, schedule: Option<Schedule
         n_workers,
         spins,
         schedule,
-        options: SocketOptions::of(&role.settings),
+        options: SocketOptions::of(role, policy),
     };
     Ok(match role.side {
         Side::Initiator => Box::new(asking::Asking::connect(kind, terms)?),

@@ -7,10 +7,10 @@ mod metrics;
 mod settings;
 
 use std::{
-    net::{SocketAddr, ToSocketAddrs as _},
+    net::SocketAddr,
     panic::resume_unwind,
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
@@ -22,7 +22,10 @@ use fathom_model::{
     names::count,
     units::{Nanos, approximate, rounded},
 };
-use fathom_sys::{clock, policy::Policy};
+use fathom_sys::{
+    clock,
+    policy::{Destination, Policy, Refused},
+};
 
 pub use self::settings::destination;
 use crate::{
@@ -94,9 +97,9 @@ impl TestKind for Iperf3 {
         settings::parameters(self.carrier, settings).map(drop)
     }
 
-    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         if role.side == Side::Responder {
-            return Ok(Box::new(Serving::bind(role)?));
+            return Ok(Box::new(Serving::bind(role, policy)?));
         }
         let stop = StopFlag::default();
         let mut parameters = settings::parameters(self.carrier, &role.settings)?;
@@ -105,7 +108,7 @@ impl TestKind for Iperf3 {
         parameters.time_secs = u32::try_from(rounded(longest)).unwrap_or(1).clamp(1, 86_400);
         // Only ours at the other end of a path under test is reached from this host's address there.
         let asked = Asked {
-            servers: servers(role, self.name)?,
+            servers: servers((role, policy), self.name)?,
             parameters,
             from: role.address.filter(|_| self.is_two_sided(&role.settings)),
             connect_timeout: Some(CONNECT_MAX),
@@ -151,11 +154,15 @@ fn said(error: iperf3::Error) -> Error {
 }
 
 /// Where the server is: the one that was named, or ours.
-fn servers(role: &Role, kind: &'static str) -> Result<Vec<SocketAddr>, Error> {
-    let Some((host, port)) = destination(&role.settings)? else { return Ok(vec![link::told(role, kind)?]) };
-    let unknown = |why: String| Error::Unsupported { what: format!("there is no host `{host}`: {why}"), hint: None };
-    let found = (host.as_str(), port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
-    Ok(found.collect())
+fn servers((role, policy): (&Role, &Policy), kind: &'static str) -> Result<Vec<Destination>, Error> {
+    let Some((host, port)) = destination(&role.settings)? else {
+        return Ok(vec![policy.permit(link::told(role, kind)?)?]);
+    };
+    let unknown = |error| match Refused::within(&error) {
+        Some(refused) => refused.clone().into(),
+        None => Error::Unsupported { what: format!("there is no host `{host}`: {error}"), hint: None },
+    };
+    policy.resolve(&host, port).map_err(unknown)
 }
 
 /// The client's side.
@@ -300,8 +307,10 @@ struct Serving {
 }
 
 impl Serving {
-    fn bind(role: &Role) -> Result<Self, Error> {
-        let options = ServerOptions { clients: 1, ..ServerOptions::default() };
+    fn bind(role: &Role, policy: &Policy) -> Result<Self, Error> {
+        let guests = fathom_engine::guests(role, policy);
+        let admits = Arc::new(move |address| guests.admit(address));
+        let options = ServerOptions { clients: 1, admits: Some(admits), ..ServerOptions::default() };
         let server = Server::bind(options::listen_address(role), (None, options)).map_err(said)?;
         let (address, stop) = (server.address(), StopFlag::default());
         let told = stop.clone();

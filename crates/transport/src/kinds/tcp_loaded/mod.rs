@@ -163,17 +163,17 @@ impl TestKind for TcpLoaded {
 
     fn check(&self, settings: &Settings) -> Result<(), Error> {
         schedule(settings)?;
-        SocketOptions::of(settings).check()
+        SocketOptions::check(settings)
     }
 
-    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         let schedule = schedule(&role.settings)?;
         let n_flows = options::stream_flows(role, NAME)?;
         let (mut lanes, mut notes) = (Vec::new(), Vec::new());
         for lane in streams(&role.settings).iter().chain(&[Lane::Probe]) {
             let n_flows = if *lane == Lane::Probe { 1 } else { n_flows };
             let of_lane = lane.role(role, n_flows)?;
-            let (opening, told) = Opening::prepare(&of_lane, NAME, &SocketOptions::of(&of_lane.settings))?;
+            let (opening, told) = Opening::prepare(&of_lane, NAME, &SocketOptions::of(&of_lane, policy))?;
             notes.extend(told.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
             lanes.push((*lane, n_flows, opening));
         }

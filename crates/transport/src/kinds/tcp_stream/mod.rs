@@ -170,15 +170,15 @@ impl TestKind for TcpStream {
 
     fn check(&self, settings: &Settings) -> Result<(), Error> {
         Demand::of(settings, options::count(settings, &STREAM_FLOWS).unwrap_or(1))?;
-        SocketOptions::of(settings).check()
+        SocketOptions::check(settings)
     }
 
-    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         let n_flows = options::stream_flows(role, self.name)?;
         let mut role = role.clone();
         role.settings.set(FLOWS.name, n_flows.to_string());
         let demand = Demand::of(&role.settings, n_flows)?;
-        let mut socket_options = SocketOptions::of(&role.settings);
+        let mut socket_options = SocketOptions::of(&role, policy);
         socket_options.pacing = role.settings.bit_rate(PACING.name).and_then(|rate| share_of(rate, n_flows));
         let mut lanes = Vec::new();
         let mut notes = Vec::new();

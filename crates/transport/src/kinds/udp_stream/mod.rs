@@ -117,15 +117,15 @@ struct Stream {
     role: Role,
     shape: Shape,
     notes: Vec<Note>,
+    options: SocketOptions,
 }
 
 impl Stream {
     /// Opens a socket with what was asked of all.
     fn open(&mut self, at: SocketAddr) -> Result<Socket, Error> {
-        let cannot = |cause| Error::system(format!("open a UDP socket at {at}"), "CAP_NET_BIND_SERVICE", cause);
-        let socket = socket::datagram(at).map_err(cannot)?;
-        self.notes = SocketOptions::of(&self.role.settings).apply(&socket)?;
-        socket::set_timeout(&socket, PATIENCE).map_err(cannot)?;
+        let (socket, notes) = self.options.hear(at)?;
+        self.notes = notes;
+        wait_at_most(&socket)?;
         Ok(socket)
     }
 
@@ -154,15 +154,10 @@ impl Stream {
         if told.len() != n_flows {
             return Err(Error::Endpoint { kind: self.kind, what: ADDRESSES });
         }
-        let options = SocketOptions::of(&self.role.settings);
         let connect = |(idx, to): (usize, SocketAddr)| {
-            let cannot = |cause| Error::System { what: format!("connect a UDP socket to {to}"), cause };
-            let socket = socket::datagram_unbound(to).map_err(cannot)?;
-            options.bind(&socket, (self.role.address, idx), to)?;
-            self.notes = options.apply(&socket)?;
-            socket::set_timeout(&socket, PATIENCE).map_err(cannot)?;
-            let towards = options.towards(&socket, to)?;
-            socket.connect(&towards.into()).map_err(socket::named("connect")).map_err(cannot)?;
+            let (socket, notes) = self.options.speak(to, (self.role.address, idx))?;
+            self.notes = notes;
+            wait_at_most(&socket)?;
             Ok(socket)
         };
         told.into_iter().enumerate().map(connect).collect()
@@ -185,6 +180,11 @@ impl Stream {
     fn note(&mut self, id: &str, text: impl Into<String>) {
         self.notes.push(Note { id: id.to_owned(), text: text.into() });
     }
+}
+
+fn wait_at_most(socket: &Socket) -> Result<(), Error> {
+    let cannot = |cause| Error::System { what: "bound a wait".to_owned(), cause };
+    socket::set_timeout(socket, PATIENCE).map_err(cannot)
 }
 
 impl TestKind for UdpStream {
@@ -225,12 +225,18 @@ impl TestKind for UdpStream {
 
     fn check(&self, settings: &Settings) -> Result<(), Error> {
         Shape::of(settings, 0)?;
-        SocketOptions::of(settings).check()
+        SocketOptions::check(settings)
     }
 
-    fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         let shape = Shape::of(&role.settings, role.seed)?;
-        let stream = Stream { kind: self.name, role: role.clone(), shape, notes: Vec::new() };
+        let stream = Stream {
+            kind: self.name,
+            role: role.clone(),
+            shape,
+            notes: Vec::new(),
+            options: SocketOptions::of(role, policy),
+        };
         let sends = (role.side == Side::Initiator) == (self.way == Way::Up);
         Ok(if sends { Box::new(Sending::prepare(stream)?) } else { Box::new(Receiving::prepare(stream)?) })
     }

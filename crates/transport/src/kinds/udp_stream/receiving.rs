@@ -1,5 +1,7 @@
 //! The side that receives.
 
+use std::net::SocketAddr;
+
 use fathom_engine::{Crew, Error, Phase, Session, Stop, Test, Worker};
 use fathom_model::{Endpoints, Histogram, PeerClock, Record, Side, names::count, units::Nanos};
 use fathom_sys::{
@@ -16,6 +18,7 @@ use crate::{
     causes::Causes,
     datagrams::{Arrived, ClockOffset, Clocks, Joined, LENGTH, Message, Own, Part, Receipts, Receiver, Token, room},
     link::PATIENCE,
+    options::SocketOptions,
 };
 
 /// What a worker counts, first what is shown live: the first metric's counter; [`Flow::count`] knows the order.
@@ -77,7 +80,9 @@ impl Test for Receiving {
             let receiver = Receiver::new((&socket, codec(token)), batch, clocks);
             let receiver = if is_joined { receiver.joined() } else { receiver };
             let causes = Causes::default();
-            let flow = Flow { worker, session, side: role.side, token, socket: &socket, naps: !is_joined, causes };
+            let options = &stream.options;
+            let flow =
+                Flow { worker, session, side: role.side, token, socket: &socket, options, naps: !is_joined, causes };
             Ok(flow.receive(receiver))
         })?;
         let mut record = conducted.record(role.side);
@@ -181,6 +186,7 @@ struct Flow<'a> {
     side: Side,
     token: Token,
     socket: &'a Socket,
+    options: &'a SocketOptions,
     /// A buffer holds only few super-buffers, so who receives those does not sleep.
     naps: bool,
     causes: Causes,
@@ -242,9 +248,14 @@ impl Flow<'_> {
         match (self.side, receiver.source()) {
             (Side::Initiator, _) => self.wait_at_most(PATIENCE),
             // To a connected socket the kernel delivers without looking for a route each time; without it all is the same.
-            (Side::Responder, Some(sender)) => drop(self.socket.connect(&sender.into())),
+            (Side::Responder, Some(sender)) => self.meet(sender),
             (Side::Responder, None) => {}
         }
+    }
+
+    /// Speaks with that sender only; when it fails, the sender marks the end once more.
+    fn meet(&self, sender: SocketAddr) {
+        let _ = self.options.permit(sender).and_then(|sender| socket::associate(self.socket, &sender));
     }
 
     /// Whether to wait no longer after the end of the phases; a sender at the other end is told that it was enough.
@@ -266,8 +277,8 @@ impl Flow<'_> {
         if self.side == Side::Initiator {
             self.say(Message::Seen);
         } else if let Some(sender) = receiver.source() {
-            // When it fails, the sender marks the end once more.
-            let _ = self.socket.send_to(&self.token.message(Message::Seen), &sender.into());
+            self.meet(sender);
+            self.say(Message::Seen);
         }
         self.wait_at_most(END_MARK_GAP * 4);
     }

@@ -11,7 +11,7 @@ use super::{END_MARK_GAP, END_MARKS, Stream};
 use crate::{
     causes::Causes,
     datagrams::{LENGTH, Load, Message, Own, Part, Sender, Sendings, Step, Token},
-    options,
+    options::{self, SocketOptions},
     traffic::{Schedule, Share},
 };
 
@@ -57,7 +57,8 @@ impl Test for Sending {
             let share = Share { idx: worker.idx, of };
             let schedule =
                 stream.shape.per_flow.and_then(|rate| Schedule::new(stream.shape.traffic, rate, (role.seed, share)));
-            let flow = Flow { worker, session, token, side: role.side, causes: Causes::default() };
+            let flow =
+                Flow { worker, session, token, side: role.side, options: &stream.options, causes: Causes::default() };
             Ok(flow.send(&socket, (load, schedule)))
         })?;
         let mut record = conducted.record(role.side);
@@ -110,6 +111,7 @@ struct Flow<'a> {
     session: &'a Session,
     token: Token,
     side: Side,
+    options: &'a SocketOptions,
     causes: Causes,
 }
 
@@ -168,7 +170,7 @@ impl Flow<'_> {
             let found = socket::recv_from(socket, &mut room, Wait::Block).and_then(|came| {
                 let here = came.filter(|(n, _)| self.token.heard(&room[..*n]) == Some(Message::Here));
                 let Some(from) = here.and_then(|(_, sender)| sender.address()) else { return Ok(false) };
-                socket.connect(&from.into()).map_err(socket::named("connect"))?;
+                socket::associate(socket, &self.options.permit(from)?)?;
                 Ok(true)
             });
             match found {

@@ -12,7 +12,8 @@ use fathom_model::{
 };
 use fathom_sys::{
     clock,
-    socket::{self, Buffer, Domain, Protocol, SockAddr, Socket, Type, Wait},
+    policy::Destination,
+    socket::{self, Buffer, Domain, Protocol, Socket, Type, Wait},
     tuning,
 };
 use rsa::rand_core::{OsRng, RngCore as _};
@@ -30,7 +31,7 @@ use super::{
 #[derive(Debug, Clone, Default)]
 pub struct Asked {
     /// Where the server listens: each is tried in turn.
-    pub servers: Vec<SocketAddr>,
+    pub servers: Vec<Destination>,
     /// What the test is; a block of zero is filled in.
     pub parameters: Parameters,
     /// The address to connect from.
@@ -81,6 +82,7 @@ impl Cookie {
 pub struct Client {
     asked: Asked,
     server: SocketAddr,
+    to: Destination,
     control: Control,
     cookie: Cookie,
     control_mss: u32,
@@ -93,7 +95,7 @@ impl Client {
     /// # Errors
     /// Nobody listens, the server is busy, does not like the parameters or the login, or speaks something else.
     pub fn connect(mut asked: Asked, cookie: Cookie, stop: &StopFlag) -> Result<Self, Error> {
-        let (socket, server) = connect_any(&asked)?;
+        let (socket, (server, to)) = connect_any(&asked)?;
         if let Some(idle) = asked.keepalive {
             tuning::set_keepalive(&socket, idle)?;
         }
@@ -112,7 +114,7 @@ impl Client {
         }
         control.write(&wire::write_json(&asked.parameters.write()))?;
         control.expect(State::CreateStreams, "the request for streams")?;
-        Ok(Self { asked, server, control, cookie, control_mss, streams: Vec::new() })
+        Ok(Self { asked, server, to, control, cookie, control_mss, streams: Vec::new() })
     }
 
     /// Opens the streams one after another and waits until the server has begun.
@@ -169,19 +171,19 @@ impl Client {
     }
 
     /// Where a stream connects to, with the flow label that was asked for.
-    fn labelled(&self, socket: &Socket) -> Result<SocketAddr, Error> {
+    fn labelled(&self, socket: &Socket) -> Result<Destination, Error> {
         let label = self.asked.parameters.flow_label;
         if label == 0 {
-            return Ok(self.server);
+            return Ok(self.to.clone());
         }
-        tuning::set_flow_label(socket, self.server, label)
+        tuning::set_flow_label(socket, &self.to, label)
             .map_err(|error| Error::SocketOption { what: "unable to set IPv6 flow label", cause: error.source })
     }
 
     fn connect_stream(&self, place: usize) -> Result<Socket, Error> {
         let socket = self.stream_socket(place)?;
         let server = self.labelled(&socket)?;
-        socket::connect(&socket, server, PATIENCE).map_err(|error| Error::Stream { cause: error.source })?;
+        socket::connect(&socket, &server, PATIENCE).map_err(|error| Error::Stream { cause: error.source })?;
         if let Some(timeout) = self.asked.send_timeout {
             let set = socket.set_tcp_user_timeout(Some(timeout.as_duration()));
             set.map_err(|cause| Error::SocketOption { what: "unable to set TCP USER_TIMEOUT", cause })?;
@@ -202,7 +204,8 @@ impl Client {
     fn greet(&self, place: usize) -> Result<Socket, Error> {
         let stream = |cause| Error::Stream { cause };
         let socket = self.stream_socket(place)?;
-        socket.connect(&SockAddr::from(self.labelled(&socket)?)).map_err(stream)?;
+        let to = self.labelled(&socket)?;
+        socket::associate(&socket, &to).map_err(|error| stream(error.source))?;
         data::greet(&socket, self.control.stop()).map_err(stream)?;
         Ok(socket)
     }
@@ -312,7 +315,11 @@ fn bind(socket: &Socket, asked: &Asked, port: u16) -> std::io::Result<()> {
         socket.bind_device(Some(device.as_bytes()))?;
     }
     let any = || {
-        asked.servers.first().map(|server| if server.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) })
+        asked
+            .servers
+            .first()
+            .and_then(Destination::address)
+            .map(|server| if server.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) })
     };
     match (asked.from, port) {
         (None, 0) => Ok(()),
@@ -324,16 +331,16 @@ fn bind(socket: &Socket, asked: &Asked, port: u16) -> std::io::Result<()> {
 }
 
 /// The control connection to the first address that takes it.
-fn connect_any(asked: &Asked) -> Result<(Socket, SocketAddr), Error> {
+fn connect_any(asked: &Asked) -> Result<(Socket, (SocketAddr, Destination)), Error> {
     let mut refused = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
-    for &server in &asked.servers {
+    for (server, to) in asked.servers.iter().filter_map(|to| Some((to.address()?, to))) {
         let connected = socket::stream(server).and_then(|socket| {
             bind(&socket, asked, 0).map_err(socket::named("bind"))?;
-            socket::connect(&socket, server, asked.connect_timeout.unwrap_or(CONNECT_MAX))?;
+            socket::connect(&socket, to, asked.connect_timeout.unwrap_or(CONNECT_MAX))?;
             Ok(socket)
         });
         match connected {
-            Ok(socket) => return Ok((socket, server)),
+            Ok(socket) => return Ok((socket, (server, to.clone()))),
             Err(error) => refused = error.source,
         }
     }

@@ -1,0 +1,155 @@
+//! Who may come to a socket of a responder: the kernel drops the packets of everybody else before the socket sees them.
+
+use std::net::IpAddr;
+
+use socket2::{SockFilter, SockRef};
+
+use super::Network;
+use crate::{Error, Result};
+
+/// Those whose packets a socket takes; all, if none is named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Guests(pub(super) Vec<Network>);
+
+impl Guests {
+    /// For servers that are anybody's, and for tests.
+    #[must_use]
+    pub const fn anybody() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Whether packets of an address are taken.
+    #[must_use]
+    pub fn admit(&self, address: IpAddr) -> bool {
+        self.0.is_empty() || self.0.iter().any(|network| network.contains(address))
+    }
+
+    /// Lets nobody else's packets reach a socket; those that a listener accepts inherit it. Needs no privilege.
+    ///
+    /// What is dropped counts among [`crate::socket::drops`], and a connect of a stranger is never answered.
+    ///
+    /// # Errors
+    /// `setsockopt(SO_ATTACH_FILTER)`, when it is not a socket.
+    pub fn guard<'s, S>(&self, socket: &'s S) -> Result<()>
+    where
+        SockRef<'s>: From<&'s S>,
+    {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let attached = SockRef::from(socket).attach_filter(&program(&self.0));
+        attached.map_err(|error| Error::new("setsockopt(SO_ATTACH_FILTER)", error))
+    }
+}
+
+/// Instructions of classic BPF (`include/uapi/linux/bpf_common.h`).
+mod op {
+    pub(super) const LOAD_BYTE: u16 = 0x30;
+    pub(super) const LOAD_WORD: u16 = 0x20;
+    pub(super) const SHIFT_RIGHT: u16 = 0x74;
+    pub(super) const AND: u16 = 0x54;
+    pub(super) const IF_EQUAL: u16 = 0x15;
+    pub(super) const JUMP: u16 = 0x05;
+    pub(super) const RETURN: u16 = 0x06;
+}
+
+/// Where the IP header begins (`SKF_NET_OFF`), whatever the protocol above it.
+const IP_HEADER: u32 = 0xfff0_0000;
+/// Where the source address stands in it (RFC 791 section 3.1, RFC 8200 section 3).
+const SOURCE_V4: u32 = IP_HEADER + 12;
+const SOURCE_V6: u32 = IP_HEADER + 8;
+const TAKE: SockFilter = SockFilter::new(op::RETURN, 0, 0, u32::MAX);
+const DROP: SockFilter = SockFilter::new(op::RETURN, 0, 0, 0);
+
+/// Takes a packet whose source is within one of the networks.
+fn program(networks: &[Network]) -> Vec<SockFilter> {
+    let step = |code, k| SockFilter::new(code, 0, 0, k);
+    let of = |is_v4: bool| networks.iter().filter(move |network| network.address.is_ipv4() == is_v4);
+    let v4: Vec<SockFilter> = of(true).flat_map(|network| within(network, SOURCE_V4)).chain([DROP]).collect();
+    let v6 = of(false).flat_map(|network| within(network, SOURCE_V6)).chain([DROP]);
+    let past_v4 = u32::try_from(v4.len()).expect("there are few networks");
+    let is_v6 = SockFilter::new(op::IF_EQUAL, 0, 1, 6);
+    let version = [step(op::LOAD_BYTE, IP_HEADER), step(op::SHIFT_RIGHT, 4), is_v6, step(op::JUMP, past_v4)];
+    version.into_iter().chain(v4).chain(v6).collect()
+}
+
+/// Takes a packet whose address there is within a network; goes on behind it otherwise.
+fn within(network: &Network, at: u32) -> Vec<SockFilter> {
+    let bits = network.bits();
+    let words: Vec<(u32, u32, u32)> = (0..4_u32)
+        .zip(bits)
+        .take(if network.address.is_ipv4() { 1 } else { 4 })
+        .map(|(word, bits)| {
+            let n_bits = network.prefix.saturating_sub(32 * word).min(32);
+            (at + 4 * word, u32::MAX.checked_shl(32 - n_bits).unwrap_or(0), bits)
+        })
+        .filter(|(_, mask, _)| *mask != 0)
+        .collect();
+    let n_words = words.len();
+    let compare = |(idx, (at, mask, bits)): (usize, (u32, u32, u32))| {
+        let past = u8::try_from(3 * (n_words - 1 - idx) + 1).expect("an address has four words");
+        [
+            SockFilter::new(op::LOAD_WORD, 0, 0, at),
+            SockFilter::new(op::AND, 0, 0, mask),
+            SockFilter::new(op::IF_EQUAL, 0, past, bits & mask),
+        ]
+    };
+    words.into_iter().enumerate().flat_map(compare).chain([TAKE]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, UdpSocket};
+
+    use fathom_model::units::Nanos;
+
+    use super::*;
+    use crate::socket::{self, Wait};
+
+    fn guests(networks: &[&str]) -> Guests {
+        Guests(networks.iter().map(|network| network.parse().unwrap()).collect())
+    }
+
+    /// Whether a datagram from one address of this machine reaches a guarded socket.
+    fn reaches(guests: &Guests, (from, at): (&str, &str)) -> bool {
+        let far = socket::datagram(at.parse().unwrap(), guests).unwrap();
+        let to = socket::local_address(&far).unwrap();
+        let near = UdpSocket::bind(from.parse::<SocketAddr>().unwrap()).unwrap();
+        near.send_to(b"hello", to).unwrap();
+        socket::recv(&far, &mut [0; 8], Wait::Never).unwrap() == Some(5)
+    }
+
+    #[test]
+    fn packets_of_guests_are_taken_and_those_of_others_dropped() {
+        let cases: &[(&[&str], &str, bool)] = &[
+            (&[], "127.0.0.9:0", true),
+            (&["127.0.0.9"], "127.0.0.9:0", true),
+            (&["127.0.0.9"], "127.0.0.8:0", false),
+            (&["10.0.0.0/8", "127.0.0.0/30"], "127.0.0.3:0", true),
+            (&["10.0.0.0/8", "127.0.0.0/30"], "127.0.0.4:0", false),
+            (&["::1", "::/0"], "127.0.0.1:0", false),
+            (&["0.0.0.0/0"], "127.0.0.1:0", true),
+        ];
+        for (networks, from, expected) in cases {
+            assert_eq!(reaches(&guests(networks), (from, "127.0.0.1:0")), *expected, "{networks:?} {from}");
+        }
+        assert!(reaches(&guests(&["10.0.0.0/8", "::1"]), ("[::1]:0", "[::1]:0")));
+        assert!(reaches(&guests(&["::/120"]), ("[::1]:0", "[::1]:0")));
+        assert!(!reaches(&guests(&["::2", "::1:0:0:1", "127.0.0.1"]), ("[::1]:0", "[::1]:0")));
+    }
+
+    #[test]
+    fn a_stranger_does_not_get_a_connection() {
+        let listener = socket::listen("127.0.0.1:0".parse().unwrap(), 8, &guests(&["127.0.0.9"])).unwrap();
+        let to = socket::local_address(&listener).unwrap();
+        let connects = |from: &str| {
+            let near = socket::stream(to).unwrap();
+            near.bind(&from.parse::<SocketAddr>().unwrap().into()).unwrap();
+            near.connect_timeout(&to.into(), Nanos::from_millis(100).as_duration()).is_ok()
+        };
+        assert!(!connects("127.0.0.8:0") && connects("127.0.0.9:0"));
+        assert!(socket::accept(&listener).unwrap().unwrap().1.ip().to_string() == "127.0.0.9");
+        assert!(socket::accept(&listener).unwrap().is_none());
+        assert!(socket::drops(&listener).unwrap() > 0, "it is counted");
+    }
+}

@@ -23,6 +23,8 @@ impl Failures {
         for (what, n) in errors {
             let place = match what.split_once(':') {
                 Some(("script", _)) => continue,
+                // The tools say nothing of what is under way at their end.
+                Some((_, " unanswered" | " the answer did not end")) => continue,
                 Some((_, " timeout")) => &mut failures.timeout,
                 Some(("read" | "parse", _)) => &mut failures.receive,
                 Some(("send", _)) => &mut failures.send,
@@ -54,6 +56,8 @@ mod tests {
             ("parse: no status line", 16),
             ("connect: timeout", 32),
             ("read: timeout", 64),
+            ("read: unanswered", 1000),
+            ("connect: unanswered", 1000),
             ("script: x.lua:1: boom (request(), thread 1)", 1000),
         ];
         let failures = Failures::of(&errors.map(|(what, n)| (what.to_owned(), n)).into());

@@ -44,7 +44,9 @@ impl Cause for Errors {
         let n_errors: u64 = causes.values().sum();
         let Some(((_, most), _)) = causes.iter().max_by_key(|(_, n)| **n) else { return Vec::new() };
         let done = |counter: &str| records().filter_map(|(_, record)| record.totals.get(counter)).sum::<u64>();
-        let n_done = WORK.iter().map(|counter| done(counter)).find(|n| *n > 0);
+        // A counter that stayed at zero is the work, too: none of it was done.
+        let is_counted = |counter: &str| records().any(|(_, record)| record.totals.contains_key(counter));
+        let n_done = WORK.into_iter().find(|counter| is_counted(counter)).map(done);
         let share = n_done.and_then(|n_done| ratio(n_errors, n_done + n_errors));
         // Streams count bytes, of which no share can be taken.
         let matters = share.is_some_and(|share| share >= HOLDS_BACK);
@@ -86,6 +88,14 @@ mod tests {
         assert_eq!(finding.title, "1,000 errors (50 % of all), most often `connect: connection refused`");
         assert_eq!(finding.severity, Severity::HoldsBack);
         assert_eq!(with_errors(2).finding("errors").unwrap().severity, Severity::Remark);
+    }
+
+    #[test]
+    fn where_nothing_was_done_all_of_it_failed() {
+        let mut story = with_errors(14);
+        let record = story.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.totals.extend([(count::REQUESTS.to_owned(), 0), (count::CONNECTIONS.to_owned(), 14)]);
+        assert!(story.finding("errors").unwrap().title.starts_with("14 errors (100 % of all)"));
     }
 
     #[test]

@@ -16,6 +16,10 @@ pub(crate) enum Cause {
     NoPort,
     /// Nothing, for too long.
     Timeout,
+    /// Nothing by the end of the trial, though for less than the time-out.
+    Unanswered,
+    /// No end of the answer by the end of the trial.
+    Unended,
     /// The server closed before the first byte of the answer.
     Closed,
     /// The server closed within the answer.
@@ -77,6 +81,8 @@ impl fmt::Display for Fault {
             Cause::Errno(errno) => write!(f, "{}", words(errno)),
             Cause::NoPort => f.write_str("no local port is free"),
             Cause::Timeout => f.write_str("timeout"),
+            Cause::Unanswered => f.write_str("unanswered"),
+            Cause::Unended => f.write_str("the answer did not end"),
             Cause::Closed => f.write_str("closed before the answer"),
             Cause::Cut => f.write_str("closed within the answer"),
             Cause::TooLarge => f.write_str("the answer is larger than the 16 MiB that are kept of one"),

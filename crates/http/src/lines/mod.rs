@@ -9,6 +9,7 @@ mod subscriber;
 mod sweep;
 mod switchboard;
 mod target;
+mod unanswered;
 mod way;
 
 use std::cmp;
@@ -24,6 +25,7 @@ pub(crate) use self::{
     sweep::Sweep,
     switchboard::{Heard, OpeningTimes, Switchboard},
     target::{ADDRESS, Target},
+    unanswered::Closing,
     way::way,
 };
 

@@ -37,6 +37,11 @@ impl Connection {
         }
     }
 
+    /// Whether nothing has come of it so far, not even a failure.
+    pub(super) fn is_untried(&self) -> bool {
+        self.n_sent == 0 && self.n_failures == 0
+    }
+
     /// Ready for the first request on a new socket.
     pub(super) fn begin(&mut self) {
         self.reader.reset();

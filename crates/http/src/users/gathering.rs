@@ -11,15 +11,11 @@ use fathom_engine::{
 use fathom_model::units::Nanos;
 use fathom_sys::{clock, reactor::Reactor};
 
-use super::{
-    Seat, Turn, Users, Window,
-    connection::{Connection, Doing},
-    hall::Hall,
-};
+use super::{Seat, Turn, Users, Window, connection::Doing, hall::Hall};
 use crate::{
     books::{Counter, Outcome},
     h1::HeadReader,
-    lines::{COMPLETIONS_MAX, Cause, DRAIN, Fault, Stage, Subscriber, token},
+    lines::{COMPLETIONS_MAX, Cause, Closing, DRAIN, Fault, Stage, Subscriber, token},
 };
 
 /// Behind any time that has come: what happens then happens in the next round.
@@ -220,8 +216,17 @@ impl<'a, R: Reactor, U: Users> Gathering<'a, R, U> {
 
     /// What is to be told at the end.
     fn conclude(self, now: Nanos) -> Result<(Outcome, U::Outcome), Error> {
+        let is_ended = self.hall.over_at.is_some() && self.hall.stop.told() != Stop::Abort;
         let Hall { mut accounts, board, connections, heads, queue, start, measured_from, .. } = self.hall;
-        accounts.outcome.n_unfinished = connections.iter().filter_map(Connection::sent).count() as u64;
+        let closing = measured_from.filter(|_| is_ended).map(|from| Closing::of(now, from));
+        for connection in &connections {
+            let of_connect = closing.and_then(|closing| closing.connect(&connection.line));
+            let sent = connection.sent();
+            let of_request =
+                closing.zip(sent).and_then(|(closing, sent)| closing.request(sent.sent_at, sent.first_byte_at));
+            accounts.outcome.n_unfinished += u64::from(sent.is_some() && of_request.is_none());
+            of_connect.or(of_request).into_iter().for_each(|fault| accounts.count_fault(fault));
+        }
         accounts.outcome.n_not_started = queue.waiting();
         let from = measured_from.unwrap_or(Nanos::MAX);
         for intended in queue.rest().map(|intended| start + intended).filter(|intended| *intended >= from) {

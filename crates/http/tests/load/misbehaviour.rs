@@ -22,11 +22,16 @@ over_both! {
     a_head_of_a_mebibyte
     an_invalid_chunk
     no_answer_at_all
+    no_answer_by_the_end_of_the_trial
+    no_connection_by_the_end_of_the_trial
     a_refused_connect_after_a_good_one
     bytes_that_nobody_asked_for
     a_switch_of_protocols
     an_end_of_one_direction_behind_the_answer
 }
+
+/// Long enough for a worker that starts late to wait for a second.
+const SECONDS: Phases = Phases { warmup_max_ns: Nanos::ZERO, measure_ns: Nanos::from_secs(2), ..PHASES };
 
 /// Both kinds against the same server, for 300 ms that count; the records.
 fn records(address: SocketAddr, options: &[(&str, &str)]) -> [Record; 2] {
@@ -110,6 +115,29 @@ fn an_invalid_chunk() {
 fn no_answer_at_all() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     only("read: timeout", silent.local_addr().unwrap(), &[("timeout", "50ms")]);
+}
+
+fn no_answer_by_the_end_of_the_trial() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    for (kind, rate) in [(&Closed as &dyn TestKind, None), (&Open, Some(("rate", "200")))] {
+        let options = [Some(("connections", "2")), rate];
+        let options: Vec<_> = options.into_iter().flatten().collect();
+        let record = stage::against(kind, SECONDS, address, &options).unwrap();
+        assert_eq!(record.errors, [("read: unanswered".to_owned(), 2)].into());
+        assert_eq!((record.totals[names::ERRORS], record.totals[names::ATTEMPTS]), (2, 2));
+        assert_eq!(record.totals[names::UNFINISHED], 0);
+    }
+}
+
+fn no_connection_by_the_end_of_the_trial() {
+    let full = TcpListener::bind("127.0.0.1:0").unwrap();
+    // So few wait to be accepted; what comes then is dropped.
+    SockRef::from(&full).listen(0).unwrap();
+    let record = stage::against(&Closed, SECONDS, full.local_addr().unwrap(), &[("connections", "200")]).unwrap();
+    let n = |fault| record.errors.get(fault).copied().unwrap_or(0);
+    assert!(n("connect: unanswered") >= 190, "{:?}", record.errors);
+    assert_eq!(n("connect: unanswered") + n("read: unanswered"), 200, "{:?}", record.errors);
 }
 
 fn a_refused_connect_after_a_good_one() {

@@ -11,6 +11,7 @@ use fathom_http::{
     users::{FailedStage, Wants},
 };
 use fathom_model::{
+    Phases,
     names::{count, distribution},
     units::Nanos,
 };
@@ -19,7 +20,7 @@ use fathom_sys::socket::SockRef;
 use crate::{
     cast::{Act, Memory, Plea, Told, answers, failures, get},
     common::{over_both, read_request},
-    stage::{answering, crowd, ok, play, population, server, target, url},
+    stage::{LONG, answering, crowd, ok, play, play_for, population, server, target, url},
 };
 
 over_both! {
@@ -29,6 +30,7 @@ over_both! {
     an_answer_that_is_cut_off_is_a_failure_and_the_user_goes_on
     a_reset_is_a_failure
     a_server_that_keeps_silent_is_given_up
+    a_server_that_keeps_silent_to_the_end_is_an_error
     a_pipeline_that_is_broken_off_fails_once
     an_answer_that_is_too_large_to_keep_is_a_failure
     bytes_that_nobody_asked_for_end_the_connection
@@ -162,6 +164,15 @@ fn a_server_that_keeps_silent_is_given_up() {
     // The time that was waited in vain is among the times.
     assert_eq!(record.distributions[distribution::SERVICE_TIME].count(), 3);
     assert!(record.notes.iter().any(|note| note.id == "waited-in-vain"));
+}
+
+fn a_server_that_keeps_silent_to_the_end_is_an_error() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let crowd = crowd(&url(silent.local_addr().unwrap()), &[], population(2));
+    let phases = Phases { measure_ns: Nanos::from_secs(2), ..LONG };
+    let (record, _) = play_for(phases, &crowd, |_, _| Act::Ask(page())).unwrap();
+    assert_eq!(record.errors, [("read: unanswered".to_owned(), 2)].into());
+    assert_eq!((record.totals[names::ERRORS], record.totals[names::UNFINISHED]), (2, 0));
 }
 
 fn a_pipeline_that_is_broken_off_fails_once() {

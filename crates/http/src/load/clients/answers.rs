@@ -2,12 +2,13 @@
 
 use std::cmp::Reverse;
 
+use fathom_engine::Stop;
 use fathom_model::units::Nanos;
 use fathom_sys::reactor::{Piece, Reactor};
 
 use super::{
-    Agenda, Cause, Clients, Counter, DISCARD_MIN, End, Entry, Error, Fault, HeadReader, Line, Malformed, Outcome,
-    Persistence, Progress, Stage, Subscriber, Switchboard, pause, token,
+    Agenda, Cause, Clients, Closing, Counter, DISCARD_MIN, End, Entry, Error, Fault, HeadReader, Line, Malformed,
+    Outcome, Persistence, Progress, Stage, Subscriber, Switchboard, pause, token,
 };
 
 impl<R: Reactor> Subscriber for Clients<'_, R> {
@@ -269,9 +270,34 @@ impl<R: Reactor> Clients<'_, R> {
         }
     }
 
+    /// Counts as failures what was waited for too long when the trial is over; how many requests there were among it.
+    fn count_unanswered(&mut self, now: Nanos) -> u64 {
+        let is_ended = self.over_at.is_some() && self.stop.told() != Stop::Abort;
+        let Some(closing) = self.measured_from.filter(|_| is_ended).map(|from| Closing::of(now, from)) else {
+            return 0;
+        };
+        let mut n_requests = 0;
+        let mut waits_to_connect = vec![false; self.lanes.len()];
+        for (idx, connection) in self.connections.iter().enumerate() {
+            let of_connect = closing.connect(&connection.line);
+            waits_to_connect[usize::from(connection.line.route)] |= of_connect.is_some();
+            let ask = self.asked.front(idx, connection);
+            let of_request = ask.and_then(|ask| closing.request(ask.sent_at, connection.first_byte));
+            n_requests += u64::from(of_request.is_some());
+            of_connect.into_iter().chain(of_request).for_each(|fault| self.accounts.count_fault(fault));
+        }
+        // Behind those that do not come about others waited for their turn in vain.
+        let unanswered = Fault { stage: Stage::Connect, cause: Cause::Unanswered };
+        for (lane, _) in self.lanes.iter().zip(waits_to_connect).filter(|(_, waits)| *waits) {
+            let never = lane.shut.iter().filter(|idx| self.connections[**idx as usize].is_untried());
+            never.for_each(|_| self.accounts.count_fault(unanswered));
+        }
+        n_requests
+    }
+
     /// What is to be told at the end, of requests without an answer too.
     pub(super) fn conclude(mut self, now: Nanos) -> Result<Outcome, Error> {
-        self.accounts.outcome.n_unfinished = self.n_asking;
+        self.accounts.outcome.n_unfinished = self.n_asking - self.count_unanswered(now);
         if self.agenda == Agenda::Open {
             for idx in 0..self.connections.len() {
                 if let Some(ask) = self.asked.front(idx, &self.connections[idx]) {

@@ -33,8 +33,8 @@ use crate::{
     dial::{Rota, Route},
     h1::{Answer, HeadReader, Malformed, Persistence, Progress},
     lines::{
-        COMPLETIONS_MAX, Cause, DISCARD_MIN, DRAIN, Fault, Line, Stage, Subscriber, Sweep, Switchboard, TICK, Target,
-        pause, token,
+        COMPLETIONS_MAX, Cause, Closing, DISCARD_MIN, DRAIN, Fault, Line, Stage, Subscriber, Sweep, Switchboard, TICK,
+        Target, pause, token,
     },
 };
 

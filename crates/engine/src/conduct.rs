@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     panic::resume_unwind,
     sync::atomic::{AtomicU8, AtomicUsize, Ordering},
-    thread,
+    thread::{self, Thread},
 };
 
 use fathom_model::{
@@ -97,6 +97,8 @@ impl Counts<'_> {
 struct Shared {
     phase: AtomicU8,
     running: AtomicUsize,
+    /// Woken by the last worker that returns.
+    conductor: Thread,
 }
 
 impl Shared {
@@ -272,6 +274,7 @@ impl<T: Send> Crew<'_, T> {
         let shared = Shared {
             phase: AtomicU8::new(first_phase(session, self.until) as u8),
             running: AtomicUsize::new(self.states.len()),
+            conductor: thread::current(),
         };
         let mut course = Course::new(session, (self.counters, self.until), (&slots, &glances));
         let outcomes = thread::scope(|scope| {
@@ -323,14 +326,16 @@ struct Employed<W> {
     cpu: Nanos,
 }
 
-/// Counts a worker as running until it returns or panics.
+/// Counts a worker as running until it returns or panics; the last one wakes the conductor.
 struct Running<'a>(&'a Shared);
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::Relaxed);
         if thread::panicking() {
             self.0.set(Phase::Over);
+        }
+        if self.0.running.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.conductor.unpark();
         }
     }
 }
@@ -565,16 +570,17 @@ impl<'a> Course<'a> {
     }
 }
 
-/// Sleeps until `tick` in steps short enough that an abort or a worker's failure is noticed within 20 ms.
+/// Sleeps until `tick` or the return of the last worker, in steps short enough that an abort or a failure is noticed within 20 ms.
 fn sleep_watchfully(tick: Nanos, session: &Session, shared: &Shared) -> Nanos {
     const STEP: Nanos = Nanos::from_millis(20);
     loop {
         let now = clock::now();
-        let over = shared.phase.load(Ordering::Relaxed) == Phase::Over as u8;
+        let over =
+            shared.phase.load(Ordering::Relaxed) == Phase::Over as u8 || shared.running.load(Ordering::Relaxed) == 0;
         if now >= tick || session.stop.told() == Stop::Abort || (over && now >= session.start) {
             return now;
         }
-        clock::sleep_until(tick.min(now + STEP));
+        thread::park_timeout(tick.min(now + STEP).since(now).as_duration());
     }
 }
 
@@ -605,6 +611,15 @@ mod tests {
             n += 1;
         }
         n
+    }
+
+    #[test]
+    fn the_return_of_the_last_worker_ends_an_interval() {
+        let mut session = session();
+        let hour = Nanos::from_secs(3600);
+        (session.phases.interval_ns, session.phases.measure_ns) = (hour, hour);
+        let conducted = crew(2, Until::PhasesOver).conduct(&session, &mut (), |_, ()| Ok(())).unwrap();
+        assert!(conducted.record(Side::Initiator).complete);
     }
 
     #[test]

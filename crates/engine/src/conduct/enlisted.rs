@@ -138,6 +138,7 @@ impl<S: Shift> Enlisted<S> {
             shared: Shared {
                 phase: AtomicU8::new(first_phase(session, until) as u8),
                 running: AtomicUsize::new(self.hands.len()),
+                conductor: thread::current(),
             },
         });
         for hand in &self.hands {

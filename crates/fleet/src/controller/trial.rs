@@ -22,6 +22,8 @@ const FINISH_PATIENCE: Nanos = Nanos::from_secs(15);
 const ABORT_PATIENCE: Nanos = Nanos::from_secs(2);
 /// The shortest lead before a start: enough for a sleeping thread to be awake on a busy core.
 const LEAD_MIN: Nanos = Nanos::from_millis(50);
+/// The lead where no other part has to begin at the same moment: enough for the workers of one to be there.
+const LEAD_ALONE: Nanos = Nanos::from_millis(5);
 /// The lead in round trips: the order must have arrived everywhere, also when a segment is sent twice.
 const LEAD_ROUND_TRIPS: u64 = 5;
 
@@ -272,8 +274,7 @@ impl<'a, 'b> Course<'a, 'b> {
     /// Tells all parts when to start, each on its own clock; when that is on ours.
     fn start(&mut self) -> Result<Nanos, Error> {
         let round_trip = self.parts.iter().map(|playing| self.fleet.hosts[playing.id].clock.round_trip).max();
-        let lead = LEAD_MIN.max(round_trip.unwrap_or_default() * LEAD_ROUND_TRIPS);
-        let start = clock::now() + lead;
+        let start = clock::now() + lead(self.parts.len(), round_trip.unwrap_or_default());
         for n in 0..self.parts.len() {
             let at = self.fleet.hosts[self.parts[n].id].clock.theirs(start);
             let peer_clock = self.peer_clock(n);
@@ -429,6 +430,12 @@ fn random() -> Result<u64, Error> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
+/// How long before the start parts are told of it.
+fn lead(n_parts: usize, round_trip: Nanos) -> Nanos {
+    let least = if n_parts == 1 { LEAD_ALONE } else { LEAD_MIN };
+    least.max(round_trip * LEAD_ROUND_TRIPS)
+}
+
 /// The name of a part's record: its host's, with an addition where that is taken by an initiator before it.
 fn entry(cast: &Cast, part: &Part, initiator: Option<usize>) -> String {
     let before = initiator.unwrap_or(cast.initiators.len());
@@ -437,5 +444,17 @@ fn entry(cast: &Cast, part: &Part, initiator: Option<usize>) -> String {
         (0, _) => part.host.clone(),
         (_, None) => format!("{}/responder", part.host),
         (n, Some(_)) => format!("{}/{}", part.host, n + 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_plays_alone_waits_for_nobody_and_the_order_arrives_everywhere_in_time() {
+        let millis = Nanos::from_millis;
+        assert_eq!((lead(1, Nanos::ZERO), lead(2, Nanos::ZERO)), (LEAD_ALONE, LEAD_MIN));
+        assert_eq!((lead(1, millis(20)), lead(2, millis(20))), (millis(100), millis(100)));
     }
 }

@@ -298,7 +298,7 @@ fn watch(tasks: &[Task], (sent, received): (usize, usize)) -> FlowWatch {
 /// Adds what a worker came back with.
 fn settle(record: &mut Record, outcome: Outcome) {
     match outcome {
-        Outcome::Streamed(told) => told.causes.add_to(record),
+        Outcome::Streamed(told) => told.add_to(record),
         Outcome::Probed(probes) => {
             probes.causes.add_to(record);
             if record.side == Side::Responder {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use fathom_engine::{Session, Stop, Worker};
-use fathom_model::{Side, units::Nanos};
+use fathom_model::{Note, Record, Side, units::Nanos};
 use fathom_sys::{
     clock,
     socket::{self, Socket, Wait},
@@ -20,8 +20,10 @@ use crate::{
     stream::{Account, Ended, Receiving, Sending, UncopiedSends},
 };
 
-/// How long the end of a stream may take to arrive.
+/// How long nothing may arrive of what is under way at the end.
 const DRAIN_MAX: Nanos = Nanos::from_secs(3);
+/// How long it may take to arrive in all: less than a controller waits for the end of a role.
+const DRAIN_LONGEST: Nanos = Nanos::from_secs(10);
 /// How many transfers there are before the sender looks whether the other side has had enough.
 const LOOK_EVERY: u32 = 16;
 
@@ -36,7 +38,10 @@ pub(in crate::kinds) struct Flow<'a> {
     n_transfers: Cell<u32>,
     /// Whether a wait has passed since the sender looked: long enough for the other side to have ended.
     has_waited: Cell<bool>,
-    over_since: Cell<Option<Nanos>>,
+    n_bytes: Cell<u64>,
+    /// How the end arrives, once it is waited for.
+    drain: Cell<Option<Drain>>,
+    is_cut: Cell<bool>,
     causes: RefCell<Causes>,
 }
 
@@ -49,6 +54,23 @@ pub(in crate::kinds) struct Told {
     pub(in crate::kinds) uncopied: Option<UncopiedSends>,
     /// The time in which a sender's own schedule could not be kept.
     pub(in crate::kinds) given_up: Nanos,
+    /// Whether the rest was dropped that a slow path had not carried long after the end.
+    is_cut: bool,
+}
+
+impl Told {
+    /// Writes down what went wrong, and what was dropped behind the end.
+    pub(in crate::kinds) fn add_to(self, record: &mut Record) {
+        const CUT: &str = "drain-cut";
+        self.causes.add_to(record);
+        if self.is_cut && record.notes.iter().all(|note| note.id != CUT) {
+            let text = format!(
+                "{DRAIN_LONGEST} after the end some flows still had bytes under way, which were dropped: the path is slow for what \
+                 its queues and the sockets hold"
+            );
+            record.notes.push(Note { id: CUT.to_owned(), text });
+        }
+    }
 }
 
 impl<'a> Flow<'a> {
@@ -65,7 +87,9 @@ impl<'a> Flow<'a> {
             counter: of.1,
             n_transfers: Cell::new(0),
             has_waited: Cell::new(false),
-            over_since: Cell::new(None),
+            n_bytes: Cell::new(0),
+            drain: Cell::new(None),
+            is_cut: Cell::new(false),
             causes: RefCell::default(),
         }
     }
@@ -75,30 +99,29 @@ impl<'a> Flow<'a> {
         let sent = sending.run(&FromHere(&self));
         let given_up = sending.pace.map_or(Nanos::ZERO, |pace| pace.given_up());
         if let Err(error) = sent {
-            self.causes.borrow_mut().count(&error);
-            return Told { causes: self.causes.into_inner(), given_up, sent: true, ..Told::default() };
+            self.broken(&error);
+            return Told { given_up, sent: true, ..self.told() };
         }
         self.half_close();
-        let begin = clock::now();
-        while !self.is_lost(begin) {
+        while !self.is_lost(self.n_acknowledged()) {
             match socket::recv(self.socket, &mut [0; 64], Wait::Block) {
                 Ok(Some(0)) => break,
                 Ok(_) => {}
                 Err(error) => {
-                    self.causes.borrow_mut().count(&error);
+                    self.broken(&error);
                     break;
                 }
             }
         }
         // A receiver that ended first has not told yet that it has everything.
-        while self.is_unacknowledged() && !self.is_lost(begin) {
+        while self.is_unacknowledged() && !self.is_lost(self.n_acknowledged()) {
             clock::sleep_until(clock::now() + Nanos::from_millis(1));
         }
         let uncopied = sending.uncopied().unwrap_or_else(|error| {
             self.causes.borrow_mut().count(&error);
             None
         });
-        Told { causes: self.causes.into_inner(), sent: true, uncopied, given_up }
+        Told { sent: true, uncopied, given_up, ..self.told() }
     }
 
     /// Receives until the sender has ended.
@@ -106,13 +129,32 @@ impl<'a> Flow<'a> {
         match receiving.run(&ToHere(&self)) {
             Ok(Ended::ByPeer) => self.half_close(),
             Ok(Ended::ByAccount) => {}
-            Err(error) => self.causes.borrow_mut().count(&error),
+            Err(error) => self.broken(&error),
         }
-        Told { causes: self.causes.into_inner(), ..Told::default() }
+        self.told()
+    }
+
+    fn told(&self) -> Told {
+        Told { causes: self.causes.take(), is_cut: self.is_cut.get(), ..Told::default() }
     }
 
     fn count(&self, bytes: u64) {
         self.worker.add(self.counter, bytes);
+        self.n_bytes.set(self.n_bytes.get() + bytes);
+    }
+
+    /// Takes note of a broken connection; that long behind the end the other side may have dropped the rest.
+    fn broken(&self, error: &fathom_sys::Error) {
+        let earliest = self.session.start + self.session.phases.measure_ns + DRAIN_LONGEST;
+        if error.is_abandoned() && clock::now() > earliest {
+            return self.is_cut.set(true);
+        }
+        self.causes.borrow_mut().count(error);
+    }
+
+    /// How much of what was sent has arrived.
+    fn n_acknowledged(&self) -> u64 {
+        TcpInfo::of(self.socket).ok().and_then(|info| info.bytes_acked).unwrap_or_default().0
     }
 
     /// Tells the other side that nothing more comes; an already broken connection needs no telling.
@@ -140,18 +182,53 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Whether to give up on the end of a stream, because of an abort or of the time it takes.
-    fn is_lost(&self, begin: Nanos) -> bool {
-        if self.session.stop.told() == Stop::Abort {
+    /// Whether to give up on the end of a stream: aborted, nothing moves any more, or it takes too long although it does.
+    fn is_lost(&self, n_moved: u64) -> bool {
+        let now = clock::now();
+        let mut drain = self.drain.get().unwrap_or(Drain { begin: now, n_moved, moved_at: now });
+        let left = drain.look(n_moved, now);
+        self.drain.set(Some(drain));
+        match left {
+            Some(Left::Stands) => self.causes.borrow_mut().note(&self.why_late()),
+            Some(Left::Moves) => self.is_cut.set(true),
+            None => {}
+        }
+        let is_aborted = self.session.stop.told() == Stop::Abort;
+        if is_aborted || left == Some(Left::Moves) {
             // Without a reset the kernel would go on sending what it has.
             let _ = socket::set_reset_on_close(self.socket);
-            return true;
         }
-        let late = clock::now() - begin > DRAIN_MAX;
-        if late {
-            self.causes.borrow_mut().note(&self.why_late());
+        is_aborted || left.is_some()
+    }
+}
+
+/// What is given up behind the end of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// Nothing moves any more.
+    Stands,
+    /// It moves, but for too long.
+    Moves,
+}
+
+/// How what is under way at the end arrives.
+#[derive(Debug, Clone, Copy)]
+struct Drain {
+    begin: Nanos,
+    n_moved: u64,
+    moved_at: Nanos,
+}
+
+impl Drain {
+    /// Takes note of how much has moved by now; whether the rest is to be given up.
+    fn look(&mut self, n_moved: u64, now: Nanos) -> Option<Left> {
+        if n_moved > self.n_moved {
+            (self.n_moved, self.moved_at) = (n_moved, now);
         }
-        late
+        if now - self.moved_at > DRAIN_MAX {
+            return Some(Left::Stands);
+        }
+        (now - self.begin > DRAIN_LONGEST).then_some(Left::Moves)
     }
 }
 
@@ -190,15 +267,10 @@ impl Account for ToHere<'_, '_> {
         if !flow.worker.is_over() {
             return false;
         }
-        let since = flow.over_since.get().unwrap_or_else(|| {
-            if flow.side == Side::Initiator {
-                flow.half_close();
-            }
-            let now = clock::now();
-            flow.over_since.set(Some(now));
-            now
-        });
-        flow.is_lost(since)
+        if flow.drain.get().is_none() && flow.side == Side::Initiator {
+            flow.half_close();
+        }
+        flow.is_lost(flow.n_bytes.get())
     }
 }
 
@@ -224,6 +296,22 @@ mod tests {
     }
 
     #[test]
+    fn an_end_that_goes_on_arriving_is_waited_for_and_one_that_stands_is_not() {
+        let secs = Nanos::from_secs;
+        let drain = || Drain { begin: secs(100), n_moved: 5, moved_at: secs(100) };
+        let mut standing = drain();
+        assert_eq!(standing.look(5, secs(103)), None);
+        assert_eq!(standing.look(5, secs(104)), Some(Left::Stands));
+        let mut slow = drain();
+        for second in 1..=10 {
+            assert_eq!(slow.look(5 + second, secs(100 + second)), None, "after {second} s");
+        }
+        assert_eq!(slow.look(20, secs(111)), Some(Left::Moves), "it would keep the next trial from its start");
+        slow.look(21, secs(111));
+        assert_eq!(slow.look(21, secs(115)), Some(Left::Stands));
+    }
+
+    #[test]
     fn a_path_that_drops_what_is_large_is_named_with_the_size_and_the_way_out() {
         let (near, far) = pair();
         drop_large_segments(&far);
@@ -242,7 +330,7 @@ mod tests {
         });
         let conducted = conducted.unwrap();
         let mut record = conducted.record(Side::Initiator);
-        conducted.workers.into_iter().for_each(|told| told.causes.add_to(&mut record));
+        conducted.workers.into_iter().for_each(|told| told.add_to(&mut record));
         let causes: Vec<_> = record.errors.keys().collect();
         assert!(
             causes.len() == 1 && causes[0].contains("never acknowledged") && causes[0].contains("--mss"),

@@ -446,7 +446,7 @@ impl Demand {
         let uncopied = told.iter().filter_map(|told| told.uncopied).reduce(UncopiedSends::and);
         let sends = told.iter().any(|told| told.sent);
         for told in told {
-            told.causes.add_to(record);
+            told.add_to(record);
         }
         record.complete &= record.errors.is_empty();
         let total = |record: &Record, name: &str| record.totals.get(name).copied();

@@ -10,7 +10,7 @@ use std::{
         atomic::{AtomicU8, AtomicUsize, Ordering},
         mpsc::{self, Receiver, Sender, TryRecvError},
     },
-    thread::JoinHandle,
+    thread::{self, JoinHandle},
 };
 
 use fathom_model::units::Nanos;

@@ -1,6 +1,9 @@
 //! Nothing came of a test: no answer, nothing arrived, all attempts failed.
 
-use fathom_model::{Derivation, Evidence, Finding, Layer, Severity, names::count, probe::ProbeRecord, units::grouped};
+use fathom_model::{
+    Derivation, Evidence, Finding, Layer, NextStep, Severity, names::count, plan::Reach, probe::ProbeRecord,
+    units::grouped,
+};
 
 use super::{Cause, Evidenced, counted, has_answers};
 use crate::summaries::main_rate;
@@ -31,9 +34,21 @@ impl Cause for NothingDone {
             tests: vec![seen.test.name.clone()],
             evidence,
             explains: None,
-            next: None,
+            next: next(seen),
         }]
     }
+}
+
+/// A served host answered its controller with small packets, so that a path may be to blame that loses the large ones.
+fn next(seen: &Evidenced<'_>) -> Option<NextStep> {
+    let to = seen.test.to.as_ref().filter(|_| matches!(seen.test.layer, Layer::Tcp | Layer::Udp))?;
+    let is_served = matches!(seen.run.plan.hosts.get(to), Some(Reach::Tls { .. }));
+    let address = seen.run.hosts.get(to)?.address.as_ref().filter(|_| is_served)?;
+    Some(NextStep {
+        command: format!("fathom probe {address} --test mtu"),
+        on: Some(seen.test.from.clone()),
+        expected: Some("show whether the path loses large packets".to_owned()),
+    })
 }
 
 /// Whether nobody answered a probe, whatever it asked.
@@ -104,6 +119,21 @@ mod tests {
         let mut failing = Story::new();
         failing.users(&[visits((10, 10), vec![step("login", (10, 10), 5)])]);
         assert_eq!(told(&failing), (Some("all of 10 steps failed".to_owned()), State::Invalid));
+    }
+
+    #[test]
+    fn where_a_served_host_got_nothing_the_length_of_packets_is_probed() {
+        let next = |reach: Reach| {
+            let mut story = Story::new();
+            story.udp_stream(&[(1000, 0)]);
+            let to = story.run.tests[0].to.clone().unwrap();
+            story.run.plan.hosts.insert(to.clone(), reach);
+            story.run.hosts.entry(to).or_default().address = Some("192.0.2.7".to_owned());
+            story.finding(NOTHING_DONE).unwrap().next.map(|next| next.command)
+        };
+        let served = Reach::Tls { address: "192.0.2.7:7700".to_owned(), key: None };
+        assert_eq!(next(served).as_deref(), Some("fathom probe 192.0.2.7 --test mtu"));
+        assert_eq!(next(Reach::This), None);
     }
 
     #[test]

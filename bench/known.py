@@ -43,7 +43,7 @@ def paced(rate: int, has_gap_target: bool) -> Callable[[Lab, int, float], Iterat
     """A rate that is kept: nothing is missing, little is late, and gaps are those of the schedule."""
 
     def ask(lab: Lab, n: int, seconds: float) -> Iterator[Answer]:
-        times = ["--warmup", "200ms", "--duration", f"{round(seconds * 1000)}ms", "--rounds", str(n), "--json", "--quiet"]
+        times = ["--warmup", "200ms", "--duration", f"{round(seconds * n * 1000)}ms", "--rounds", str(n), "--json", "--quiet"]
         words = tools.served("packet", "--size", FRAME_BYTES, "--rate", str(rate))(lab)
         run = json.loads(lab.run(GENERATOR, [lab.fathom, *words, *times], longest_s=60 + n * (seconds + 5)).output)
         test = run["tests"][0]

@@ -3,6 +3,7 @@
 //! It knows no engine, no kind of test, no format and no I/O: a kind's metrics say how its values follow from its records,
 //! and counters are known by the names that `fathom_model::names` gives them.
 
+mod again;
 pub mod benchmark;
 mod conservation;
 pub mod curve;

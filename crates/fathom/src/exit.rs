@@ -126,14 +126,14 @@ pub(crate) fn engine_screen(error: &fathom_engine::Error) -> Screen {
 /// The ways to be allowed what needs these privileges.
 pub(crate) fn privileges(screen: Screen, needs: &str) -> Screen {
     let setcap = "sudo setcap cap_net_raw,cap_net_admin,cap_bpf+ep $(which fathom)";
-    let screen = screen.line("fix", "sudo fathom …");
+    let screen = screen.line("fix", "sudo fathom …        # the same command as root");
     // A user namespace gives every capability but this one, which the kernel wants outside of it.
     if needs.contains("CAP_BPF") {
-        return screen.line("fix", format!("{setcap}        (not for a lab, which needs root to take programs)"));
+        return screen.line("fix", format!("{setcap}        # not for a lab, which needs root to take programs"));
     }
     screen
         .line("fix", setcap)
-        .line("fix", "fathom evaluate        (no privileges: in a lab of your own, in a user namespace)")
+        .line("fix", "fathom evaluate        # no privileges: in a lab of your own, in a user namespace")
 }
 
 /// Says that the program itself is wrong, on one line; with `RUST_BACKTRACE` set, where.

@@ -219,7 +219,7 @@ fn build_lab(plan: &LabPlan) -> anyhow::Result<Lab> {
     options.device = plan.device.as_deref().map(str::parse).transpose().map_err(|error| lab_screen(&error))?;
     Lab::build_with(preset, &options, holder_program()?, &PacketPrograms).map_err(|error| {
         lab_screen(&error)
-            .line("try", "fathom doctor        (what this machine allows, and how to allow the rest)")
+            .line("try", "fathom doctor        # what this machine allows, and how to allow the rest")
             .into()
     })
 }

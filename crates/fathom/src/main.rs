@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     // A panic unwinds through every guard, so that what was changed is undone, and ends here.
     let outcome = std::panic::catch_unwind(|| match face::of_link(&words) {
         Some(face) => face.run(&words[1..], std::iter::empty()),
-        None => command::run(words),
+        None => command::run(&words),
     });
     exit::conclude(outcome.unwrap_or(Ok(exit::Exit::Failed)))
 }

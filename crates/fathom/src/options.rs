@@ -4,27 +4,41 @@ use clap::{Arg, ArgAction, ArgMatches};
 use fathom_engine::TestKind;
 use fathom_model::{OptionDoc, Settings, ValueKind};
 
+/// A test as the command line calls it, and its kind.
+pub(crate) type Named = (&'static str, &'static dyn TestKind);
+
 /// The options of several kinds as arguments of one command; one that several kinds share stands once.
-pub(crate) fn arguments(kinds: &[&'static dyn TestKind]) -> Vec<Arg> {
+pub(crate) fn arguments(kinds: &[Named]) -> Vec<Arg> {
     let mut seen: Vec<(&OptionDoc, Vec<&str>)> = Vec::new();
-    for kind in kinds {
+    for (word, kind) in kinds {
         for option in kind.options() {
             match seen.iter_mut().find(|(other, _)| other.name == option.name) {
-                Some((_, users)) => users.push(kind.name()),
-                None => seen.push((option, vec![kind.name()])),
+                Some((_, users)) => users.push(word),
+                None => seen.push((option, vec![word])),
             }
         }
     }
-    seen.into_iter().map(|(option, users)| argument(option, &users, kinds.len())).collect()
+    let words: Vec<&str> = kinds.iter().map(|(word, _)| *word).collect();
+    seen.into_iter().map(|(option, users)| argument(option, &users, &words)).collect()
 }
 
-fn argument(option: &OptionDoc, users: &[&str], n_kinds: usize) -> Arg {
+/// Which tests take an option, in as few words as possible.
+fn tests_with(users: &[&str], all: &[&str]) -> Option<String> {
+    let others: Vec<&str> = all.iter().copied().filter(|word| !users.contains(word)).collect();
+    match others.len() {
+        0 => None,
+        n if n < users.len() => Some(format!("not for {}", others.join(", "))),
+        _ => Some(format!("for {}", users.join(", "))),
+    }
+}
+
+fn argument(option: &OptionDoc, users: &[&str], words: &[&str]) -> Arg {
     let mut help = option.help.to_owned();
     if let Some(default) = option.default {
         help = format!("{help} [default: {default}]");
     }
-    if users.len() < n_kinds {
-        help = format!("{help} ({})", users.join(", "));
+    if let Some(tests) = tests_with(users, words) {
+        help = format!("{help} ({tests})");
     }
     let arg = Arg::new(option.name).long(option.name).help(help).help_heading("Test");
     match option.value {
@@ -55,4 +69,17 @@ pub(crate) fn settings(matches: &ArgMatches, kinds: &[&'static dyn TestKind]) ->
         }
     }
     settings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tests_with;
+
+    #[test]
+    fn an_option_says_shortly_which_tests_take_it() {
+        let all = ["stream", "down", "rr"];
+        assert_eq!(tests_with(&all, &all), None);
+        assert_eq!(tests_with(&all[..2], &all).as_deref(), Some("not for rr"));
+        assert_eq!(tests_with(&all[2..], &all).as_deref(), Some("for rr"));
+    }
 }

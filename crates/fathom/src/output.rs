@@ -28,23 +28,33 @@ pub(crate) fn arguments() -> Vec<Arg> {
         flag("ndjson", "print events as they happen, a line each, and the document at the end")
             .conflicts_with_all(["csv", "format"]),
         flag("csv", "print a row per value").conflicts_with("format"),
+        flag("strict", "a run that other work disturbed ends with exit code 12 too").conflicts_with("lenient"),
+        flag("lenient", "a promise that stays open ends with exit code 0 instead of 12"),
         Arg::new("format")
             .long("format")
             .value_name("NAME")
             .help_heading("Output")
             .help("print this format")
             .value_parser(FORMATS.iter().map(|format| format.name()).collect::<Vec<_>>()),
-        Arg::new("output")
-            .long("output")
-            .short('o')
-            .value_name("FOLDER")
+    ]
+}
+
+/// The options of a command that measures: where its result is kept, and what it shows meanwhile.
+pub(crate) fn keeping() -> Vec<Arg> {
+    let folder = Arg::new("output").long("output").short('o').value_name("FOLDER");
+    let quiet = Arg::new("quiet").long("quiet").action(ArgAction::SetTrue);
+    vec![
+        folder
             .value_parser(clap::value_parser!(PathBuf))
             .help("keep the document and the report in this folder")
             .help_heading("Output"),
-        flag("quiet", "show no progress"),
-        flag("strict", "a run that other work disturbed ends with exit code 12 too").conflicts_with("lenient"),
-        flag("lenient", "a promise that stays open ends with exit code 0 instead of 12"),
+        quiet.help("show neither an estimate nor progress").help_heading("Output"),
     ]
+}
+
+/// Whether the result is printed for people.
+pub(crate) fn is_text(matches: &ArgMatches) -> bool {
+    chosen(matches) == "text"
 }
 
 /// The format of this name.

@@ -10,9 +10,10 @@ use fathom_model::{
     Phases,
     units::{Nanos, approximate, ratio, rounded},
 };
+use fathom_sys::clock;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::terminal::harmless;
+use crate::{execute::about, terminal::harmless};
 
 /// Twice a second: as often as hosts tell how they fare.
 const PER_SECOND: u8 = 2;
@@ -24,21 +25,34 @@ pub(crate) struct Progress {
     bar: ProgressBar,
     n_trials: usize,
     n_ended: Cell<usize>,
+    /// When the first trial began, and how long all of them take.
+    began: Nanos,
+    whole: Cell<Option<Nanos>>,
     doing: RefCell<String>,
     measure: Cell<Nanos>,
     warmed_up: Cell<Option<Nanos>>,
 }
 
 impl Progress {
-    /// A line for so many trials.
-    pub(crate) fn of(n_trials: usize, quiet: bool) -> Self {
+    /// A line for so many trials, which take so long at most.
+    pub(crate) fn of(n_trials: usize, longest: Option<Nanos>, quiet: bool) -> Self {
         let bar = ProgressBar::new(0);
         let show = !quiet && std::io::stderr().is_terminal();
         let target = ProgressDrawTarget::stderr_with_hz(PER_SECOND);
         bar.set_draw_target(if show { target } else { ProgressDrawTarget::hidden() });
         bar.set_style(ProgressStyle::with_template("{wide_msg}").unwrap_or_else(|_| ProgressStyle::default_bar()));
         let (n_ended, doing) = (Cell::new(0), RefCell::new(String::new()));
-        Self { bar, n_trials, n_ended, doing, measure: Cell::new(Nanos::ZERO), warmed_up: Cell::new(None) }
+        let (began, whole) = (clock::now(), Cell::new(longest));
+        Self {
+            bar,
+            n_trials,
+            n_ended,
+            began,
+            whole,
+            doing,
+            measure: Cell::new(Nanos::ZERO),
+            warmed_up: Cell::new(None),
+        }
     }
 
     /// Names the test that begins.
@@ -56,7 +70,7 @@ impl Progress {
     pub(crate) fn starts(&self, phases: &Phases) {
         self.warmed_up.set((phases.warmup_max_ns == Nanos::ZERO).then_some(Nanos::ZERO));
         self.measure.set(phases.measure_ns);
-        self.bar.set_message(line(&self.doing.borrow(), None, self.measure.get(), ""));
+        self.bar.set_message(line(&self.doing(), None, self.measure.get(), ""));
     }
 
     /// Shows what the test does now, how fast, and how long one in a hundred takes at least.
@@ -68,12 +82,27 @@ impl Progress {
         let since = self.warmed_up.get().filter(|_| live.measuring);
         let measured = since.map(|since| live.elapsed.since(since).min(self.measure.get()));
         let p99 = live.p99.map(|p99| format!("   p99 {p99}")).unwrap_or_default();
-        self.bar.set_message(line(&self.doing.borrow(), measured, self.measure.get(), &format!("{rate}{p99}")));
+        self.bar.set_message(line(&self.doing(), measured, self.measure.get(), &format!("{rate}{p99}")));
     }
 
     /// One trial is over.
     pub(crate) fn ended(&self) {
-        self.n_ended.set(self.n_ended.get() + 1);
+        let n_ended = self.n_ended.get() + 1;
+        self.n_ended.set(n_ended);
+        // What the trials took so far says more than what they may take at most.
+        let took = clock::now().since(self.began);
+        let n_all = self.n_trials.max(n_ended);
+        self.whole.set(
+            ratio(took.0, u64::try_from(n_ended).unwrap_or(1))
+                .map(|one| Nanos(rounded(one * approximate(u64::try_from(n_all).unwrap_or(u64::MAX))))),
+        );
+    }
+
+    /// What is done, and how long the run goes on, as far as that is known.
+    fn doing(&self) -> String {
+        let left = self.whole.get().map(|whole| whole.since(clock::now().since(self.began)));
+        let left = left.filter(|left| *left > Nanos::ZERO).map(|left| format!(", {} left", about(left)));
+        format!("{}{}", self.doing.borrow(), left.unwrap_or_default())
     }
 
     /// Removes the line.

@@ -12,7 +12,10 @@ use fathom_model::{Run, Settings, TestRun};
 use jiff::{Timestamp, Zoned};
 use serde::{Deserialize, Serialize};
 
-use crate::files::{self, Readers};
+use crate::{
+    exit::{Exit, Screen},
+    files::{self, Readers},
+};
 
 /// A name for a run that sorts by time: `2026-11-21-0923-a1f3`.
 pub(crate) fn run_id(now: &Zoned, seed: u64) -> String {
@@ -30,6 +33,42 @@ fn make_own_folder(folder: &Path) -> anyhow::Result<()> {
         Err(error) if !folder.is_dir() => Err(error).with_context(cannot),
         _ => Ok(()),
     }
+}
+
+/// Where commands keep their runs by themselves.
+pub(crate) const RUNS: &str = "runs";
+/// The word for the newest of them.
+pub(crate) const LATEST: &str = "latest";
+
+/// Whether a folder can be made and written to, before there is anything to keep; nothing is left behind.
+pub(crate) fn check_folder(folder: &Path) -> Result<(), Screen> {
+    let there = folder.ancestors().find(|place| place.exists()).filter(|place| !place.as_os_str().is_empty());
+    let tried = tempfile::tempfile_in(there.unwrap_or(Path::new(".")));
+    tried.map(drop).map_err(|error| {
+        Screen::new(Exit::Preflight, format!("nothing can be kept in {}", folder.display()))
+            .line("why", error.to_string())
+            .line("use", "-o FOLDER that you may write to")
+    })
+}
+
+/// The run that a word means: a folder, a document, the ID of a kept run, or the newest of them.
+pub(crate) fn find(word: &Path) -> Result<PathBuf, Screen> {
+    let kept = Path::new(RUNS).join(word);
+    if word.exists() || kept.exists() {
+        return Ok(if word.exists() { word.to_owned() } else { kept });
+    }
+    if word != Path::new(LATEST) {
+        return Err(Screen::new(Exit::Usage, format!("cannot read {}", word.display()))
+            .line("why", "there is neither such a file or folder nor a run of this ID under runs/")
+            .line("use", "fathom report        # the newest run"));
+    }
+    let folders = fs::read_dir(RUNS).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
+    let written = |folder: &PathBuf| fs::metadata(folder.join("run.json")).and_then(|file| file.modified()).ok();
+    let newest = folders.filter_map(|folder| Some((written(&folder)?, folder))).max();
+    newest.map(|(_, folder)| folder).ok_or_else(|| {
+        Screen::new(Exit::Usage, "no run is kept under runs/ here")
+            .line("use", "fathom report FOLDER        # or `fathom evaluate` first, which keeps its runs")
+    })
 }
 
 /// Writes a run's document and its report into a folder, and says where the report is.

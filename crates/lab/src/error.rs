@@ -82,7 +82,7 @@ pub enum Error {
         reason: String,
     },
     /// A journal of that run exists.
-    #[error("{run} exists already")]
+    #[error("{} exists already", run.strip_prefix("lab-").map_or_else(|| run.clone(), |name| format!("lab `{name}`")))]
     NameTaken {
         /// The run, `lab-NAME` for a lab that is up.
         run: String,
@@ -140,9 +140,10 @@ impl Error {
                 format!("read it, undo by hand what it names, then remove it: rm {}", path.display())
             }
             Self::NameTaken { .. } => {
-                "fathom lab list shows what is up; fathom lab down ends it, also with --stale".to_owned()
+                "fathom lab list        # what is up; fathom lab down ends one, and --stale what a killed run left"
+                    .to_owned()
             }
-            Self::NotUp(_) => "fathom lab list shows what is up".to_owned(),
+            Self::NotUp(_) => "fathom lab list        # what is up".to_owned(),
             Self::Holder { hint, .. } => return hint.clone(),
             Self::NeedsProcess(_) => "start a process in the host instead".to_owned(),
             Self::BadOption { .. } | Self::Kernel { .. } | Self::File { .. } => return None,

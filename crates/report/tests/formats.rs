@@ -65,12 +65,12 @@ fathom evaluate 10.0.0.2 --expect 'udp_stream.loss_ratio <= 0'
   TCP is held back by the target's core 0: softirq 97 % there, 11 % on the others; all frames arrive
   in 1 of 8 queues.
   next:  ethtool -L ens5 combined 8
-         (on web-1; expected to lift TCP from 9.1 to about 24 Gbit/s)
+         # on web-1: expected to lift TCP from 9.1 to about 24 Gbit/s
 
   udp 1,400 B at 5 Gbit/s: UDP loses 0.30 % at the receiver's socket: its buffer of 208 KiB holds
   0.3 ms at 5 Gbit/s.
   next:  sysctl -w net.core.rmem_max=8388608
-         (on web-1; expected to end the loss at this rate)
+         # on web-1: expected to end the loss at this rate
 
   layer   test                 result       95 % interval  limit                used
   http    GET /, 100 conn.     182 k req/s  ± 0.40 %       ceiling 610 k req/s  30 %   ◂ one queue

@@ -118,8 +118,11 @@ fn next(seen: &Evidenced<'_>, host: &str, cores: &[CoreUse]) -> NextStep {
             step(format!("echo {mask} > {queue}"), "spread arriving packets over all cores")
         }
         (true, false, Layer::Tcp | Layer::Udp) => {
-            let command = format!("fathom {} {} --flows {n_cores}", seen.test.layer.name(), target(seen));
-            NextStep { command, on: None, expected: Some("give each flow a core of its own".to_owned()) }
+            let code =
+                || step(format!("perf top -C {}", core_number(&cores[0].core)), "show which code takes the time");
+            let more =
+                |command| NextStep { command, on: None, expected: Some("give each flow a core of its own".to_owned()) };
+            seen.test_again(&format!("--flows {n_cores}")).map_or_else(code, more)
         }
         _ if seen.part_of(host) == "client" => step(
             "fathom calibrate".to_owned(),
@@ -137,11 +140,6 @@ fn mask_of_all(n_cores: usize) -> String {
 
 fn core_number(core: &str) -> &str {
     core.strip_prefix("cpu").unwrap_or(core)
-}
-
-fn target<'a>(seen: &Evidenced<'a>) -> &'a str {
-    let host = seen.test.to.as_deref().and_then(|to| seen.run.hosts.get(to));
-    host.and_then(|host| host.address.as_deref()).unwrap_or("TARGET")
 }
 
 #[cfg(test)]

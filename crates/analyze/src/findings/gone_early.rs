@@ -32,8 +32,8 @@ impl Cause for GoneEarly {
                 counted(host, "visits to the end", users.n_finished),
             ],
             explains: None,
-            next: Some(NextStep {
-                command: format!("{} --warmup 0s", seen.run.command),
+            next: seen.run_again("--warmup 0s").map(|command| NextStep {
+                command,
                 on: None,
                 expected: Some("measure from the first user on".to_owned()),
             }),

@@ -69,19 +69,17 @@ impl HeldBack {
     }
 
     fn next(&self, seen: &Evidenced<'_>) -> Option<NextStep> {
-        let step = |command: &str, expected: &str| {
-            let (command, expected) = (command.to_owned(), Some(expected.to_owned()));
+        let step = |options: &str, expected: &str| {
+            let (command, expected) = (seen.test_again(options)?, Some(expected.to_owned()));
             Some(NextStep { command, on: Some(seen.test.from.clone()), expected })
         };
         match self.0 {
-            Restraint::CongestionWindow => step(
-                &format!("{} --flows 4", seen.run.command),
-                "show whether several connections get more: then each is held back and not the path",
-            ),
-            Restraint::Queue => step(
-                &format!("{} --congestion bbr", seen.run.command),
-                "carry as much with a shorter queue, if the path is shared with nobody",
-            ),
+            Restraint::CongestionWindow => {
+                step("--flows 4", "show whether several connections get more: then each is held back and not the path")
+            }
+            Restraint::Queue => {
+                step("--congestion bbr", "carry as much with a shorter queue, if the path is shared with nobody")
+            }
             _ => None,
         }
     }

@@ -1,6 +1,6 @@
 //! The wire between the hosts: full, or not there.
 
-use fathom_model::{Evidence, Finding, Layer, LimitKind, NextStep, Severity, Unit, units::percent};
+use fathom_model::{Evidence, Finding, Layer, LimitKind, Severity, Unit, units::percent};
 
 use super::{Cause, Evidenced, measured};
 use crate::{
@@ -31,11 +31,7 @@ impl Cause for LinkFull {
             tests: vec![seen.test.name.clone()],
             evidence: vec![measured(&seen.test.from, &format!("{} of the line rate", limit.metric), used)],
             explains: Some(1.0),
-            next: Some(NextStep {
-                command: "only a faster link, or a second one, carries more".to_owned(),
-                on: None,
-                expected: None,
-            }),
+            next: None,
         }]
     }
 }

@@ -136,9 +136,8 @@ fn next(seen: &Evidenced<'_>) -> NextStep {
             "show which queue holds the packets, if it is one of this host; fq_codel or cake at the bottleneck keeps it short",
         )
     } else {
-        let given = asked.map_or_else(String::new, |asked| format!(" --congestion {asked}"));
         (
-            format!("{} --congestion bbr", seen.run.command.replace(&given, "")),
+            seen.test_again("--congestion bbr").unwrap_or_else(|| "tc -s qdisc show".to_owned()),
             "show a shorter queue if senders can keep it short; else the bottleneck needs fq_codel or cake",
         )
     };

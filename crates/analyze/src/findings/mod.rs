@@ -47,7 +47,7 @@ use fathom_model::{
 };
 
 use crate::{
-    Context, conservation, lead,
+    Context, again, conservation, lead,
     limits::hosts_of,
     window::{Window, host_of, record_of, samples_within, usable},
 };
@@ -214,6 +214,16 @@ impl<'a> Evidenced<'a> {
     /// The hosts of the test, the one that begins first.
     pub(crate) fn hosts(&self) -> impl Iterator<Item = &'a str> {
         hosts_of(self.test)
+    }
+
+    /// The command that makes the whole run again with other options.
+    pub(crate) fn run_again(&self, options: &str) -> Option<String> {
+        again::run_again(self.run, options)
+    }
+
+    /// The command that makes this test again with other options of its kind.
+    pub(crate) fn test_again(&self, options: &str) -> Option<String> {
+        again::test_again(self.run, self.test, options)
     }
 
     /// The device between them, if there is one.

@@ -1,6 +1,6 @@
 //! The hypervisor gave a core to someone else.
 
-use fathom_model::{Finding, NextStep, Severity, names::host::CPU_STEAL_NS, units::percent};
+use fathom_model::{Finding, Severity, names::host::CPU_STEAL_NS, units::percent};
 
 use super::{Cause, Evidenced, measured};
 
@@ -26,7 +26,7 @@ impl Cause for Steal {
             id: self.id().to_owned(),
             short: "stolen time".to_owned(),
             title: format!(
-                "the hypervisor took {} of {} of {host} away while it was needed",
+                "the hypervisor took {} of {} of {host} away while it was needed; repeat the run on a dedicated machine",
                 percent(share),
                 core.core
             ),
@@ -34,11 +34,7 @@ impl Cause for Steal {
             tests: vec![seen.test.name.clone()],
             evidence: vec![measured(host, &format!("{CPU_STEAL_NS} {}", core.core), share)],
             explains: None,
-            next: Some(NextStep {
-                command: "repeat the run when the machine's neighbours are quiet, or on a dedicated machine".to_owned(),
-                on: Some(host.to_owned()),
-                expected: None,
-            }),
+            next: None,
         }]
     }
 }

@@ -2,7 +2,7 @@
 
 use fathom_model::{
     Evidence, Finding, NextStep, Severity,
-    units::{percent, share_of_percent},
+    units::{Nanos, percent, share_of_percent},
 };
 
 use super::{Cause, Evidenced};
@@ -41,11 +41,21 @@ impl Cause for TooWide {
                 value: first.trials.iter().map(|value| first.metric.show(*value)).collect::<Vec<_>>().join(", "),
             }],
             explains: None,
-            next: Some(NextStep {
-                command: format!("{} --rounds {}", seen.run.command, 4 * n_rounds),
+            next: seen.run_again(&longer(seen, 4 * n_rounds)).map(|command| NextStep {
+                command,
                 on: None,
                 expected: Some("halve the interval, if the rounds differ by chance alone".to_owned()),
             }),
         }]
     }
+}
+
+/// More rounds, each as long as before: `--duration` is that of all rounds together.
+fn longer(seen: &Evidenced<'_>, n_rounds: usize) -> String {
+    let planned = seen.run.plan.tests.iter().find(|test| test.name == seen.test.name);
+    let round = planned.and_then(|test| test.duration.parse::<Nanos>().ok());
+    let all = round.map(|round| Nanos(round.0.saturating_mul(n_rounds as u64)));
+    let duration = all.filter(|_| seen.run.command.contains("--duration"));
+    let duration = duration.map(|all| format!(" --duration {}", all.exact())).unwrap_or_default();
+    format!("--rounds {n_rounds}{duration}")
 }

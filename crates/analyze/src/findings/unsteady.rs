@@ -30,8 +30,8 @@ impl Cause for NoSteadyState {
             tests: vec![seen.test.name.clone()],
             evidence: vec![evidence],
             explains: None,
-            next: Some(NextStep {
-                command: format!("{} --warmup 2s --duration 10s", seen.run.command),
+            next: seen.run_again(&longer(seen)).map(|command| NextStep {
+                command,
                 on: None,
                 expected: Some("show whether the rate settles in a longer trial".to_owned()),
             }),
@@ -71,6 +71,11 @@ fn changes<'a>(seen: &Evidenced<'a>) -> Option<(Vec<f64>, &'a str)> {
     let (falls, rises): (Vec<f64>, Vec<f64>) = changes.into_iter().partition(|change| *change < 0.0);
     let agreed = if falls.len() > rises.len() { falls } else { rises };
     (2 * agreed.len() > seen.trials().len()).then_some((agreed, counter.as_ref()))
+}
+
+/// Rounds of ten seconds: `--duration` is that of all of them together.
+fn longer(seen: &Evidenced<'_>) -> String {
+    format!("--warmup 2s --duration {}s", 10 * seen.run.plan.rounds.max(1))
 }
 
 #[cfg(test)]

@@ -41,8 +41,8 @@ impl Cause for UsersLate {
                 counted(host, "users at once, at most", users.n_most),
             ],
             explains: None,
-            next: Some(NextStep {
-                command: format!("{} --seats {}", seen.run.command, users.n_most.saturating_mul(2)),
+            next: seen.test_again(&format!("--seats {}", users.n_most.saturating_mul(2))).map(|command| NextStep {
+                command,
                 on: None,
                 expected: Some("show whether users come in time when more of them may be there at once".to_owned()),
             }),

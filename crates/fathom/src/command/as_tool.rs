@@ -26,8 +26,7 @@ pub(super) fn shape(command: Command) -> Command {
         .external_subcommand_value_parser(value_parser!(String))
         .arg_required_else_help(true)
         .arg(measuring::allow())
-        .before_help(EXAMPLES)
-        .after_help(format!("Tools: {}", face::names()))
+        .after_help(format!("Tools: {}\n\n{EXAMPLES}", face::names()))
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {

@@ -54,13 +54,15 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Measures the ceilings when none are kept; a quick evaluation goes without.
-pub(super) fn ensure(is_quick: bool) -> anyhow::Result<()> {
+/// Whether the ceilings are to be measured first; a quick evaluation goes without.
+pub(super) fn is_missing(is_quick: bool) -> bool {
     let of_kind = |kept: &Calibration, kind: &str| kept.ceilings.get(kind).is_some_and(|ceiling| !ceiling.disturbed);
     let is_whole = |kept: Calibration| CEILINGS.iter().all(|(kind, _)| of_kind(&kept, kind));
-    if is_quick || Calibration::kept().is_some_and(is_whole) {
-        return Ok(());
-    }
+    !is_quick && !Calibration::kept().is_some_and(is_whole)
+}
+
+/// Measures the ceilings before something else is measured.
+pub(super) fn make_up() -> anyhow::Result<()> {
     eprintln!(
         "measuring the tool's own ceilings first, once per machine and build (again if other programs disturbed it)"
     );
@@ -101,6 +103,7 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
         let surroundings = Surroundings {
             allowed: Allowed::default(),
             is_quiet,
+            says_how_long: true,
             is_live: false,
             command: "fathom calibrate".to_owned(),
             watcher: None,

@@ -84,15 +84,16 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         },
     };
     let plan = measuring::plan((title, pace.rounds), ends, tests, matches);
-    if !matches.get_flag("plan") {
-        super::calibrate::ensure(matches.get_flag("quick"))?;
+    if !matches.get_flag("plan") && super::calibrate::is_missing(matches.get_flag("quick")) {
+        measuring::check_first(&plan, matches, Keep::Always)?;
+        super::calibrate::make_up()?;
     }
     measuring::carry_out(plan, matches, Keep::Always)
 }
 
 fn tests(ends: &Ends, pace: &Pace, matches: &ArgMatches) -> anyhow::Result<Vec<TestPlan>> {
     let warmup = measuring::span(matches, "warmup", pace.warmup)?;
-    let duration = measuring::span(matches, "duration", pace.duration)?;
+    let duration = measuring::round(matches, pace.duration, pace.rounds)?;
     let row = |(name, kind, options): &Row| TestPlan {
         name: (*name).to_owned(),
         kind: (*kind).to_owned(),

@@ -183,12 +183,21 @@ fn list() -> anyhow::Result<Exit> {
 }
 
 fn exec(given: &ArgMatches) -> anyhow::Result<Exit> {
-    let lab = Lab::find(&StateFolder::from_environment()?, &lab_name(given, None)?)?;
+    let lab_name = lab_name(given, None)?;
+    let lab = Lab::find(&StateFolder::from_environment()?, &lab_name)?;
     let host = lab.host(given.get_one::<String>("host").expect("clap requires the host"))?;
     let words: Vec<&String> = given.get_many("words").expect("clap requires the command").collect();
     let mut program = Program::new(words[0]);
     program.args(&words[1..]);
-    let status = host.start(program)?.wait().with_context(|| format!("cannot wait for {}", words[0]))?;
+    let started = host.start(program).map_err(|error| match &error {
+        fathom_lab::Error::Kernel { source, .. } if source.source.kind() == io::ErrorKind::NotFound => {
+            Screen::new(Exit::Preflight, format!("there is no program `{}` on host {}", words[0], host.name()))
+                .line("try", format!("fathom lab exec {} {} -- sh -c 'echo $PATH'", lab_name, host.name()))
+                .into()
+        }
+        _ => anyhow::Error::from(error),
+    });
+    let status = started?.wait().with_context(|| format!("cannot wait for {}", words[0]))?;
     // The command's own code is the answer; one that a signal ended gets what a shell would say.
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     Ok(Exit::Of(u8::try_from(code).unwrap_or(1)))

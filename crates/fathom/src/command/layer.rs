@@ -28,6 +28,8 @@ const SERVER: &str = "host";
 const RECEIVE: &str = "receive";
 /// How long packets of somebody else are counted, from the first moment on.
 const LISTENS: (Nanos, Nanos) = (Nanos::ZERO, Nanos::from_secs(10));
+/// Tests that start transactions at a rate, which has no default.
+const OPEN: &[&str] = &["rr-open"];
 /// As many rounds as make an interval narrow.
 const ROUNDS: u32 = 5;
 
@@ -140,9 +142,9 @@ Examples:
 };
 
 impl LayerCommand {
-    fn kinds(&self) -> Vec<&'static dyn TestKind> {
-        let names = self.tests.iter().chain(self.protocols).map(|(_, kind)| *kind);
-        names.filter_map(|kind| wire_up::kind(kind).ok()).collect()
+    fn kinds(&self) -> Vec<options::Named> {
+        let names = self.tests.iter().chain(self.protocols);
+        names.filter_map(|(word, kind)| Some((*word, wire_up::kind(kind).ok()?))).collect()
     }
 
     pub(super) fn shape(&self, command: Command) -> Command {
@@ -175,13 +177,14 @@ impl LayerCommand {
         let foreign = self.protocol(matches).is_some();
         let (ends, url) = self.ends(matches)?;
         let ends = benchmark::directed(ends, kind, matches)?;
-        let given: Vec<_> = self.kinds();
+        let given: Vec<&dyn TestKind> = self.kinds().into_iter().map(|(_, kind)| kind).collect();
         let mut settings = options::settings(matches, &given);
         if let Some(url) = &url {
             settings.set(if foreign { SERVER } else { "url" }, url.clone());
         }
         if rfc6349::is_walk(kind, &settings, matches) {
-            let spans = (measuring::span(matches, "warmup", SPANS.0)?, measuring::span(matches, "duration", SPANS.1)?);
+            let spans =
+                (measuring::span(matches, "warmup", SPANS.0)?, measuring::round(matches, SPANS.1, rfc6349::ROUNDS)?);
             return Walk { kind, matches, given: settings, ends, spans }.run();
         }
         // `--method` of other layers is something else.
@@ -199,6 +202,11 @@ impl LayerCommand {
         // A profile is gone through once, to its end.
         let profile = settings.text("profile").and_then(|profile| profile.parse::<Profile>().ok());
         let search = find::search(matches);
+        if OPEN.contains(&word) && settings.text("rate").is_none() && search.is_none() {
+            return Err(Screen::new(Exit::Usage, format!("--test {word} needs --rate"))
+                .line("use", "--rate 20k        # or --find-limit 'p99<20ms' for the highest rate that keeps it")
+                .into());
+        }
         let listens = kind == pktgen_receive::NAME;
         let (warmup, duration) = match (search.is_some(), listens) {
             (true, _) => find::SPANS,
@@ -209,7 +217,7 @@ impl LayerCommand {
         let duration = profile.and_then(|profile| profile.length()).unwrap_or(duration);
         let rounds = if search.is_some() || listens { 1 } else { ROUNDS };
         let (warmup, duration) =
-            (measuring::span(matches, "warmup", warmup)?, measuring::span(matches, "duration", duration)?);
+            (measuring::span(matches, "warmup", warmup)?, measuring::round(matches, duration, rounds)?);
         let test = |(label, options): (String, Settings)| TestPlan {
             name: if label.is_empty() { kind.to_owned() } else { label },
             kind: kind.to_owned(),

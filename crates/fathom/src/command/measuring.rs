@@ -38,7 +38,7 @@ pub(crate) fn arguments() -> Vec<Arg> {
         Arg::new(name).long(name).value_name(value).help(help)
     };
     let mut arguments = vec![
-        text("duration", "TIME", "measured time of each round, after the warm-up"),
+        text("duration", "TIME", "measured time of each test, shared by its rounds; warm-ups come on top"),
         text("warmup", "TIME", "longest warm-up; it ends earlier when the rate is steady"),
         text("rounds", "N", "how often each test is repeated; intervals come from the differences between rounds")
             .value_parser(clap::value_parser!(u32).range(1..=1000)),
@@ -68,6 +68,7 @@ pub(crate) fn arguments() -> Vec<Arg> {
         Arg::new("plan").long("plan").help("print the plan and start nothing").action(ArgAction::SetTrue),
     ];
     arguments.extend(output::arguments());
+    arguments.extend(output::keeping());
     arguments
 }
 
@@ -115,6 +116,21 @@ pub(crate) fn device() -> Arg {
 pub(crate) fn span(matches: &ArgMatches, name: &str, default: Nanos) -> anyhow::Result<Nanos> {
     let Some(text) = matches.get_one::<String>(name) else { return Ok(default) };
     text.parse().map_err(|error| Screen::new(Exit::Usage, format!("--{name}: {error}")).into())
+}
+
+/// The measured time of a round: what `--duration` says is that of all rounds together.
+pub(crate) fn round(matches: &ArgMatches, default: Nanos, usual_rounds: u32) -> anyhow::Result<Nanos> {
+    if !matches.contains_id("duration") {
+        return Ok(default);
+    }
+    let rounds = matches.get_one::<u32>("rounds").copied().unwrap_or(usual_rounds);
+    let all = span(matches, "duration", default)?;
+    let round = all / u64::from(rounds.max(1));
+    if round == Nanos::ZERO {
+        let screen = Screen::new(Exit::Usage, format!("--duration {all} leaves nothing for each of {rounds} rounds"));
+        return Err(screen.line("use", "--duration 10s").into());
+    }
+    Ok(round)
 }
 
 /// The hosts of a plan, and which of them begins and which answers.
@@ -166,7 +182,7 @@ pub(crate) fn ends_in_lab(name: &str, device: Option<&str>) -> Result<Ends, Scre
         if let Some(device) = device {
             return Err(Screen::new(Exit::Usage, format!("lab `{name}` is up, without --device {device} or with it"))
                 .line("why", "what stands in a lab is chosen when it is put up")
-                .line("use", format!("fathom lab up pair --name OTHER --device {device}, then --lab OTHER")));
+                .line("use", format!("fathom lab up pair --name OTHER --device {device}        # then --lab OTHER")));
         }
         (record.device.is_some(), None)
     } else {
@@ -208,8 +224,8 @@ pub(crate) fn ends_at(target: &str, matches: &ArgMatches) -> Result<Ends, Screen
     if key.is_none() {
         return Err(Screen::new(Exit::Preflight, format!("{target} is not a target you have allowed"))
             .line("why", "both ends are measured, so a fathom must be there that answers with a key")
-            .line("fix", format!("fathom serve        (on {target}; it prints a key)"))
-            .line("then", format!("add --key KEY to this command: fathom … {target} --key KEY")));
+            .line("fix", format!("fathom serve        # on {target}: prints a key"))
+            .line("then", format!("{} --key KEY", command_line())));
     }
     let port = port.unwrap_or(AGENT_PORT);
     let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
@@ -303,7 +319,7 @@ pub(crate) fn plan((title, rounds): (String, u32), ends: Ends, tests: Vec<TestPl
 }
 
 /// The command that repeats this run: the program by its name, and without the key, which is a secret.
-fn command_line() -> String {
+pub(super) fn command_line() -> String {
     let mut words = vec!["fathom".to_owned()];
     let mut is_key = false;
     for word in std::env::args().skip(1) {
@@ -335,16 +351,31 @@ fn surroundings(matches: &ArgMatches) -> anyhow::Result<Surroundings> {
     Ok(Surroundings {
         allowed: allowed(matches)?,
         is_quiet: matches.get_flag("quiet"),
+        says_how_long: true,
         is_live: output::is_live(matches),
         command: command_line(),
         watcher: None,
     })
 }
 
+/// Where the document and the report go, if they are kept.
+fn folder(matches: &ArgMatches, keep: Keep) -> Option<PathBuf> {
+    let asked = matches.get_one::<PathBuf>("output").cloned();
+    asked.or_else(|| (keep == Keep::Always).then(|| PathBuf::from(store::RUNS)))
+}
+
+/// Checks what can be checked before the first second of measuring: whether the report can be kept, and who answers.
+pub(crate) fn check_first(plan: &Plan, matches: &ArgMatches, keep: Keep) -> anyhow::Result<()> {
+    folder(matches, keep).as_deref().map_or(Ok(()), store::check_folder)?;
+    let mut plan = plan.clone();
+    execute::complete(&mut plan)?;
+    execute::reach(&plan, &surroundings(matches)?)
+}
+
 /// Runs a plan from which another one follows: it is neither printed nor kept.
 pub(crate) fn look(mut plan: Plan, matches: &ArgMatches) -> anyhow::Result<Executed> {
     execute::complete(&mut plan)?;
-    execute::execute(&plan, &Surroundings { is_live: false, ..surroundings(matches)? })
+    execute::execute(&plan, &Surroundings { is_live: false, says_how_long: false, ..surroundings(matches)? })
 }
 
 /// Prints the plan, or runs it and prints what it means.
@@ -355,20 +386,24 @@ pub(crate) fn carry_out(mut plan: Plan, matches: &ArgMatches, keep: Keep) -> any
         write!(std::io::stdout().lock(), "{}", execute::plan_text(&plan)?)?;
         return Ok(Exit::Pass);
     }
+    let folder = folder(matches, keep);
+    folder.as_deref().map_or(Ok(()), store::check_folder)?;
     let executed = execute::execute(&plan, &surroundings(matches)?)?;
     let exit = output::print(&executed.run, matches)?;
     if exit == Exit::Preflight {
         let screen = Screen::new(exit, "no test could be started");
         eprintln!(
             "fathom: {}",
-            screen.line("try", "fathom doctor        (what this machine allows, and how to allow the rest)")
+            screen.line("try", "fathom doctor        # what this machine allows, and how to allow the rest")
         );
     }
-    let folder = matches.get_one::<std::path::PathBuf>("output").cloned();
-    let folder = folder.or_else(|| (keep == Keep::Always).then(|| std::path::Path::new("runs").join(&executed.run.id)));
     if let Some(folder) = folder {
+        // What the command keeps by itself stands under the name of the run.
+        let folder = if matches.contains_id("output") { folder } else { folder.join(&executed.run.id) };
         let report = store::keep(&executed.run, &folder)?;
         eprintln!("report  {}", report.display());
+    } else if output::is_text(matches) && !matches.get_flag("quiet") {
+        eprintln!("not kept; -o FOLDER keeps the document and the report");
     }
     Ok(executed.signal.map_or(exit, Exit::Signalled))
 }

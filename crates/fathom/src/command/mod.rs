@@ -10,9 +10,12 @@ mod doctor;
 mod evaluate;
 mod find;
 mod generate;
+mod help;
 mod lab;
 mod layer;
 mod measuring;
+#[cfg(test)]
+mod printed;
 mod probe;
 mod report;
 mod rfc6349;
@@ -22,9 +25,9 @@ mod serve;
 
 pub(crate) use lab::screen as lab_screen;
 
-use clap::{ArgMatches, Command as Shape};
+use clap::{ArgMatches, Command as Shape, error::ErrorKind};
 
-use crate::exit::{Exit, Screen};
+use crate::exit::Exit;
 
 /// A command of the program.
 struct Command {
@@ -138,16 +141,14 @@ fn shape() -> Shape {
         .after_help(EXIT_CODES)
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .max_term_width(110)
-        .disable_help_subcommand(true);
+        .max_term_width(110);
     with_commands(shape, COMMANDS)
 }
 
 /// Adds a table of commands, each with its own arguments.
 fn with_commands(shape: Shape, commands: &[Command]) -> Shape {
-    commands
-        .iter()
-        .fold(shape, |shape, command| shape.subcommand((command.shape)(Shape::new(command.name).about(command.about))))
+    let shaped = |command: &Command| help::explained((command.shape)(Shape::new(command.name).about(command.about)));
+    commands.iter().fold(shape, |shape, command| shape.subcommand(shaped(command)))
 }
 
 /// Runs the command of a table that the command line named.
@@ -158,26 +159,15 @@ fn dispatch(matches: &ArgMatches, commands: &[Command]) -> anyhow::Result<Exit> 
 }
 
 /// Reads the command line and runs the command.
-pub(crate) fn run(words: Vec<String>) -> anyhow::Result<Exit> {
+pub(crate) fn run(words: &[String]) -> anyhow::Result<Exit> {
     let matches = match shape().try_get_matches_from(words) {
         Ok(matches) => matches,
-        Err(error) if error.exit_code() == 0 => {
-            error.print()?;
+        Err(error) if error.exit_code() == 0 || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            use std::io::Write as _;
+            write!(std::io::stdout().lock(), "{}", error.render())?;
             return Ok(Exit::Pass);
         }
-        Err(error) => return Err(usage(&error).into()),
+        Err(error) => return Err(help::usage(&error, words).into()),
     };
     dispatch(&matches, COMMANDS)
-}
-
-/// What clap found wrong, in the form of all our errors.
-fn usage(error: &clap::Error) -> Screen {
-    let text = error.render().to_string();
-    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let what = lines.next().unwrap_or("the command line is wrong").trim_start_matches("error: ").to_owned();
-    lines.fold(Screen::new(Exit::Usage, what), |screen, line| match line.split_once(": ") {
-        Some(("tip", tip)) => screen.line("tip", tip),
-        Some(("Usage", usage)) => screen.line("usage", usage),
-        _ => screen.line("", line),
-    })
 }

@@ -45,8 +45,9 @@ const FLOOD: Nanos = Nanos::from_secs(2);
 /// What bounds a search, which comes to its end by itself.
 const SEARCH: Nanos = Nanos::from_secs(120);
 
-fn kinds() -> Vec<&'static dyn TestKind> {
-    ["probe", "probe_mtu", "probe_route", "probe_ports"].iter().filter_map(|name| wire_up::kind(name).ok()).collect()
+fn kinds() -> Vec<options::Named> {
+    let named = [("rtt", "probe"), ("mtu", "probe_mtu"), ("route", "probe_route"), ("ports", "probe_ports")];
+    named.into_iter().filter_map(|(word, kind)| Some((word, wire_up::kind(kind).ok()?))).collect()
 }
 
 pub(super) fn shape(command: Command) -> Command {
@@ -74,14 +75,14 @@ pub(super) fn shape(command: Command) -> Command {
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let word = word(matches);
     let (_, kinds) = TESTS.iter().find(|(test, _)| *test == word).expect("clap knows the tests of the table");
-    let mut given = options::settings(matches, &self::kinds());
+    let mut given = options::settings(matches, &self::kinds().into_iter().map(|(_, kind)| kind).collect::<Vec<_>>());
     let ends = ends(matches, &mut given)?;
     let mut used = Vec::new();
     let tests = kinds.iter().map(|kind| test(kind, (&given, &mut used), &ends, matches));
     let mut tests = tests.collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(unused) = given.0.keys().find(|name| !used.contains(*name)) {
         let screen = Screen::new(Exit::Usage, format!("--{unused} says nothing to --test {word}"));
-        return Err(screen.line("see", "fathom probe --help        (which test takes which option)").into());
+        return Err(screen.line("see", "fathom probe --help        # which test takes which option").into());
     }
     measuring::promise(&mut tests, matches)?;
     let title = format!("Probes to {}", matches.get_one::<String>("target").map_or(ends.to(), String::as_str));
@@ -131,7 +132,7 @@ fn test(
     }
     let duration = match (until(matches)?, matches.contains_id("duration")) {
         (Some(left), _) => left,
-        (None, true) => measuring::span(matches, "duration", SEARCH)?,
+        (None, true) => measuring::round(matches, SEARCH, 1)?,
         (None, false) if name == "probe" => series(kind, &mut options)?,
         (None, false) => SEARCH,
     };

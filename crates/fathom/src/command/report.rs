@@ -13,9 +13,9 @@ use crate::{
 pub(super) fn shape(command: Command) -> Command {
     let run = Arg::new("run")
         .value_name("RUN")
-        .required(true)
+        .default_value(store::LATEST)
         .value_parser(clap::value_parser!(PathBuf))
-        .help("the folder of a run, or its run.json");
+        .help("the folder of a run, its run.json, its ID, or `latest`");
     let file = Arg::new("file")
         .long("file")
         .value_name("FILE")
@@ -25,11 +25,11 @@ pub(super) fn shape(command: Command) -> Command {
         .arg(run)
         .arg(file)
         .args(output::arguments())
-        .after_help("Examples:\n  fathom report runs/2026-11-21-0923-a1f3\n  fathom report runs/2026-11-21-0923-a1f3 --file report.html")
+        .after_help("Examples:\n  fathom report                                            the newest run under runs/\n  fathom report 2026-11-21-0923-a1f3 --csv\n  fathom report runs/2026-11-21-0923-a1f3 --file report.html")
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
-    let run = store::read(matches.get_one::<PathBuf>("run").expect("clap requires the run"))?;
+    let run = store::read(&store::find(matches.get_one::<PathBuf>("run").expect("it has a default"))?)?;
     let Some(path) = matches.get_one::<PathBuf>("file") else { return output::print(&run, matches) };
     let ending = path.extension().unwrap_or_default().to_string_lossy().into_owned();
     let name = matches.get_one::<String>("format").cloned().unwrap_or(if ending == "txt" {

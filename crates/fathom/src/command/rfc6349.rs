@@ -31,7 +31,7 @@ const FILLING: &str = "8";
 /// Long enough for streams to find their rate, short beside the walk.
 const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(3));
 /// As many rounds as an interval needs; each has five windows.
-const ROUNDS: u32 = 3;
+pub(super) const ROUNDS: u32 = 3;
 
 /// What is known of the path.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -155,7 +155,13 @@ impl Walk<'_> {
                         path.bandwidth, path.baseline
                     ),
                 )
-                .line("try", "fathom tcp --test stream: on so short a path any window is large enough")
+                .line(
+                    "try",
+                    format!(
+                        "{} --test stream        # on so short a path any window is large enough",
+                        measuring::command_line()
+                    ),
+                )
                 .into());
         }
         let test = |(percent, bytes): (u64, u64)| {

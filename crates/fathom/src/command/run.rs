@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command};
 use fathom_engine::TestKind;
-use fathom_model::{TestPlan, ValueKind, plan::Reach};
+use fathom_model::{TestPlan, ValueKind, plan::Reach, units::Nanos};
 
 use super::measuring::{self, Keep};
 use crate::{
@@ -57,10 +57,11 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     }
     for test in &mut plan.tests {
         find_files(test, path.parent().unwrap_or(Path::new("")));
-        for (name, place) in [("warmup", &mut test.warmup), ("duration", &mut test.duration)] {
-            if matches.get_one::<String>(name).is_some() {
-                *place = measuring::span(matches, name, fathom_model::units::Nanos::ZERO)?.exact();
-            }
+        if matches.contains_id("warmup") {
+            test.warmup = measuring::span(matches, "warmup", Nanos::ZERO)?.exact();
+        }
+        if matches.contains_id("duration") {
+            test.duration = measuring::round(matches, Nanos::ZERO, plan.rounds)?.exact();
         }
     }
     let given = measuring::key(matches)?;

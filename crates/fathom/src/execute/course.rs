@@ -21,6 +21,7 @@ use jiff::Zoned;
 use super::{
     Executed, Surroundings,
     benchmark::{self, OwnMaxima},
+    estimate,
     sought::Sought,
 };
 use crate::{
@@ -48,6 +49,13 @@ const NARROW_ROUNDS: u32 = 2;
 pub(crate) fn execute(plan: &Plan, surroundings: &Surroundings) -> anyhow::Result<Executed> {
     let signals = signal::watch()?;
     check_targets(plan, surroundings)?;
+    if surroundings.says_how_long && !surroundings.is_quiet {
+        eprintln!("{}", estimate::sentence(plan));
+    }
+    if measures_before_it_connects(plan) {
+        // Who does not answer is told before anything is measured.
+        Hosts::connect(plan, &store::run_id(&Zoned::now(), clock::wall().0))?.close()?;
+    }
     // It is a run of its own, with a watch of its own.
     drop(uninterrupted(signals)?);
     let own = benchmark::own_maxima(plan, surroundings)?;
@@ -67,7 +75,11 @@ pub(crate) fn execute(plan: &Plan, surroundings: &Surroundings) -> anyhow::Resul
         signals: &signals,
         own: &own,
         secrets: &secrets,
-        progress: Progress::of(n_leading * usize::try_from(plan.rounds).unwrap_or(1), surroundings.is_quiet),
+        progress: Progress::of(
+            n_leading * usize::try_from(plan.rounds).unwrap_or(1),
+            estimate::longest(plan),
+            surroundings.is_quiet,
+        ),
     };
     let ending = course.rounds(&mut run, &mut hosts);
     course.progress.clear();
@@ -87,6 +99,17 @@ fn uninterrupted(signals: Watch) -> Result<Watch, Screen> {
         Some(signal) => Err(Screen::new(Exit::Signalled(signal), "interrupted before anything was measured")),
         None => Ok(signals),
     }
+}
+
+/// Whether the targets of a plan are allowed and all its hosts answer; nothing is measured.
+pub(crate) fn reach(plan: &Plan, surroundings: &Surroundings) -> anyhow::Result<()> {
+    check_targets(plan, surroundings)?;
+    Hosts::connect(plan, &store::run_id(&Zoned::now(), clock::wall().0))?.close()
+}
+
+/// Whether the tool measures itself before it talks to a host elsewhere.
+fn measures_before_it_connects(plan: &Plan) -> bool {
+    plan.tests.iter().any(|test| test.benchmark.is_some()) && !plan.hosts.values().all(Reach::is_on_this_machine)
 }
 
 /// Refuses targets that are neither ours nor allowed, before anything is touched.
@@ -247,7 +270,7 @@ impl Course<'_> {
                 } else if test.benchmark.is_some() {
                     self.benchmark(together(&mut run.tests, self.plan, test), test, (&run.hosts, hosts))?
                 } else {
-                    self.progress.begins(&test.name, round);
+                    self.progress.begins(&run.tests[idx].title, round);
                     self.trial(together(&mut run.tests, self.plan, test), (test, round), hosts)?
                 };
                 self.progress.ended();

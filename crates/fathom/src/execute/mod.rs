@@ -2,12 +2,14 @@
 
 mod benchmark;
 mod course;
+mod estimate;
 mod plan;
 mod search;
 mod sought;
 
 pub(crate) use benchmark::METHODS;
-pub(crate) use course::execute;
+pub(crate) use course::{execute, reach};
+pub(crate) use estimate::about;
 pub(crate) use plan::{complete, read_plan, text as plan_text};
 
 use fathom_engine::Live;
@@ -22,6 +24,8 @@ pub(crate) struct Surroundings {
     pub(crate) allowed: Allowed,
     /// Whether to show no progress.
     pub(crate) is_quiet: bool,
+    /// Whether to say first how long it takes: a part of another run does not.
+    pub(crate) says_how_long: bool,
     /// Whether to print events as they happen.
     pub(crate) is_live: bool,
     /// The command that repeats the run.

@@ -192,6 +192,7 @@ impl Load {
         let surroundings = Surroundings {
             allowed: allowed.clone(),
             is_quiet: true,
+            says_how_long: false,
             is_live: false,
             command: std::env::args().collect::<Vec<_>>().join(" "),
             watcher,

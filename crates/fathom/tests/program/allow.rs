@@ -136,8 +136,8 @@ fn single_packets_at_the_pace_of_ping_and_an_iperf3_server_need_no_line() {
     let lab = stage.lab("consents");
     let program = stage.program().to_str().unwrap();
     // A program that knows nothing of this lab takes its hosts for anybody's.
-    let stranger =
-        |words: &[&str]| lab.exec("a", &[&["env", "FATHOM_STATE=/nonexistent", program], words].concat()).ends();
+    let elsewhere = format!("FATHOM_STATE={}", stage.path("elsewhere").display());
+    let stranger = |words: &[&str]| lab.exec("a", &[&["env", &elsewhere, program], words].concat()).ends();
     stranger(&["probe", B, "--count", "3"]).succeeded();
     stranger(&["probe", B, "--count", "3", "--interval", "10ms"]).code(3);
     stranger(&["probe", B, "--flood", "--duration", "100ms"]).code(3);

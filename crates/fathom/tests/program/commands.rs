@@ -238,5 +238,8 @@ fn a_command_on_a_host_decides_the_exit_code() {
     let own = stage.fathom(["lab", "exec", "codes", "a", "--", "cat", "/proc/self/net/dev"]).succeeded().stdout;
     assert!(own.contains("eth0") && own.lines().count() == 4, "two lines of heading, lo and eth0: {own}");
     stage.fathom(["lab", "exec", "codes", "z", "--", "true"]).refused(3, &["z", "a, b"]);
-    stage.fathom(["lab", "exec", "codes", "a", "--", "no-such-program"]).refused(3, &["no-such-program"]);
+    stage
+        .fathom(["lab", "exec", "codes", "a", "--", "no-such-program"])
+        .refused(3, &["there is no program `no-such-program` on host a", "fathom lab exec codes a"]);
+    stage.fathom(["lab", "up", "pair", "--name", "codes"]).refused(3, &["lab `codes` exists already"]);
 }

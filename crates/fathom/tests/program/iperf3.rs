@@ -574,7 +574,7 @@ fn a_test_against_a_server_of_iperf3_is_a_test_like_any_other() {
     let stage = Stage::new();
     let (_server, port) = serving(&stage, &["iperf3"], &[]);
     let target = format!("127.0.0.1:{port}");
-    let brief = ["--duration", "300ms", "--warmup", "100ms", "--rounds", "2", "--json"];
+    let brief = ["--duration", "600ms", "--warmup", "100ms", "--rounds", "2", "--json"];
     for (layer, way) in [("tcp", "up"), ("tcp", "down"), ("tcp", "both"), ("udp", "up"), ("udp", "down")] {
         let rate: &[&str] = if layer == "udp" { &["--rate", "20M", "--size", "1400"] } else { &[] };
         let words = [&[layer, &target, "--protocol", "iperf3", "--way", way][..], rate, &brief].concat();

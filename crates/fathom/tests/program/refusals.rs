@@ -122,6 +122,11 @@ fn a_wrong_command_line_is_answered_with_what_is_right() {
         (&["tcp", "127.0.0.1", "--flows", "0"], &["flows"]),
         (&["tcp", "127.0.0.1", "--duration", "1 parsec"], &["--duration", "parsec"]),
         (&["tcp"], &["needs a TARGET", "--lab pair"]),
+        (&["tcp", "127.0.0.1", "--test", "rr-open"], &["--test rr-open needs --rate", "--find-limit"]),
+        (&["http", "http://127.0.0.1/", "-c", "100"], &["'-c'", "--connections 100"]),
+        (&["tcp", "127.0.0.1", "-P", "4"], &["'-P'", "--flows 4"]),
+        (&["serve", "--plan"], &["commands that measure"]),
+        (&["serve", "--only", "http", "--iperf3-rate", "1G"], &["--iperf3-rate says nothing without --iperf3"]),
         (&["tcp", "127.0.0.1", "--lab", "pair"], &["either a target or --lab"]),
         (&["tcp", "127.0.0.1", "--allow", "10.0.0/8"], &["`10.0.0/8` is not an address"]),
         (&["tcp", "127.0.0.1", "--expect", "10kpps"], &["--expect 10kpps", "use"]),
@@ -146,7 +151,6 @@ fn a_value_that_cannot_be_is_told_once_and_before_anything_starts() {
         (&["udp", "127.0.0.1", "--test", "rr", "--timeout", "1h"], &["option `timeout` takes 1 ms to 10 s"]),
         (&["udp", "127.0.0.1", "--test", "rr", "--request", "70000"], &["option `request` takes"]),
         (&["tcp", "127.0.0.1", "--test", "rr", "--request", "0"], &["option `request` takes"]),
-        (&["tcp", "127.0.0.1", "--test", "rr-open"], &["option `rate` takes the transactions per second"]),
         (&["tcp", "127.0.0.1", "--test", "loaded", "--probe-rate", "1M"], &["option `probe-rate` takes 1 to 10k"]),
         (&["tcp", "127.0.0.1", "--test", "crr", "--source", "lo"], &["option `source` takes addresses and networks"]),
         (&["tcp", "127.0.0.1", "--keepalive", "500ms"], &["option `keepalive` takes whole seconds"]),
@@ -201,7 +205,8 @@ fn a_wrong_plan_is_answered_with_the_line_that_is_wrong() {
 fn what_is_not_there_is_named() {
     let stage = Stage::new();
     fs::write(stage.path("other.json"), "{}").unwrap();
-    stage.fathom(["report", "nothing"]).refused(1, &["cannot read nothing"]);
+    stage.fathom(["report", "nothing"]).refused(2, &["cannot read nothing", "fathom report"]);
+    stage.fathom(["report"]).refused(2, &["no run is kept under runs/"]);
     stage.fathom(["report", "other.json"]).refused(1, &["other.json is not a document of fathom"]);
     stage.fathom(["lab", "exec", "nowhere", "a", "--", "true"]).refused(3, &["nowhere"]);
     stage.fathom(["lab", "down", "nowhere"]).refused(3, &["nowhere"]);

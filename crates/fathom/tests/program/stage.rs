@@ -21,7 +21,7 @@ use tempfile::TempDir;
 /// Far longer than any run here takes on a busy machine, so that a test that waits in vain ends.
 pub(crate) const PATIENCE: Nanos = Nanos::from_secs(120);
 /// Short spans and few rounds, for tests that are not about how steady a value is.
-pub(crate) const BRIEF: &[&str] = &["--duration", "200ms", "--warmup", "100ms", "--rounds", "2"];
+pub(crate) const BRIEF: &[&str] = &["--duration", "400ms", "--warmup", "100ms", "--rounds", "2"];
 /// The most lines that an error may take.
 const SCREEN_LINES_MAX: usize = 24;
 
@@ -279,6 +279,15 @@ impl Ending {
     #[track_caller]
     pub(crate) fn succeeded(self) -> Self {
         self.code(0)
+    }
+
+    /// The exit code of a command that was neither refused nor failed by a defect of its own.
+    #[track_caller]
+    pub(crate) fn succeeded_or_judged(&self) -> i32 {
+        let code = self.status.code().unwrap_or(-1);
+        let is_refused = [2, 3, -1].contains(&code) || self.stderr.contains("defect of fathom");
+        assert!(!is_refused, "{}: {code}\n{}\n{}", self.shown, self.stdout, self.stderr);
+        code
     }
 
     /// The document of a run on stdout.

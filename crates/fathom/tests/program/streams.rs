@@ -6,7 +6,7 @@ use fathom_model::{Side, TestRun};
 
 use crate::stage::{Stage, skip};
 
-const SPANS: [&str; 6] = ["--warmup", "100ms", "--duration", "300ms", "--rounds", "2"];
+const SPANS: [&str; 6] = ["--warmup", "100ms", "--duration", "600ms", "--rounds", "2"];
 
 fn measured(stage: &Stage, words: &[&str]) -> TestRun {
     let words = [&["tcp", "127.0.0.1", "--json"], &SPANS[..], words].concat();

@@ -48,7 +48,7 @@ fn reported_rates_agree_with_the_counters_of_the_interface() {
     }
     let stage = Stage::new();
     let measure = |words: &[&str]| -> Run {
-        let spans = ["--lab", "pair", "--json", "--warmup", "0s", "--duration", "2s", "--rounds", "2"];
+        let spans = ["--lab", "pair", "--json", "--warmup", "0s", "--duration", "4s", "--rounds", "2"];
         // The counts hold at whatever rate a busy machine came to.
         stage.fathom([words, &spans].concat()).run()
     };
@@ -85,7 +85,7 @@ fn loss_behind(gate: &Gate) -> (TestRun, f64) {
     let _link = in_front_of_b(&stage, &lab, gate);
     let port = PORT.to_string();
     let words = ["udp", "--lab", "lossy", "--port", &port, "--size", "200", "--rate", "8M", "--json"];
-    let spans = ["--warmup", "0s", "--duration", "2s", "--rounds", "2"];
+    let spans = ["--warmup", "0s", "--duration", "4s", "--rounds", "2"];
     let run = stage.fathom([&words[..], &spans].concat()).succeeded().run();
     let fate = gate.fate().unwrap();
     let planted = approximate(fate.dropped.0) / approximate(fate.passed.0 + fate.dropped.0);

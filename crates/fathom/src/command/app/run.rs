@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use clap::{Arg, ArgMatches, Command};
-use fathom_engine::TestKind;
 use fathom_model::{TestPlan, units::Nanos};
 
 use crate::{
@@ -21,15 +20,16 @@ const SAID_OTHERWISE: &[&str] = &["url", "script", "file", "args", "script-allow
 
 const EXAMPLES: &str = "\
 Examples:
-  fathom app run shop.scenario                                  (base, users and time as the scenario says)
+  fathom app run shop.scenario          # base, users and time as the scenario says
   fathom app run shop.scenario http://127.0.0.1:8080/ --users 200 --ramp 10s --duration 1min
   fathom app run login.lua http://127.0.0.1:8080/ --connections 100 --duration 30s
   fathom app run pipeline.lua http://127.0.0.1:8080/ -- 16
-  fathom as wrk -t2 -c100 -d30s -s login.lua http://127.0.0.1:8080/      (the same script, wrk's text)";
+  fathom as wrk -t2 -c100 -d30s -s login.lua http://127.0.0.1:8080/      # the same script, wrk's text";
 
 /// The kinds that run scripts.
-fn kinds() -> Vec<&'static dyn TestKind> {
-    ["app_scenario", "app_lua"].into_iter().filter_map(|kind| wire_up::kind(kind).ok()).collect()
+fn kinds() -> Vec<options::Named> {
+    let named = [("scenarios", "app_scenario"), ("Lua", "app_lua")];
+    named.into_iter().filter_map(|(word, kind)| Some((word, wire_up::kind(kind).ok()?))).collect()
 }
 
 pub(super) fn shape(command: Command) -> Command {
@@ -76,7 +76,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         to: None,
         beside: None,
         warmup: measuring::span(matches, "warmup", SPANS.0)?.exact(),
-        duration: measuring::span(matches, "duration", SPANS.1)?.exact(),
+        duration: measuring::round(matches, SPANS.1, ROUNDS)?.exact(),
         options: settings,
         search: None,
         benchmark: None,

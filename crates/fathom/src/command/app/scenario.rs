@@ -106,7 +106,7 @@ pub(super) fn run(matches: &ArgMatches, file: &str) -> anyhow::Result<Exit> {
         to: None,
         beside: None,
         warmup: measuring::span(matches, "warmup", spans.0)?.exact(),
-        duration: measuring::span(matches, "duration", spans.1)?.exact(),
+        duration: measuring::round(matches, spans.1, ROUNDS)?.exact(),
         options: settings,
         search: None,
         benchmark: None,

@@ -32,7 +32,8 @@ const PATIENCE: Nanos = Nanos::from_secs(120);
 const INTERVAL: Nanos = Nanos::from_millis(50);
 
 pub(super) fn shape(command: Command) -> Command {
-    let kinds: Vec<_> = wire_up::kind("app_scenario").into_iter().collect();
+    let kinds: Vec<options::Named> =
+        wire_up::kind("app_scenario").into_iter().map(|kind| ("scenarios", kind)).collect();
     let is_of_connections = |option: &Arg| {
         let id = option.get_id().as_str();
         id != "url" && id != "threads" && OPTIONS.iter().any(|known| known.name == id)

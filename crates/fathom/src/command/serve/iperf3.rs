@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use clap::{Arg, ArgAction, ArgMatches, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, parser::ValueSource, value_parser};
 use fathom_engine::StopFlag;
 use fathom_model::units::{BitsPerSec, Nanos, rounded};
 use fathom_sys::{policy::Network, threads};
@@ -25,32 +25,50 @@ use crate::{
 /// Over how long the rate of a test is averaged before it is broken off.
 const RATE_SPAN: Nanos = Nanos::from_secs(5);
 
+/// The options that say how it serves.
+const OPTIONS: &[&str] =
+    &["one-at-a-time", "iperf3-clients", "iperf3-rate", "iperf3-from", "iperf3-key", "iperf3-users", "iperf3-pkcs1"];
+
 /// The options of the server, under a heading of their own.
 pub(super) fn arguments() -> Vec<Arg> {
     let text = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).help(help).help_heading("iperf3 server")
     };
-    let file = |name, help| text(name, "FILE", help).value_parser(value_parser!(PathBuf)).requires("iperf3");
+    let file = |name, help| text(name, "FILE", help).value_parser(value_parser!(PathBuf));
     vec![
         text("iperf3", "PORT", "serve iperf3 clients [default port: 5201]")
             .num_args(0..=1)
             .require_equals(true)
             .default_missing_value("5201")
             .value_parser(value_parser!(u16)),
-        text("one-at-a-time", "", "one iperf3 client at a time, as iperf3 itself does")
-            .action(ArgAction::SetTrue)
-            .requires("iperf3"),
+        text("one-at-a-time", "", "one iperf3 client at a time, as iperf3 itself does").action(ArgAction::SetTrue),
         text("iperf3-clients", "N", "the most iperf3 clients at once")
             .default_value("16")
             .value_parser(value_parser!(u16).range(1..=256)),
-        text("iperf3-rate", "BITS/S", "break tests off that are faster on average over 5 s").requires("iperf3"),
-        text("iperf3-from", "CIDR", "serve these addresses only").action(ArgAction::Append).requires("iperf3"),
+        text("iperf3-rate", "BITS/S", "break tests off that are faster on average over 5 s"),
+        text("iperf3-from", "CIDR", "serve these addresses only").action(ArgAction::Append),
         file("iperf3-key", "RSA private key in PEM that opens the logins of clients").requires("iperf3-users"),
         file("iperf3-users", "who may test: lines of name,SHA-256 of {name}password").requires("iperf3-key"),
         text("iperf3-pkcs1", "", "logins as iperf3 before 3.17 makes them")
             .action(ArgAction::SetTrue)
             .requires("iperf3-key"),
     ]
+}
+
+/// The port to serve, if clients of iperf3 are served: `--only iperf3` says that as well.
+fn port(matches: &ArgMatches) -> Option<u16> {
+    let is_meant = matches.get_one::<String>("only").is_some_and(|only| only == "iperf3");
+    matches.get_one::<u16>("iperf3").copied().or(is_meant.then_some(PORT))
+}
+
+/// Refuses options that would say nothing.
+pub(super) fn check(matches: &ArgMatches) -> Result<(), Screen> {
+    let given = OPTIONS.iter().find(|name| matches.value_source(name) == Some(ValueSource::CommandLine));
+    match given.filter(|_| port(matches).is_none()) {
+        None => Ok(()),
+        Some(name) => Err(Screen::new(Exit::Usage, format!("--{name} says nothing without --iperf3"))
+            .line("use", "fathom serve --iperf3        # or --only iperf3")),
+    }
 }
 
 /// A server that listens.
@@ -62,7 +80,7 @@ pub(super) struct Serving(thread::JoinHandle<Result<Served, Error>>);
 impl Iperf3 {
     /// Listens where the options say; nothing when none was named.
     pub(super) fn listen(matches: &ArgMatches, address: IpAddr) -> anyhow::Result<Option<Self>> {
-        let Some(port) = matches.get_one::<u16>("iperf3").copied() else { return Ok(None) };
+        let Some(port) = port(matches) else { return Ok(None) };
         let server = Server::bind(SocketAddr::new(address, port), (None, options(matches)?)).map_err(|error| {
             let screen = Screen::new(Exit::Preflight, format!("cannot serve iperf3 on {address} port {port}"));
             screen.line("why", error.to_string()).line("fix", format!("choose another port: --iperf3={}", PORT + 1))

@@ -47,7 +47,7 @@ Examples:
   fathom serve --only http                          an HTTP responder and nothing else
   fathom serve --only http --http-delay 'exponential 2ms' --http-stall 200ms/1s
   fathom serve --only http --http-statuses 200:95%,404:4%,503:1% --http-tls
-  fathom serve --only iperf3 --iperf3 --iperf3-rate 10G --iperf3-from 10.0.0.0/8
+  fathom serve --only iperf3 --iperf3-rate 10G --iperf3-from 10.0.0.0/8
 
 The delay of an answer begins when its request has been read whole; no answer leaves earlier.
 Statuses follow each other evenly, not at random: after every answer each has been given as often as its share says, \
@@ -98,6 +98,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     };
     // What is wrong with an option is told before anything listens.
     let options = http::options(matches)?;
+    iperf3::check(matches)?;
     let only = matches.get_one::<String>("only").map(String::as_str);
     let serves = |what| only.is_none_or(|only| only == what);
     let agents = if serves("agents") { Some(Desk::listen(matches, address)?) } else { None };

@@ -161,6 +161,7 @@ fn play(tests: &[(TestPlan, Ways)], surroundings: &Surroundings) -> anyhow::Resu
     let alone = Surroundings {
         allowed: crate::allow::Allowed::default(),
         is_quiet: surroundings.is_quiet,
+        says_how_long: false,
         is_live: false,
         command: surroundings.command.clone(),
         watcher: None,

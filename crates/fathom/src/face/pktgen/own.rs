@@ -89,7 +89,7 @@ impl Place {
 fn lacking(what: &str, why: Option<&str>) -> Screen {
     let screen = Screen::new(Exit::Preflight, format!("`{what}` needs the kernel's pktgen, which is not loaded"));
     let screen = why.into_iter().fold(screen, |screen, why| screen.line("why", why));
-    screen.line("fix", "sudo modprobe pktgen        (a kernel with CONFIG_NET_PKTGEN)")
+    screen.line("fix", "sudo modprobe pktgen        # a kernel with CONFIG_NET_PKTGEN")
 }
 
 impl Load {

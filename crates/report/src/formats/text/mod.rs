@@ -131,12 +131,13 @@ fn next_step(screen: &mut Screen, finding: &Finding) {
     let on = next.on.as_ref().map(|host| format!("on {host}"));
     let expected = next.expected.as_ref().map(|expected| format!("expected to {}", expected.trim_start_matches("to ")));
     let aside: Vec<String> = on.into_iter().chain(expected).collect();
-    let aside = if aside.is_empty() { String::new() } else { format!("({})", aside.join("; ")) };
+    // The line can be pasted into a shell as it stands.
+    let aside = if aside.is_empty() { String::new() } else { format!("# {}", aside.join(": ")) };
     if next.command.chars().count() + aside.chars().count() + 17 <= screen.width() {
         screen.line(&[(Plain, "  next:  "), (Good, &next.command), (Plain, "        "), (Faint, &aside)]);
         return;
     }
-    screen.wrapped((Plain, "  next:  "), (Good, &next.command));
+    screen.line(&[(Plain, "  next:  "), (Good, &next.command)]);
     if !aside.is_empty() {
         screen.wrapped((Plain, "         "), (Faint, &aside));
     }

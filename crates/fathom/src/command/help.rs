@@ -1,0 +1,144 @@
+//! How the command line is explained: short and long help, and answers to options of other tools.
+
+use clap::{Command, error::ContextKind};
+
+use crate::exit::{Exit, Screen};
+
+/// Examples come before the list of options.
+pub(super) const TEMPLATE: &str = "{about-with-newline}\n{usage-heading} {usage}{after-help}\n\n{all-args}";
+
+/// A command with no more options than this shows all of them in its short help.
+const FEW: usize = 12;
+
+/// What the short help of a command with many options shows: what most runs need.
+const USUAL: &[&str] = &[
+    "allow",
+    "connections",
+    "count",
+    "duration",
+    "expect",
+    "flows",
+    "for",
+    "http-port",
+    "interval",
+    "iperf3",
+    "json",
+    "key",
+    "key-file",
+    "lab",
+    "listen",
+    "only",
+    "output",
+    "plan",
+    "ports",
+    "protocol",
+    "quick",
+    "rate",
+    "requests",
+    "test",
+    "users",
+];
+
+/// Puts examples first, and leaves the rarer options to the long help.
+pub(super) fn explained(command: Command) -> Command {
+    let n_options = command.get_arguments().count();
+    // A printed command with another option behind it is a command, whatever it said before.
+    let command = command.help_template(TEMPLATE).args_override_self(true);
+    if n_options <= FEW {
+        return command;
+    }
+    command.mut_args(|arg| {
+        let is_usual = arg.is_positional() || USUAL.contains(&arg.get_id().as_str());
+        if is_usual { arg } else { arg.hide_short_help(true) }
+    })
+}
+
+/// Options of known tools: the letter, the commands that it is about, and what says the same here.
+const LETTERS: &[(&str, &[&str], &str)] = &[
+    ("-t", &["tcp", "udp", "packet"], "--duration 10s"),
+    ("-t", &["http"], "--threads 2, or --duration 10s"),
+    ("-d", &["http", "tcp", "udp"], "--duration 10s"),
+    ("-c", &["http"], "--connections 100"),
+    ("-c", &["probe"], "--count 3"),
+    ("-P", &["tcp", "udp"], "--flows 4"),
+    ("-n", &["http"], "--requests 1000"),
+    ("-n", &["tcp"], "--bytes 1GiB"),
+    ("-R", &["http"], "--rate 20k"),
+    ("-R", &["tcp", "udp"], "--test down"),
+    ("-b", &["tcp", "udp"], "--rate 1G"),
+    ("-l", &["tcp"], "--write 128KiB"),
+    ("-l", &["udp"], "--size 1400"),
+    ("-w", &["tcp", "udp"], "--buffer 4MiB"),
+    ("-H", &["http"], "--header 'Name: value'"),
+    ("-i", &["probe"], "--interval 1s"),
+    ("-s", &["probe"], "--size 1400"),
+    ("-f", &["probe"], "--flood"),
+];
+
+/// The same where another command does the work.
+const ELSEWHERE: &[(&str, &[&str], &str)] = &[
+    ("-c", &["tcp", "udp"], "the host stands without an option: fathom tcp HOST --key KEY"),
+    ("-u", &["tcp"], "fathom udp HOST --key KEY --rate 1G"),
+    ("-s", &["http"], "fathom app run script.lua http://127.0.0.1:8080/"),
+    ("-s", &["tcp", "udp"], "fathom serve"),
+    ("--plan", &["serve", "doctor", "lab", "calibrate", "report"], "--plan is for commands that measure"),
+];
+
+/// What clap found wrong, in the form of all our errors.
+pub(super) fn usage(error: &clap::Error, words: &[String]) -> Screen {
+    let text = error.render().to_string();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let what = lines.next().unwrap_or("the command line is wrong").trim_start_matches("error: ").to_owned();
+    let screen = Screen::new(Exit::Usage, what);
+    if let Some(answer) = answer(error, words) {
+        return screen.line("use", answer);
+    }
+    lines.fold(screen, |screen, line| match line.split_once(": ") {
+        Some(("tip", tip)) => screen.line("tip", tip),
+        Some(("Usage", usage)) => screen.line("usage", usage),
+        _ => screen.line("", line),
+    })
+}
+
+/// What says the same here as an option of a known tool.
+fn answer(error: &clap::Error, words: &[String]) -> Option<&'static str> {
+    let unknown = error.get(ContextKind::InvalidArg)?.to_string();
+    let command = words.get(1)?.as_str();
+    let about = |(letter, commands, _): &&(&str, &[&str], &str)| *letter == unknown && commands.contains(&command);
+    LETTERS.iter().chain(ELSEWHERE).find(about).map(|(_, _, answer)| *answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::shape, *};
+
+    #[test]
+    fn an_option_of_a_known_tool_is_answered_with_one_that_is_here() {
+        for (letter, commands, answer) in LETTERS {
+            for command in *commands {
+                let words = ["fathom", command, "127.0.0.1", letter].map(str::to_owned);
+                let error = shape().try_get_matches_from(&words).unwrap_err();
+                assert!(usage(&error, &words).to_string().contains(answer), "{command} {letter}");
+                for option in answer.split(", or ") {
+                    let here = format!("fathom {command} 127.0.0.1 {option}");
+                    shape().try_get_matches_from(shlex::split(&here).unwrap()).unwrap();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_short_help_of_every_command_is_a_screen_with_its_examples_before_its_options() {
+        const SCREEN: usize = 50;
+        let mut whole = shape();
+        whole.build();
+        for command in whole.get_subcommands_mut() {
+            let help = command.clone().term_width(100).render_help().to_string();
+            let name = command.get_name().to_owned();
+            assert!(help.lines().count() <= SCREEN, "{name}: {} lines\n{help}", help.lines().count());
+            if let (Some(examples), Some(options)) = (help.find("Examples:"), help.find("\nOptions:")) {
+                assert!(examples < options, "{name}\n{help}");
+            }
+        }
+    }
+}

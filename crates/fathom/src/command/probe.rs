@@ -40,6 +40,8 @@ const CHOSEN_BY: &[(&str, &str)] =
 const HOST: &str = "host";
 /// As many probes as tell at a glance whether a host answers.
 const COUNT: u64 = 10;
+/// Hosts tell of closed UDP ports about once a second: what comes faster goes unanswered without being lost.
+const UDP_INTERVAL: Nanos = Nanos::from_millis(1100);
 /// How long a flood lasts unless it is said.
 const FLOOD: Nanos = Nanos::from_secs(2);
 /// What bounds a search, which comes to its end by itself.
@@ -158,6 +160,10 @@ fn series(kind: &dyn TestKind, options: &mut Settings) -> anyhow::Result<Nanos> 
     }
     if options.text("count").is_none() {
         options.set("count", COUNT.to_string());
+    }
+    let is_limited = options.text("protocol").as_deref() == Some("udp") && !options.flag("flood");
+    if is_limited && options.text("interval").is_none() {
+        options.set("interval", UDP_INTERVAL.exact());
     }
     let complete = options.complete(kind.options()).map_err(|error| Screen::new(Exit::Usage, error.to_string()))?;
     let count = complete.count("count").unwrap_or(COUNT);

@@ -26,6 +26,18 @@ pub struct Range {
     pub patience: Nanos,
     /// From one probe to the next.
     pub gap: Nanos,
+    /// What answers.
+    pub answers: Answers,
+}
+
+/// How freely the target answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Answers {
+    /// Every probe: several lengths are tried at the same time.
+    #[default]
+    Free,
+    /// By error messages, which hosts limit: one length at a time, and silence is believed only while short packets are answered.
+    Limited,
 }
 
 /// What is known at the end.
@@ -65,6 +77,10 @@ pub struct PathMtu {
     told: BTreeMap<IpAddr, u32>,
     too_long_here: Option<u16>,
     next_send: Nanos,
+    /// Whether short packets are sent once more, to see that the target still answers at all.
+    is_confirming: bool,
+    /// Whether it did not.
+    has_fallen_silent: bool,
 }
 
 impl PathMtu {
@@ -83,12 +99,17 @@ impl PathMtu {
             told: BTreeMap::new(),
             too_long_here: None,
             next_send: Nanos::ZERO,
+            is_confirming: false,
+            has_fallen_silent: false,
         }
     }
 
-    /// What is known so far.
+    /// What is known so far; nothing of a target that answers only now and then.
     #[must_use]
     pub fn found(&self) -> Found {
+        if self.has_fallen_silent {
+            return Found { mtu: None, told: self.told.clone(), vanishing_from: None };
+        }
         let told = self.told.values().copied().filter(|mtu| *mtu > 0).min();
         let is_explained = |length: u32| {
             told.is_some_and(|mtu| length > mtu)
@@ -107,6 +128,8 @@ impl PathMtu {
 
     /// What a round has shown.
     fn conclude(&mut self) {
+        let round = &self.trials[self.round..];
+        self.has_fallen_silent = self.is_confirming && !round.iter().any(|trial| trial.is_answered);
         let answered = self.trials.iter().filter(|trial| trial.is_answered).map(|trial| trial.length).max();
         self.good = answered;
         let good = answered.unwrap_or(0);
@@ -128,9 +151,12 @@ impl PathMtu {
         // What somebody said, and the next longer one, decide it in one round if it is true.
         let mut lengths: Vec<u16> = told.flat_map(|mtu| [mtu, mtu.saturating_add(1)]).filter(within).collect();
         if lengths.is_empty() {
-            let n = u32::from(LENGTHS).min(between);
+            let n = match self.range.answers {
+                Answers::Free => u32::from(LENGTHS).min(between),
+                Answers::Limited => 1,
+            };
             let spread = |nth: u32| {
-                let offset = between * nth / n;
+                let offset = if n == 1 { between.div_ceil(2) } else { between * nth / n };
                 good + u16::try_from(offset).expect("it is at most the distance between two lengths")
             };
             lengths = (1..=n).map(spread).filter(within).collect();
@@ -155,10 +181,20 @@ impl Course for PathMtu {
             self.conclude();
             self.round = self.trials.len();
             let tries = usize::from(self.range.tries);
-            self.queue =
-                self.next_lengths().into_iter().flat_map(|length| std::iter::repeat_n(length, tries)).collect();
+            let mut lengths = self.next_lengths();
+            let must_confirm = self.range.answers == Answers::Limited && !self.is_confirming;
+            if lengths.is_empty() && must_confirm && self.found().vanishing_from.is_some() {
+                self.is_confirming = true;
+                lengths.push(self.range.floor);
+            }
+            self.queue = lengths.into_iter().flat_map(|length| std::iter::repeat_n(length, tries)).collect();
         }
-        let Some(length) = self.queue.first().copied() else { return Step::Over };
+        let round = &self.trials[self.round..];
+        self.queue.retain(|length| !round.iter().any(|trial| trial.length == *length && trial.is_answered));
+        let Some(length) = self.queue.first().copied() else {
+            // Nothing new was to be sent, or all of it was answered before its turn came.
+            return if self.round == self.trials.len() { Step::Over } else { self.step(now) };
+        };
         if now < self.next_send {
             return Step::Wait(self.next_send);
         }

@@ -11,7 +11,7 @@ use fathom_model::units::Nanos;
 
 use super::{
     Ask, Checksum, Conduct, Conversation, Course, FlowRule, Handed, IpAsk, Line, Passed, Ports,
-    path_mtu::{Found, PathMtu, Range},
+    path_mtu::{Answers, Found, PathMtu, Range},
     port_scan::{PortScan, Scan, State},
     reply::{Complaint, TcpFlags},
     route::{Route, Search},
@@ -204,8 +204,14 @@ impl Network {
 
     fn path_mtu(&mut self) -> Found {
         let floor = if self.is_v6 { 1280 } else { 68 };
-        let mut search =
-            PathMtu::new(Range { floor, ceiling: 1500, tries: 2, patience: MS(500), gap: Nanos::from_micros(500) });
+        let mut search = PathMtu::new(Range {
+            floor,
+            ceiling: 1500,
+            tries: 2,
+            patience: MS(500),
+            gap: Nanos::from_micros(500),
+            answers: Answers::Free,
+        });
         let conversation = self.conversation(Ask::echo(address(self.is_v6, TARGET)), FlowRule::Constant);
         self.run(&conversation, &mut search);
         search.found()
@@ -387,6 +393,27 @@ fn a_black_hole_is_named_with_the_length_from_which_packets_vanish() {
     let routers = [Router { mtu: 1400, ..ROUTER }, Router { name: 2, mtu: 1300, speaks: false }];
     let found = Network::of(&routers).path_mtu();
     assert_eq!((found.mtu, found.vanishing_from, found.told.len()), (Some(1300), Some(1301), 1));
+}
+
+#[test]
+fn a_target_that_limits_its_answers_is_asked_at_its_pace_and_its_silence_is_no_black_hole() {
+    let limited = |lost: Vec<u64>, mtu: usize| {
+        let mut network = Network::of(&[Router { mtu, speaks: false, ..ROUTER }]);
+        network.lost = lost;
+        let range =
+            Range { floor: 68, ceiling: 1500, tries: 3, patience: MS(500), gap: MS(1100), answers: Answers::Limited };
+        let mut search = PathMtu::new(range);
+        let conversation = network.conversation(Ask::Udp, FlowRule::Constant);
+        network.run(&conversation, &mut search);
+        (search.found(), network.n_seen)
+    };
+    let (found, n_seen) = limited(Vec::new(), 1500);
+    assert_eq!((found.mtu, found.vanishing_from, n_seen), (Some(1500), None, 2), "two answers are enough");
+    let (found, _) = limited(Vec::new(), 1400);
+    assert_eq!((found.mtu, found.vanishing_from), (Some(1400), Some(1401)));
+    // It answers six times and then no more.
+    let (found, _) = limited((6..1000).collect(), 1400);
+    assert_eq!((found.mtu, found.vanishing_from), (None, None));
 }
 
 #[test]

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::probe::{
     Ask, Conversation, Event, FlowRule, Gap, Schedule, Series, Step, TcpFlags, What,
-    path_mtu::{Found, PathMtu, Range},
+    path_mtu::{Answers, Found, PathMtu, Range},
     port_scan::{Port, PortScan, Scan, State},
     route::{Route, Search},
 };
@@ -30,6 +30,9 @@ const INTERVAL_MIN: Nanos = Nanos::from_micros(10);
 const INTERVAL_MAX: Nanos = Nanos::from_secs(3600);
 /// From one probe of a search to the next: routers limit how often they complain.
 const GAP: Nanos = Nanos::from_millis(1);
+
+/// Linux tells a host of closed ports once a second (`net.ipv4.icmp_ratelimit`), after a burst of six; others do alike.
+const COMPLAINT_GAP: Nanos = Nanos::from_millis(1100);
 
 fn probe(record: &mut Record) -> &mut ProbeRecord {
     record.probe.get_or_insert_default()
@@ -53,6 +56,8 @@ pub(super) struct SeriesSent {
     /// When the trial began, since the epoch.
     wall: Nanos,
     last_sent: Nanos,
+    /// Whether probes are answered by error messages, and come faster than hosts send these.
+    is_unanswerable: bool,
 }
 
 impl SeriesSent {
@@ -78,6 +83,7 @@ impl SeriesSent {
             start: Nanos::ZERO,
             wall: Nanos::ZERO,
             last_sent: Nanos::ZERO,
+            is_unanswerable: false,
         })
     }
 
@@ -114,6 +120,7 @@ impl Course for SeriesSent {
         // Each TCP or UDP probe is a new client; echo requests have nothing else to tell them apart than their numbers.
         conversation.flow =
             if matches!(conversation.ask, Ask::Tcp(_) | Ask::Udp) { FlowRule::PerProbe } else { FlowRule::Constant };
+        self.is_unanswerable = conversation.ask == Ask::Udp && self.schedule.interval < Nanos::from_secs(1);
         let least = conversation.shortest();
         match self.size {
             Some(size) if size < least => Err(unsupported(
@@ -163,6 +170,13 @@ impl Course for SeriesSent {
         if n_too_long > 0 {
             record.errors.insert("longer than the own device takes".to_owned(), n_too_long);
         }
+        if self.is_unanswerable && counts.n_lost() > 0 {
+            // What looks like an outage is the pause of a host that complains once a second.
+            let text = "hosts tell of closed UDP ports about once a second, so that faster probes go unanswered without being \
+                        lost: probe with --interval 1.1s, or with --protocol icmp or tcp";
+            record.notes.push(Note { id: "answers-limited".to_owned(), text: text.to_owned() });
+            return;
+        }
         probe(record).outages = ledger.outages().iter().map(|gap| self.outage(gap)).collect();
     }
 }
@@ -178,7 +192,8 @@ pub(super) struct MtuSearch {
 impl MtuSearch {
     pub(super) fn new(role: &Role) -> Result<Self, Error> {
         let patience = timeout(&role.settings)?;
-        let range = Range { floor: 0, ceiling: 0, tries: small(role, "tries"), patience, gap: GAP };
+        let tries = small(role, "tries");
+        let range = Range { floor: 0, ceiling: 0, tries, patience, gap: GAP, answers: Answers::Free };
         Ok(Self { range, search: PathMtu::new(range), n_sent: 0, end: Nanos::MAX })
     }
 }
@@ -200,6 +215,9 @@ impl Course for MtuSearch {
         let least = if conversation.destination.is_ipv4() { 68 } else { 1280 };
         self.range.floor = conversation.shortest().max(least);
         self.range.ceiling = device_mtu;
+        if conversation.ask == Ask::Udp {
+            (self.range.gap, self.range.answers) = (COMPLAINT_GAP, Answers::Limited);
+        }
         if self.range.floor >= device_mtu {
             let what = format!("the own device takes packets of {device_mtu} bytes only");
             return Err(unsupported(what, "ip link set DEVICE mtu 1500"));

@@ -758,10 +758,12 @@ fn a_capture_is_sent_as_it_is_and_counted_by_the_frame() {
         [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 262_144, 1].iter().flat_map(|word| word.to_le_bytes()).collect();
     for length in [60_u32, 200, 1514] {
         file.extend([0, 0, length, length].iter().flat_map(|word| word.to_le_bytes()));
-        file.extend(
-            [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5][..], &vec![7; usize::try_from(length).unwrap() - 14]]
-                .concat(),
-        );
+        // One of them is to a group of IPv6, to which kernels announce themselves too.
+        let head: [u8; 14] = match length {
+            200 => [0x33, 0x33, 0, 0, 0, 0xfb, 2, 0, 0, 0, 0, 1, 0x86, 0xdd],
+            _ => [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5],
+        };
+        file.extend([&head[..], &vec![7; usize::try_from(length).unwrap() - 14]].concat());
     }
     std::fs::write(&path, file).unwrap();
     let path_text = path.to_str().unwrap();

@@ -11,6 +11,7 @@ mod policer;
 mod redirect;
 mod redirector;
 mod sink;
+mod strays;
 #[cfg(test)]
 mod trial;
 
@@ -21,6 +22,7 @@ pub use policer::{PolicerLimit, policed_redirect, policer};
 pub use redirect::{Onward, Redirect};
 pub(crate) use redirector::{arrival, redirector};
 pub use sink::{Arrivals, Expected, Sink, StepSeen, Stepping, Times};
+pub use strays::Strays;
 #[cfg(test)]
 pub(crate) use trial::or_skip;
 

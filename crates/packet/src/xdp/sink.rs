@@ -16,7 +16,7 @@ use fathom_sys::{
 };
 
 use super::{
-    KEY,
+    KEY, Strays,
     buckets::{BUCKETS, count, histogram},
     increase,
 };
@@ -58,6 +58,8 @@ pub struct Expected {
     pub pktgen: Option<Origin>,
     /// Whether the rate changes in the trial.
     pub stepping: Stepping,
+    /// What is not counted where frames bear no mark.
+    pub strays: Strays,
 }
 
 /// Whether frames tell before from after a change of the rate.
@@ -71,10 +73,10 @@ pub enum Stepping {
 }
 
 impl Expected {
-    /// Whether a frame is counted though it has no mark: none has one, and no kernel sends it of its own accord.
+    /// Whether a frame is counted though it has no mark: none has one, and it is not known to be of somebody else.
     #[must_use]
     pub fn is_any(&self, frame: &[u8]) -> bool {
-        self.places.is_empty() && frame.len() >= Ethernet::LENGTH && !frame.starts_with(&IPV6_GROUPS.to_ne_bytes())
+        self.places.is_empty() && frame.len() >= Ethernet::LENGTH && !self.strays.has(frame)
     }
 
     /// The mark of a frame, if it is one of these; the beginning of the frame is enough.
@@ -141,9 +143,6 @@ pub struct Sink {
     flows: Array<FLOW_WORDS>,
     times: PerCpuArray<BUCKETS>,
 }
-
-/// What addresses of Ethernet for groups of IPv6 begin with (RFC 2464 section 7): a new device announces itself to them.
-const IPV6_GROUPS: u16 = 0x3333;
 
 const TOTAL_WORDS: usize = 6;
 // Places in the totals of a processor.
@@ -258,14 +257,14 @@ impl Sink {
     }
 }
 
-/// Counts every frame and lets it pass, but for those that a kernel sends of its own accord.
+/// Counts every frame and lets it pass, but for those that are known to be of others.
 ///
 /// Nothing tells these frames from those of others, and to end them all could cut off the host.
-fn count_any(totals: &impl AsFd) -> Vec<Instruction> {
+fn count_any(strays: &Strays, totals: &impl AsFd) -> Vec<Instruction> {
     let mut a = Assembler::new();
     let pass = a.label();
     a.load(R7, R1.word(0)).load(R8, R1.word(4)).mov(R2, R7).add(R2, 14).jump_if(R2.above(R8), pass);
-    a.load(R2, R7.half(0)).jump_if(R2.equals(i32::from(IPV6_GROUPS)), pass);
+    strays.assemble(&mut a, pass);
     a.store(R10.word(KEY), 0).look_up(totals, KEY, pass);
     increase(&mut a, R0, FRAMES, 1);
     a.bind(pass).give(XdpAction::Pass);
@@ -274,7 +273,7 @@ fn count_any(totals: &impl AsFd) -> Vec<Instruction> {
 
 fn code(expected: &Expected, totals: &impl AsFd, (flows, times): (&impl AsFd, &impl AsFd)) -> Vec<Instruction> {
     if expected.places.is_empty() {
-        return count_any(totals);
+        return count_any(&expected.strays, totals);
     }
     let mut a = Assembler::new();
     let [pass, drop, is_ours, is_pktgens, is_read, no_gap] = std::array::from_fn(|_| a.label());
@@ -450,7 +449,10 @@ mod tests {
     use fathom_model::units::Nanos;
     use fathom_sys::{clock, wire_time::Epoch};
 
-    use super::{super::trial::*, *};
+    use super::{
+        super::{strays, trial::*},
+        *,
+    };
     use crate::{pktgen::Ports, sequence::Sequence, wire::MarkPlace};
 
     fn expected(n_flows: u32) -> Expected {
@@ -460,6 +462,7 @@ mod tests {
             n_flows,
             pktgen: None,
             stepping: Stepping::None,
+            strays: Strays::default(),
         }
     }
 
@@ -619,16 +622,14 @@ mod tests {
     }
 
     #[test]
-    fn frames_without_marks_are_all_counted_and_pass_but_for_those_of_the_kernel() {
-        let expected = Expected { places: Vec::new(), ..expected(1) };
+    fn frames_without_marks_are_all_counted_and_pass_but_for_those_of_others() {
+        let expected = Expected { places: Vec::new(), strays: strays::tests::strays(), ..expected(1) };
         let Some(sink) = or_skip(Sink::load(&expected)) else { return };
-        let mut of_kernel = frame(64, 0);
-        of_kernel[..2].fill(0x33);
-        for (frame, is_counted) in [(frame(64, 5), true), (vec![0; 60], true), (of_kernel, false)] {
+        for (frame, is_stray) in strays::tests::frames().into_iter().chain([(frame(64, 5), false)]) {
             let before = sink.arrivals().unwrap().frames.0;
             assert_eq!(sink.program().test_run(&frame, 1).unwrap().value, XdpAction::Pass as u32);
-            assert_eq!(sink.arrivals().unwrap().frames.0 - before, u64::from(is_counted));
-            assert_eq!(expected.is_any(&frame), is_counted);
+            assert_eq!(sink.arrivals().unwrap().frames.0 - before, u64::from(!is_stray), "{frame:x?}");
+            assert_eq!(expected.is_any(&frame), !is_stray);
         }
     }
 

@@ -86,13 +86,23 @@ fn latency_of(mark: &Mark, at: Nanos) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{wire::MarkPlace, xdp::Stepping};
+    use crate::{
+        wire::MarkPlace,
+        xdp::{Stepping, Strays},
+    };
 
     const TAG: u32 = 0x1234_5678;
 
     fn account(n_flows: u32) -> Account {
         let stepping = Stepping::None;
-        Account::of(Expected { tag: TAG, places: vec![MarkPlace::START], n_flows, pktgen: None, stepping })
+        Account::of(Expected {
+            tag: TAG,
+            places: vec![MarkPlace::START],
+            n_flows,
+            pktgen: None,
+            stepping,
+            strays: Strays::default(),
+        })
     }
 
     /// A frame of flow 0 with this number and stamp.

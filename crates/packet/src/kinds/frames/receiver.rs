@@ -26,7 +26,7 @@ use crate::{
     craft::{Outline, SourcePorts},
     pktgen::{Origin, Ports, Root},
     wire::Mark,
-    xdp::{Expected, StepSeen, Stepping, Times},
+    xdp::{Expected, StepSeen, Stepping, Strays, Times},
 };
 
 // Ports that are nobody's (RFC 6335 section 6), other ones in each trial, with room for all workers behind them.
@@ -82,7 +82,9 @@ impl Receiving {
         let pktgen = origin(&role.settings, &outline, trial);
         let is_stepped = role.settings.span(STEP_AT).is_some();
         let stepping = if is_stepped { Stepping::Once } else { Stepping::None };
-        let expected = Expected { tag: Mark::tag_of(trial), places, n_flows: outline.n_flows, pktgen, stepping };
+        let strays = if places.is_empty() { Strays::here() } else { Strays::default() };
+        let expected =
+            Expected { tag: Mark::tag_of(trial), places, n_flows: outline.n_flows, pktgen, stepping, strays };
         let counter = Counter::open(&device, &role.settings, &expected, &mut notes)?;
         device.wait_for_carrier()?;
         let address_v6 = device.address_v6.filter(|_| outline.needs_ipv6);

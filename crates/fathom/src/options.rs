@@ -49,7 +49,7 @@ fn argument(option: &OptionDoc, users: &[&str], words: &[&str]) -> Arg {
         ValueKind::BitRate => arg.value_name("BITS/S"),
         ValueKind::Rate => arg.value_name("PER_S"),
         ValueKind::Choice(words) => arg.value_name("WORD").help_heading("Test").value_parser(words.to_vec()),
-        ValueKind::Text | ValueKind::Secret | ValueKind::Fields => arg.value_name("TEXT"),
+        ValueKind::Text | ValueKind::Secret | ValueKind::Fields | ValueKind::Frames => arg.value_name("TEXT"),
         ValueKind::Source => arg.value_name("FROM"),
         ValueKind::File => arg.value_name("FILE"),
     }

@@ -31,6 +31,8 @@ pub enum ValueKind {
     Fields,
     /// What a host sends from, its own addresses or an interface of its own: no destination.
     Source,
+    /// What frames hold: judged by the bytes that would leave, and not as text.
+    Frames,
     /// The path of a file or socket on the host that runs the test; a served agent opens none for others.
     File,
     /// Present or not.
@@ -239,9 +241,12 @@ impl OptionDoc {
             ValueKind::Rate => Setting::Text(text.parse::<PerSec>().map_err(unit)?.exact()),
             ValueKind::Choice(words) if words.contains(&text) => Setting::Text(text.to_owned()),
             ValueKind::Choice(words) => return Err(not_allowed(format!("one of {}", words.join(", ")))),
-            ValueKind::Text | ValueKind::Secret | ValueKind::Fields | ValueKind::Source | ValueKind::File => {
-                Setting::Text(text.to_owned())
-            }
+            ValueKind::Text
+            | ValueKind::Secret
+            | ValueKind::Fields
+            | ValueKind::Source
+            | ValueKind::Frames
+            | ValueKind::File => Setting::Text(text.to_owned()),
             ValueKind::Flag => Setting::Flag(text.parse().map_err(|_| not_allowed("true or false".to_owned()))?),
         })
     }

@@ -114,10 +114,10 @@ fn a_capture_is_counted_by_a_served_host_that_has_no_such_file() {
     let path = stage.path("one.pcap");
     fs::write(&path, [head, frame].concat()).unwrap();
     let words = ["packet", B, "--key", &key, "--json", "--capture", path.to_str().unwrap(), "--count", "50"];
-    let run = lab.fathom("a", &[&words[..], &["--rate", "1k", "--rounds", "1"]].concat()).succeeded().run();
+    let run = lab.fathom("a", &[&words[..], &["--rounds", "1"]].concat()).succeeded().run();
     let sum = run.tests[0].conservation.as_ref().unwrap();
-    // What the control connection sends is counted with frames that have no mark.
-    assert!(sum.n_sent == 50 && sum.n_received >= 50, "{sum:#?}");
+    // The control connection is not counted, but a kernel may ask for an address meanwhile.
+    assert!(sum.n_sent == 50 && (50..=51).contains(&sum.n_received), "{sum:#?}");
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub struct Setup {
 }
 
 const fn text(name: &'static str, help: &'static str) -> OptionDoc {
-    OptionDoc { name, value: ValueKind::Text, default: None, help }
+    OptionDoc { name, value: ValueKind::Frames, default: None, help }
 }
 
 /// The line of text.

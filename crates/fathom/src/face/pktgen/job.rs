@@ -204,6 +204,14 @@ struct Script {
 /// What stands around the commands in scripts and does nothing for pktgen.
 const SHELL: [&str; 9] = ["modprobe", "echo", "cat", "source", ".", "set", "export", "sleep", "exit"];
 
+/// Whether a line makes sense to a shell only: it sets a variable, uses one, or is a part of its grammar.
+fn is_of_shell(words: &[&str]) -> bool {
+    const GRAMMAR: [&str; 10] = ["if", "then", "else", "fi", "for", "while", "do", "done", "function", "[["];
+    let is_name = |name: &str| !name.is_empty() && name.chars().all(|letter| letter == '_' || letter.is_alphanumeric());
+    let sets = words.first().and_then(|word| word.split_once('=')).is_some_and(|(name, _)| is_name(name));
+    sets || words.first().is_some_and(|word| GRAMMAR.contains(word)) || words.iter().any(|word| word.contains('$'))
+}
+
 impl Script {
     /// A command, or a file of them.
     fn operand(&mut self, word: &str, open: &impl Fn(&str) -> Option<String>) -> Result<(), Refusal> {
@@ -229,6 +237,12 @@ impl Script {
         match words.as_slice() {
             [word, ..] if word.starts_with("PGDEV=") => self.file = Some(file(&word["PGDEV=".len()..])),
             [word, ..] if SHELL.contains(word) => {}
+            _ if is_of_shell(&words) => {
+                let what = "it is for a shell: variables, conditions and loops are not understood here";
+                return Err(Refusal::Line(format!(
+                    "{what}; write out the lines of pgset that they come to (in `{line}`)"
+                )));
+            }
             ["pg_ctrl", rest @ ..] => return self.command("pgctrl", &rest.join(" ")),
             ["pg_thread", number, rest @ ..] => return self.command(&format!("kpktgend_{number}"), &rest.join(" ")),
             ["pg_set", device, rest @ ..] => return self.command(device, &rest.join(" ")),
@@ -342,5 +356,9 @@ mod tests {
         let script = |_: &str| Some("count 1\n".to_owned());
         let Err(Refusal::Line(said)) = read(&words("x"), script) else { panic!("it adds no device") };
         assert!(said.starts_with("x:1: "), "{said}");
+        for line in ["thread=0", "for ((i=0; i<4; i++)); do", "pg_set $DEV 'count 5'", "[[ $UID -eq 0 ]]"] {
+            let Err(Refusal::Line(said)) = read(&words("x"), |_| Some(line.to_owned())) else { panic!("{line}") };
+            assert!(said.starts_with("x:1: it is for a shell: variables"), "{said}");
+        }
     }
 }

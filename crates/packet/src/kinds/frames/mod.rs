@@ -30,7 +30,7 @@ use crate::{backend, craft};
 #[derive(Debug, Clone, Copy)]
 pub struct Frames;
 
-/// From the start to the return of the last worker, in nanoseconds: the timeline ends at the tick that noticed it.
+/// From the first frame to the last, in nanoseconds: the timeline ends at the tick that noticed it.
 pub const SEND_TIME_NS: &str = "send_time_ns";
 
 /// The name in plans and errors.

@@ -15,7 +15,7 @@ use fathom_model::{
     names::count::{INTENDED, SCHEDULE_LAG_NS_MAX, SEND_REFUSED, SENT, UNSENT},
     units::{Nanos, approximate},
 };
-use fathom_sys::{packet_socket::Queueing, policy::Policy};
+use fathom_sys::{clock, packet_socket::Queueing, policy::Policy};
 
 use super::{
     NAME, SEND_TIME_NS, STEP_AT, STEP_RATE,
@@ -92,11 +92,10 @@ impl Sending {
     }
 }
 
-/// From the first frame of any worker to the last of all, where they know it.
-fn took(spans: Vec<Option<(Nanos, Nanos)>>) -> Option<Nanos> {
-    let all = spans.into_iter().collect::<Option<Vec<_>>>()?;
-    let (began, done) = all.into_iter().reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)))?;
-    Some(done - began)
+/// From the first frame of any worker to the last of all.
+fn took(spans: &[(Nanos, Nanos)]) -> Nanos {
+    let began = spans.iter().map(|span| span.0).min().unwrap_or(Nanos::ZERO);
+    spans.iter().map(|span| span.1).max().unwrap_or(began) - began
 }
 
 /// How long frames at equal distances take: the last one too has its turn until the next would be due.
@@ -216,13 +215,13 @@ impl Test for Sending {
         let crew = Crew { states: self.generators, counters, cores: &self.cores, until: Until::PhasesOver };
         // A device that goes down ends the trial; what was sent until then is kept.
         let conducted = crew.conduct(session, &mut (), |worker, mut generator| {
+            let began = clock::now();
             let loss = generator.send(&worker).err();
-            Ok((loss, generator.span()))
+            Ok((loss, generator.span().unwrap_or_else(|| (began, clock::now()))))
         })?;
         let mut record = conducted.record(Side::Initiator);
-        let ended = conducted.ended();
         let (losses, spans): (Vec<_>, Vec<_>) = conducted.workers.into_iter().unzip();
-        let ended = took(spans).unwrap_or(ended);
+        let ended = took(&spans);
         record.totals.insert(SEND_TIME_NS.to_owned(), ended.0);
         if self.is_counted && record.complete {
             let turns = self.pattern.map_or(Nanos::ZERO, |pattern| turns(&pattern, record.totals[INTENDED]));

@@ -115,7 +115,10 @@ fn note(curve: &LoadCurve) -> Option<String> {
         }
         (Ending::Found, _) => return None,
         (Ending::AllKept, _) => "the highest rate that was allowed: the limit is above it".to_owned(),
-        (Ending::AllBroken, _) => format!("the objective is not kept at {} either", show(curve.broken)),
+        (Ending::AllBroken, Some(Cause::Generator)) => {
+            format!("fathom itself was late even at {}: nothing is known of the target", show(curve.broken))
+        }
+        (Ending::AllBroken, _) => format!("the objective is not met even at {}", show(curve.broken)),
         (Ending::OutOfBudget, _) => "not sure: the trials that were allowed ran out".to_owned(),
         (Ending::Unsettled, _) => "not sure: trials at the same rate contradict each other".to_owned(),
         (Ending::Stopped, _) => "not sure: the search did not come to its end".to_owned(),
@@ -145,9 +148,10 @@ pub(crate) fn sentence(run: &Run, test: &TestRun) -> Option<String> {
     };
     let show = |rate: f64| curve.unit.show(rate);
     Some(match (curve.ending, curve.kept, curve.broken) {
-        (Ending::AllBroken, _, Some(broken)) => {
-            format!("{target} does not keep {objective} at {} either", show(broken))
+        (Ending::AllBroken, _, Some(broken)) if curve.cause() == Some(Cause::Generator) => {
+            format!("fathom itself was late even at {}, so nothing is known of {target} and {objective}", show(broken))
         }
+        (Ending::AllBroken, _, Some(broken)) => format!("{objective}: not met even at {}", show(broken)),
         (Ending::AllKept, Some(kept), _) => {
             format!("{target} keeps {objective} at every rate up to {}, the highest that was allowed", show(kept))
         }
@@ -231,6 +235,24 @@ mod tests {
         let limit = &run.tests[0].summaries[0];
         assert_eq!(limit.confidence, None);
         assert!(limit.note.as_ref().unwrap().contains("the limit of the target is not lower"));
+    }
+
+    #[test]
+    fn a_rate_that_the_tool_was_late_at_accuses_nobody() {
+        let all_broken = |cause| {
+            let mut story = Story::new();
+            story.udp_stream(&[(1000, 1000), (1000, 1000)]);
+            story.search(Ending::AllBroken, cause);
+            let curve = story.run.tests[0].curve.as_mut().unwrap();
+            (curve.kept, curve.broken) = (None, Some(1_000.0));
+            for trial in &mut curve.points[0].trials {
+                trial.vote = Vote::Broken(cause);
+            }
+            title(&story.analyzed()).to_owned()
+        };
+        assert_eq!(all_broken(Cause::Objective), "loss <= 0.10 %: not met even at 1.00 kpps");
+        let late = "fathom itself was late even at 1.00 kpps, so nothing is known of target and loss <= 0.10 %";
+        assert_eq!(all_broken(Cause::Generator), late);
     }
 
     #[test]

@@ -111,14 +111,14 @@ pub(crate) fn users(test: &TestRun, hosts: &BTreeMap<String, Host>) -> Option<Us
     let n_begun = records.iter().filter_map(|record| record.measured).map(|visits| visits.n_begun).sum();
     let values = summaries::summaries(test, hosts, &script_metrics(&first.promises));
     let of_script: Vec<&Summary> = values.iter().chain(&test.summaries).collect();
-    let promises = first.promises.iter().map(|text| judge(text, &test.name, &of_script)).collect();
+    let promises = first.promises.iter().map(|text| judge(text, &test.named(), &of_script)).collect();
     let mut steps = merged(&records, n_begun);
     for step in &mut steps {
         let promised = records.iter().find_map(|record| record.steps.iter().find(|other| other.name == step.name));
         let promised = promised.map_or(&[][..], |step| &step.promises);
         step.summaries = summaries::summaries(test, hosts, &step_metrics(&step.name, promised));
         let of_step: Vec<&Summary> = step.summaries.iter().collect();
-        let whose = format!("{} {}", test.name, step.name);
+        let whose = format!("{} {}", test.named(), step.name);
         step.promises = promised.iter().map(|text| judge(text, &whose, &of_step)).collect();
     }
     Some(UsersSummary {
@@ -323,7 +323,7 @@ mod tests {
     fn a_promise_that_a_step_breaks_fails_the_run() {
         let run = shop(2, 1_000, &[("login", "errors < 0.1%"), ("buy", "p99 < 1s"), ("", "requests/s > 900")]);
         assert_eq!(run.verdict.state, State::Broken);
-        assert_eq!(run.verdict.reasons, ["shop login errors 10 % >= 0.10 %"]);
+        assert_eq!(run.verdict.reasons, ["app shop login errors 10 % >= 0.10 %"]);
         let broken = run.findings.iter().find(|finding| finding.id == "promise-broken").unwrap();
         assert_eq!(broken.evidence[0].counter, "login errors_ratio");
         assert_eq!(shop(2, 1_000, &[("buy", "p99 < 1s"), ("", "requests/s > 900")]).verdict.state, State::Kept);

@@ -186,7 +186,7 @@ impl<W> Conducted<W> {
         if side == Side::Initiator && !self.steady && self.complete {
             notes.push(Note {
                 id: "no-steady-state".to_owned(),
-                text: "the rate was not steady when the longest warm-up was over; measured all the same".to_owned(),
+                text: "the rate still varied after the warm-up".to_owned(),
             });
         }
         Record {

@@ -97,11 +97,11 @@ impl Way {
             }
             Ok(Waits::ForSeveral) => Ok(Self::in_batches(settings)),
             Err(error) if asked == "io_uring" => {
-                let what = format!("io_uring is not to be had here: {error}: {}", error.source);
+                let what = format!("io_uring is not available here: {error}: {}", error.source);
                 Err(Error::Unsupported { what, hint: Some("leave out reactor, or set it to epoll".to_owned()) })
             }
             Err(error) => {
-                Ok(Self::epoll(format!("epoll, as io_uring is not to be had here: {error}: {}", error.source)))
+                Ok(Self::epoll(format!("epoll, as io_uring is not available here: {error}: {}", error.source)))
             }
         }
     }

@@ -76,15 +76,20 @@ pub(crate) fn is_live(matches: &ArgMatches) -> bool {
     chosen(matches) == "ndjson"
 }
 
+/// Longer lines are hard to read, however wide the terminal is.
+const WIDTH_MAX: usize = 160;
+
 /// Prints a result to stdout in the format that was asked for, and decides the exit code.
 pub(crate) fn print(run: &Run, matches: &ArgMatches) -> anyhow::Result<Exit> {
     let stdout = io::stdout();
     let is_plain = !stdout.is_terminal() || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colour = if is_plain { Colour::Never } else { Colour::Ansi };
+    let width = terminal_size::terminal_size_of(&stdout)
+        .map_or(TextStyle::PLAIN.width, |(width, _)| usize::from(width.0).min(WIDTH_MAX));
     let mut out = io::BufWriter::new(stdout.lock());
     match chosen(matches) {
         "text" => {
-            Text(TextStyle { colour, ..TextStyle::PLAIN }).write(run, &mut out)?;
+            Text(TextStyle { colour, width }).write(run, &mut out)?;
             said::write(run, &mut out)?;
         }
         // The events before the last line were printed when they happened.

@@ -190,12 +190,26 @@ pub(crate) fn value_row<'a>(test: &'a TestRun, summary: &Summary, label: String)
             Some(value) if named => show(&summary.metric, value),
             Some(value) => headline_value(&summary.metric, value),
         },
-        interval: interval(summary),
+        interval: between(test, summary).unwrap_or_else(|| interval(summary)),
         limit: limit.map(|limit| limit.text.clone()).unwrap_or_default(),
         used,
         mark: if summary.value.is_none() { Mark::Missing } else { mark },
         ..empty(test, label)
     }
+}
+
+/// The ends between which a limit lies that is not known for sure: `1.96 – 2.97`.
+fn between(test: &TestRun, summary: &Summary) -> Option<String> {
+    let curve = test.curve.as_ref().filter(|_| summary.metric.from == Derivation::Limit)?;
+    let (low, high) = curve.kept.zip(curve.broken).filter(|_| summary.confidence.is_none())?;
+    let [low, high] = [low, high].map(|rate| summary.metric.show(rate));
+    let unit = |text: &str| text.split_once(' ').map(|(_, unit)| unit.to_owned());
+    let number = |text: &str| text.split(' ').next().unwrap_or_default().to_owned();
+    Some(if unit(&low) == unit(&high) {
+        format!("{} – {}", number(&low), number(&high))
+    } else {
+        format!("{low} – {high}")
+    })
 }
 
 /// A value in its unit; a mean of large counts without the digits behind the point, which tell nothing.

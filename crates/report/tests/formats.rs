@@ -669,3 +669,19 @@ fn every_format_is_found_by_its_name() {
     }
     assert!(fathom_report::named("pdf").is_none());
 }
+
+#[test]
+fn the_rates_of_a_curve_are_never_cut_and_a_limit_that_is_not_sure_has_its_ends() {
+    let mut run = sample::searched();
+    let curve = run.tests[0].curve.as_mut().unwrap();
+    let (kept, broken) = (curve.kept.unwrap(), curve.broken.unwrap());
+    let ends = [kept, broken].map(|rate| curve.unit.show(rate).split(' ').next().unwrap().to_owned()).join(" – ");
+    run.tests[0].summaries[0].confidence = None;
+    for width in [60, 80, 100] {
+        let text = written(&Text(TextStyle { colour: Colour::Never, width }), &run);
+        let rates = text.lines().skip_while(|line| !line.contains("offered")).skip(1);
+        let rates: Vec<&str> = rates.take_while(|line| !line.trim().is_empty()).collect();
+        assert!(!rates.is_empty() && rates.iter().all(|line| !line.contains("req…") && !line.contains("k…")), "{text}");
+        assert!(text.contains(&ends), "{ends} is missing in\n{text}");
+    }
+}

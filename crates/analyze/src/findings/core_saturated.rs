@@ -124,10 +124,9 @@ fn next(seen: &Evidenced<'_>, host: &str, cores: &[CoreUse]) -> NextStep {
                 |command| NextStep { command, on: None, expected: Some("give each flow a core of its own".to_owned()) };
             seen.test_again(&format!("--flows {n_cores}")).map_or_else(code, more)
         }
-        _ if seen.part_of(host) == "client" => step(
-            "fathom calibrate".to_owned(),
-            "show the most that this machine can ask for; several clients ask for more",
-        ),
+        _ if seen.part_of(host) == "client" => {
+            step("fathom calibrate".to_owned(), "measure this client's maximum; add clients to go beyond it")
+        }
         _ => step(format!("perf top -C {}", core_number(&cores[0].core)), "show which code takes the time"),
     }
 }

@@ -67,13 +67,15 @@ impl Loaded {
     fn compare(&self, seen: &Evidenced<'_>) -> Option<Finding> {
         let idle = idle_twin(seen)?;
         let pair = (idle, seen.test);
-        let tail = Growth::of(pair, TAIL)?;
-        // A queue that stands is met by most probes; processors that are busy delay a few.
+        // A queue that stands is met by most probes, even where the tail of the idle ones is noisy; busy processors delay a few.
         let queue = Growth::of(pair, MEDIAN).filter(|median| median.added() >= BY_PROCESSORS);
+        let tail = Growth::of(pair, TAIL);
+        let Some(grown) = tail.as_ref().or(queue.as_ref()) else { return spoilt(self.id(), pair) };
         let load = load(seen.test)?;
         let show = |value: f64| Nanos(rounded(value)).to_string();
+        let q = if tail.is_some() { "p99" } else { "p50" };
         let grows =
-            format!("under load {load} the round trip grows from {} to {} (p99)", show(tail.from), show(tail.to));
+            format!("under load {load} the round trip grows from {} to {} ({q})", show(grown.from), show(grown.to));
         let (why, short) = match &queue {
             Some(median) => (
                 format!("a queue of {} (p50) stands in the path", show(median.added())),
@@ -81,21 +83,42 @@ impl Loaded {
             ),
             None => (
                 "most probes meet no queue, some wait for a burst or a busy processor".to_owned(),
-                format!("p99 +{}", show(tail.added())),
+                format!("p99 +{}", show(grown.added())),
             ),
         };
-        let median = queue.as_ref().map(|median| median.evidence(pair));
+        let median = queue.as_ref().filter(|_| tail.is_some()).map(|median| median.evidence(pair));
         Some(Finding {
             id: self.id().to_owned(),
             title: format!("{grows}: {why}"),
             short,
             severity: if queue.is_some() { Severity::HoldsBack } else { Severity::Remark },
             tests: vec![idle.name.clone(), seen.test.name.clone()],
-            evidence: tail.evidence(pair).into_iter().chain(median.into_iter().flatten()).collect(),
+            evidence: grown.evidence(pair).into_iter().chain(median.into_iter().flatten()).collect(),
             explains: None,
             next: queue.map(|_| next(seen)),
         })
     }
+}
+
+/// Idle probes that took longer than those under load: something else delayed them.
+fn spoilt(id: &str, (idle, loaded): (&TestRun, &TestRun)) -> Option<Finding> {
+    let value = |test: &TestRun| test.summaries.iter().find(|summary| summary.metric.name == TAIL)?.value;
+    let (reference, other) = (value(idle)?, value(loaded)?);
+    let show = |value: f64| Nanos(rounded(value)).to_string();
+    (reference >= MATTERS * other).then(|| Finding {
+        id: id.to_owned(),
+        short: "idle spoilt".to_owned(),
+        title: format!(
+            "the idle round trip ({} p99) was longer than the loaded one ({} p99): something else delayed it, so the two cannot be compared",
+            show(reference),
+            show(other)
+        ),
+        severity: Severity::Remark,
+        tests: vec![idle.name.clone(), loaded.name.clone()],
+        evidence: Vec::new(),
+        explains: None,
+        next: None,
+    })
 }
 
 /// In words that follow "under load".
@@ -189,6 +212,24 @@ mod tests {
     fn rounds_that_differ_as_much_as_the_loads_say_nothing() {
         let loaded = [(MS / 10, MS / 5), (9 * MS, 90 * MS), (MS / 10, MS / 5)];
         assert_eq!(told(&[IDLE, ("up", &loaded)]).finding("latency-under-load"), None);
+    }
+
+    #[test]
+    fn a_queue_that_stands_is_told_although_the_tail_of_the_idle_probes_is_noisy() {
+        let noisy: (&str, &[(u64, u64)]) = ("none", &[(MS / 10, 150 * MS), (MS / 10, MS), (MS / 11, 2 * MS)]);
+        let loaded = [(36 * MS, 38 * MS), (35 * MS, 38 * MS), (36 * MS, 39 * MS)];
+        let finding = told(&[noisy, ("up", &loaded)]).finding("latency-under-load").unwrap();
+        assert!(finding.title.ends_with("stands in the path"), "{}", finding.title);
+        assert!(finding.title.contains("(p50)"), "{}", finding.title);
+    }
+
+    #[test]
+    fn idle_probes_that_took_longer_than_loaded_ones_are_remarked() {
+        let spoilt: (&str, &[(u64, u64)]) = ("none", &[(MS, 156 * MS), (MS, 150 * MS), (MS, 160 * MS)]);
+        let loaded = [(MS, 2 * MS), (MS, 2 * MS), (MS, 2 * MS)];
+        let finding = told(&[spoilt, ("up", &loaded)]).finding("latency-under-load").unwrap();
+        assert_eq!(finding.severity, crate::findings::Severity::Remark);
+        assert!(finding.title.contains("cannot be compared"), "{}", finding.title);
     }
 
     #[test]

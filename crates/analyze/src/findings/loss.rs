@@ -107,8 +107,12 @@ mod tests {
         if let Some(n) = in_a_row {
             story.total("target", IN_A_ROW, n);
             let from = Derivation::Total { side: Side::Responder, counter: IN_A_ROW.into() };
-            let metric =
-                Metric::of(Named(IN_A_ROW, "lost in a row max"), Measure(Unit::Count, Better::Lower), "RFC 7680", from);
+            let metric = Metric::of(
+                Named(IN_A_ROW, "longest loss burst"),
+                Measure(Unit::Count, Better::Lower),
+                "RFC 7680",
+                from,
+            );
             story.context.metrics.get_mut("udp_stream").unwrap().push(metric);
         }
         story

@@ -150,7 +150,7 @@ impl Trials<'_, '_> {
         let keeps = kept.reduce(|all, one| Some(all? && one?)).flatten();
         let initiator = trial.records.values().find(|record| record.side == Side::Initiator);
         let total = |name: &str| initiator.and_then(|record| record.totals.get(name)).copied();
-        let late = initiator.and_then(|record| self.own_lateness(record));
+        let late = initiator.and_then(|record| own_lateness(&sought.parts, record));
         let sent = total(count::SENT).zip(total(count::INTENDED));
         let sent = sent.and_then(|(sent, intended)| ratio((sent + EDGE).min(intended), intended));
         // A kind that knows why a start was late says by that whose fault it was that something was not sent.
@@ -194,25 +194,27 @@ impl Trials<'_, '_> {
         let loss_ratio = lost.unwrap_or(1.0 - achieved / step.load.get()).max(0.0);
         Forwarded { loss_ratio, effective, rate: Some(achieved) }
     }
+}
 
-    /// The share of starts that were late by our own doing, if that can be why the objective was not kept.
-    ///
-    /// It cannot when more waited for a connection, nor when the time from the actual start, which leaves our lateness out, breaks
-    /// the objective too: then the target would have broken it for a tool without fault as well.
-    fn own_lateness(&self, record: &Record) -> Option<f64> {
-        let total = |name: &str| record.totals.get(name).copied();
-        let (own, others) = (total(count::LATE_OWN_CPU)?, total(count::LATE_NO_CONNECTION).unwrap_or(0));
-        let service = record.distributions.get(distribution::SERVICE_TIME);
-        let breaks = |part: &Part| match &part.metric.from {
-            Derivation::Quantile { distribution: name, q, .. } if name == distribution::RESPONSE_TIME => {
-                let time = service.and_then(|times| times.quantile(*q));
-                time.is_some_and(|time| part.promise.judge(approximate(time), None) != Outcome::Kept)
-            }
-            _ => false,
-        };
-        let is_excused = own < others || self.sought.parts.iter().any(breaks);
-        if is_excused { Some(0.0) } else { ratio(own, total(count::INTENDED)?) }
-    }
+/// The share of starts that were late by our own doing, if that can be why the objective was not kept.
+///
+/// It cannot when more waited for a connection, nor when the time from the actual start, which leaves our lateness out, breaks
+/// the objective too: then the target would have broken it for a tool without fault as well. A tool that starts later than
+/// answers take also reads them late, so that its times from the actual start accuse nobody.
+fn own_lateness(parts: &[Part], record: &Record) -> Option<f64> {
+    let total = |name: &str| record.totals.get(name).copied();
+    let (own, others) = (total(count::LATE_OWN_CPU)?, total(count::LATE_NO_CONNECTION).unwrap_or(0));
+    let of = |name: &str, q: f64| record.distributions.get(name).and_then(|times| times.quantile(q));
+    let breaks = |part: &Part| match &part.metric.from {
+        Derivation::Quantile { distribution: name, q, .. } if name == distribution::RESPONSE_TIME => {
+            let (time, lag) = (of(distribution::SERVICE_TIME, *q), of(distribution::SCHEDULE_LAG, *q));
+            time.filter(|time| lag.is_none_or(|lag| lag < *time))
+                .is_some_and(|time| part.promise.judge(approximate(time), None) != Outcome::Kept)
+        }
+        _ => false,
+    };
+    let is_excused = own < others || parts.iter().any(breaks);
+    if is_excused { Some(0.0) } else { ratio(own, total(count::INTENDED)?) }
 }
 
 /// Whether a metric tells what of one side's does not arrive at the other.
@@ -267,5 +269,77 @@ fn empty(load: Load) -> CurvePoint {
         value: None,
         median_ns: None,
         trials: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::{Histogram, Settings, Timeline, plan::SearchPlan};
+
+    use super::*;
+
+    /// The share that counts as our own lateness, of a hundred starts of which forty were late by our own doing.
+    fn late(service: Nanos, lag: Nanos) -> Option<f64> {
+        let search = SearchPlan {
+            objective: "latency_ns_p99 < 20ms".to_owned(),
+            option: Some("rate".to_owned()),
+            low: None,
+            high: None,
+            precision: Some("2.5%".to_owned()),
+            confidence: Some("95%".to_owned()),
+            trials: Some(200),
+        };
+        let test = TestPlan {
+            name: "http".to_owned(),
+            kind: "http_open".to_owned(),
+            from: "here".to_owned(),
+            to: None,
+            beside: None,
+            warmup: "0s".to_owned(),
+            duration: "1s".to_owned(),
+            options: Settings::default(),
+            search: Some(search),
+            benchmark: None,
+            expect: BTreeMap::new(),
+        };
+        let sought = Sought::of(&test, wire_up::kind(&test.kind).unwrap()).unwrap();
+        let times = |time: Nanos| {
+            let mut times = Histogram::new();
+            (0..100).for_each(|_| times.record(time.0));
+            times
+        };
+        let totals = [(count::INTENDED, 100), (count::LATE_OWN_CPU, 40), (count::LATE_NO_CONNECTION, 0)];
+        let record = Record {
+            side: Side::Initiator,
+            start_ns: Nanos::ZERO,
+            start_late_ns: Nanos::ZERO,
+            measured_ns: (Nanos::ZERO, Nanos::from_secs(1)),
+            steady: true,
+            complete: true,
+            cpu_ns: Nanos::ZERO,
+            cpu_ns_by_core: BTreeMap::new(),
+            timeline: Timeline::default(),
+            totals: totals.map(|(name, n)| (name.to_owned(), n)).into(),
+            distributions: [
+                (distribution::SERVICE_TIME.to_owned(), times(service)),
+                (distribution::SCHEDULE_LAG.to_owned(), times(lag)),
+            ]
+            .into(),
+            flows: Vec::new(),
+            facts: BTreeMap::new(),
+            users: None,
+            probe: None,
+            errors: BTreeMap::new(),
+            notes: Vec::new(),
+        };
+        own_lateness(&sought.parts, &record)
+    }
+
+    #[test]
+    fn a_tool_that_starts_later_than_answers_take_accuses_no_target() {
+        let ms = Nanos::from_millis;
+        assert_eq!(late(ms(67), ms(683)), Some(0.4), "it read the answers late as well");
+        assert_eq!(late(ms(67), ms(5)), Some(0.0), "the target broke the objective by itself");
+        assert_eq!(late(ms(2), ms(30)), Some(0.4), "the target kept the objective");
     }
 }

@@ -206,7 +206,7 @@ fn trying_a_scenario_shows_every_request_and_answer() {
         "\"password\":\"***\"",
         "< HTTP/1.1 200 OK",
         "took      token = ***",
-        "as said   json $.user == \"${accounts.user}\"",
+        "ok        json $.user == \"${accounts.user}\"",
         "> GET /new HTTP/1.1",
         "4 requests, everything as expected",
     ] {

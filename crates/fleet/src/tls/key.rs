@@ -77,14 +77,14 @@ impl FromStr for Key {
         let (left, right) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
         let wrong = |reason| Error::Key { given: left.to_owned(), reason };
         if right.is_empty() {
-            return Err(wrong("the part behind the point is missing"));
+            return Err(wrong("it is incomplete: nothing after the dot"));
         }
         let part = |text: &str| ALPHABET.decode(text.to_uppercase().as_bytes()).ok();
         let fingerprint = part(left).and_then(|bytes| bytes.try_into().ok());
         let token = part(right).and_then(|bytes| bytes.try_into().ok());
         Ok(Self {
             fingerprint: fingerprint.ok_or_else(|| wrong("the part before the point is not a fingerprint"))?,
-            token: Token(token.ok_or_else(|| wrong("the part behind the point is not a token"))?),
+            token: Token(token.ok_or_else(|| wrong("what stands after the dot is not a token"))?),
         })
     }
 }

@@ -115,7 +115,7 @@ pub const TLS: [OptionDoc; 8] = [
         name: "insecure",
         value: ValueKind::Flag,
         default: None,
-        help: "take any certificate; said beside the result",
+        help: "do not verify certificates (noted in the result)",
     },
     OptionDoc {
         name: "tls",

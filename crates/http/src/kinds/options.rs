@@ -29,7 +29,7 @@ pub(crate) const REACTOR: OptionDoc = OptionDoc {
     name: "reactor",
     value: ValueKind::Choice(&["auto", "io_uring", "epoll"]),
     default: Some("auto"),
-    help: "the kernel's way of serving many connections; auto is io_uring where it is to be had",
+    help: "how the kernel serves many connections; auto: io_uring if available, else epoll",
 };
 
 /// How many answers are dealt with together.

@@ -322,7 +322,7 @@ fn closed(cursor: &mut Cursor<'_>) -> Result<Model, Fault> {
 
 /// A word that says nothing where it stands.
 pub(super) fn clause(word: &Name, known: &[&str]) -> Fault {
-    Diagnostic::error(word.span, format!("`{}` says nothing here", word.text))
+    Diagnostic::error(word.span, format!("unexpected word `{}`", word.text))
         .fix(format!("there is {} here", known.join(", ")))
         .perhaps(nearest(&word.text, known.iter().copied()))
         .boxed()

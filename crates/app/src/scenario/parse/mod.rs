@@ -125,7 +125,7 @@ fn unknown(word: &Name, scene: Scene) -> Fault {
     let words: Vec<&str> = scene.words().collect();
     let settings = file::settings().map(|option| option.name).filter(|_| scene == Scene::File);
     let near = nearest(text, words.iter().copied().chain(settings));
-    Diagnostic::error(word.span, format!("`{text}` begins no line here"))
+    Diagnostic::error(word.span, format!("unknown keyword `{text}`"))
         .fix(format!("lines begin with {} here", words.join(", ")))
         .perhaps(near)
         .boxed()

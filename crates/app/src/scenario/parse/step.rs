@@ -288,7 +288,7 @@ fn expect(cursor: &mut Cursor<'_>, span: Span) -> Result<Expect, Fault> {
                     "json" => Subject::Json(cursor.json_path()?),
                     "cookie" => Subject::Cookie(cursor.need("the name of a cookie")?),
                     _ => {
-                        let fault = Diagnostic::error(word.span, format!("`{text}` is nothing that can be expected"));
+                        let fault = Diagnostic::error(word.span, format!("unknown expectation `{text}`"));
                         return Err(fault.fix(USAGE).perhaps(nearest(text, SUBJECTS)).boxed());
                     }
                 }

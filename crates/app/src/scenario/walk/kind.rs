@@ -48,7 +48,7 @@ const OWN: [OptionDoc; 8] = [
         name: "users",
         value: ValueKind::Count(1, 1_000_000),
         default: None,
-        help: "so many users who begin again when they are through, instead of what the scenario says",
+        help: "number of users, each starting over when done, instead of what the scenario says",
     },
     OptionDoc { name: "ramp", value: ValueKind::Span, default: None, help: "time over which those users come" },
     OptionDoc {

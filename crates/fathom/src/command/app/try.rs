@@ -124,7 +124,7 @@ fn shown(exchange: &Exchange, is_secret: bool) -> String {
     }
     for (what, why) in &exchange.said {
         let _ = match why {
-            None => writeln!(all, "as said   {what}"),
+            None => writeln!(all, "ok        {what}"),
             Some(why) => writeln!(all, "FAILED    {what}: {why}"),
         };
     }

@@ -161,7 +161,7 @@ fn rung(run: &Run, test: &TestRun, begins: bool) -> Markup {
             span.used {
                 @if let Some(limit) = limit {
                     b { (limit.used.map(percent).unwrap_or_default()) } " of " (limit.text)
-                } @else if test.unavailable.is_none() { "no limit is known" }
+                } @else if test.unavailable.is_none() { "no known limit" }
             }
             span.cost { (cost.unwrap_or_default()) }
             @if let Some(finding) = finding { span.marker { "◂ " (finding.short) } }

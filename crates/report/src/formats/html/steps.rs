@@ -33,7 +33,7 @@ fn figures(users: &UsersSummary) -> Markup {
     let more = if beyond > 0 { format!("; the first {STEPS_MAX} steps, {beyond} more below") } else { String::new() };
     let funnel = Figure {
         class: "",
-        title: "Who came how far",
+        title: "Steps reached",
         about: &format!("of the visits that began{more}"),
         plot: funnel(users),
         table: None,

@@ -76,9 +76,9 @@ fn hosts_of<'a>(run: &Run, test: &'a TestRun) -> Vec<(&'a str, String)> {
         }
     }
     if hosts.len() > 1 && view::one_machine(run) {
-        return vec![(hosts[0], "Load of the one machine".to_owned())];
+        return vec![(hosts[0], "CPU load of this machine".to_owned())];
     }
-    hosts.into_iter().map(|host| (host, format!("Load of {host}"))).collect()
+    hosts.into_iter().map(|host| (host, format!("CPU load of {host}"))).collect()
 }
 
 fn headline(run: &Run, test: &TestRun) -> Markup {

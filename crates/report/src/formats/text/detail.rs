@@ -77,11 +77,14 @@ pub(super) fn grid(screen: &mut Screen, header: &[&str], lines: &[(Vec<String>, 
         *width =
             lines.iter().filter_map(|(cells, _)| cells.get::<usize>(column)).map(|c| n(c)).fold(*width, usize::max);
     }
-    // When the whole does not fit, the first column gives way, then columns at the right.
+    // When the whole does not fit, names in the first column give way, then columns at the right.
     let others = |shown: usize| -> usize { widths[1..shown].iter().map(|width| width + 2).sum() };
-    let fits = |shown: &usize| others(*shown) + FIRST_MIN + 4 <= screen.width();
-    let shown = (2..=widths.len()).rev().find(fits).unwrap_or(2);
-    widths[0] = widths[0].min(screen.width().saturating_sub(others(shown) + 4).max(FIRST_MIN));
+    let are_names = !lines.iter().any(|(cells, _)| cells[0].starts_with(|c: char| c.is_ascii_digit()));
+    let least = if are_names { widths[0].min(FIRST_MIN) } else { widths[0] };
+    let beside = |shown: usize| if shown < widths.len() { 4 } else { 2 };
+    let fits = |shown: &usize| others(*shown) + least + beside(*shown) <= screen.width();
+    let shown = (2..=widths.len()).rev().find(fits).unwrap_or(2.min(widths.len()));
+    widths[0] = widths[0].min(screen.width().saturating_sub(others(shown) + beside(shown)).max(least));
     let join = |cells: &mut dyn Iterator<Item = &str>| {
         let aligned = |(column, cell): (usize, &str)| match column {
             0 => fitted(cell, widths[0]),

@@ -92,7 +92,7 @@ const fn metrics(sender: Side, receiver: Side) -> [Metric; 14] {
         span(Named("jitter_ns", "jitter"), "RFC 3550 section 6.4.1", By::total(receiver, count::JITTER_NS)),
         span(Named("cost_sender_ns", "sender's CPU per datagram"), SOURCE, By::cost(sender, count::SENT)),
         span(Named("cost_receiver_ns", "receiver's CPU per datagram"), SOURCE, By::cost(receiver, count::RECEIVED)),
-        Metric::of(Named("loss_burst_max", "lost in a row max"), COUNT, SOURCE, burst),
+        Metric::of(Named("loss_burst_max", "longest loss burst"), COUNT, SOURCE, burst),
         Metric::of(Named("reordering_extent_max", "reordering extent max"), COUNT, "RFC 4737 section 4.2", extent),
         span(Named("ipdv_ns_p99", "IPDV p99"), RFC_IPDV, By::quantile(receiver, IPDV, 0.99)),
         span(

@@ -5,6 +5,7 @@
 
 mod benchmark;
 pub mod clean;
+mod counter;
 mod curve;
 mod flow;
 pub mod formats;

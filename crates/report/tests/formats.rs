@@ -238,7 +238,7 @@ fn a_search_is_drawn_with_its_limit_and_its_knee() {
     }
     let mut nothing = sample::searched();
     nothing.tests[0].curve.as_mut().unwrap().points.clear();
-    assert!(written(&Html, &nothing).contains("No trial of the search has a rate that could be drawn."));
+    assert!(written(&Html, &nothing).contains("One rate is no curve: the table holds what was tried."));
 }
 
 #[test]

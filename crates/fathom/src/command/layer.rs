@@ -233,7 +233,10 @@ impl LayerCommand {
         };
         let mut tests = benchmark::both_ways(scanned.into_iter().map(test).collect(), matches)?;
         measuring::promise(&mut tests, matches)?;
-        let title = format!("{} {}", self.title, url.as_deref().unwrap_or(word));
+        let what = if search.is_some() { "limit of " } else { "" };
+        let to = matches.get_one::<String>("target").filter(|_| url.is_none());
+        let to = to.map(|target| format!(" to {target}")).unwrap_or_default();
+        let title = format!("{what}{} {}{to}", self.title, url.as_deref().unwrap_or(word));
         measuring::carry_out(measuring::plan((title, rounds), ends, tests, matches), matches, Keep::WhenAsked)
     }
 

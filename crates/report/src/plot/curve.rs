@@ -46,8 +46,8 @@ pub(crate) fn load_curve(test: &TestRun, curve: &LoadCurve) -> Plot {
         shown.filter_map(|point| Some((point.offered, value(point)?))).collect()
     };
     let achieved = of(|point| point.achieved);
-    if achieved.is_empty() {
-        return Err("No trial of the search has a rate that could be drawn.");
+    if achieved.len() < 2 {
+        return Err("One rate is no curve: the table holds what was tried.");
     }
     let ticks = ticks_from_zero(end / magnitude(curve.unit, end).0, 5.0);
     let size = magnitude(curve.unit, end).0;

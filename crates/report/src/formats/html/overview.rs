@@ -102,10 +102,10 @@ fn evidence(finding: &Finding) -> Markup {
     }
     scrolling(&html! {
         table.evidence {
-            thead { tr { th { "host" } th { "counter" } th { "showed" } } }
+            thead { tr { th { "host" } th { "what" } th { "showed" } } }
             tbody {
                 @for proof in &finding.evidence {
-                    tr { td { (proof.host) } td { code { (proof.counter) } } td { b { (proof.value) } } }
+                    tr { td { (proof.host) } td title=(proof.counter) { (crate::counter::words(&proof.counter)) } td { b { (proof.value) } } }
                 }
             }
         }
@@ -144,7 +144,9 @@ fn rung(run: &Run, test: &TestRun, begins: bool) -> Markup {
     let cost = test.summaries.iter().find(|summary| matches!(summary.metric.from, Derivation::Cost { .. }));
     let cost =
         cost.and_then(|cost| Some(format!("{} / {}", cost.metric.show(cost.value?), unit_of_work(test, &cost.metric))));
-    let finding = view::finding_of(run, test);
+    // A cause that most rows share stands above them, and marks none.
+    let is_shared = |finding: &&Finding| 2 * finding.tests.len() > run.tests.len();
+    let finding = view::finding_of(run, test).filter(|finding| !is_shared(finding));
     let class = if finding.is_some() { "bar held" } else { "bar" };
     html! {
         a.rung.begins[begins] href={ "#" (anchor(&test.name)) } {
@@ -192,7 +194,7 @@ pub(super) fn table(run: &Run) -> Markup {
     html! {
         section #table {
             h2 { "All results" }
-            (scrolling(&html! {
+            details { summary { "the same as a table, with intervals" } (scrolling(&html! {
                 table.results {
                     thead {
                         tr {
@@ -206,7 +208,7 @@ pub(super) fn table(run: &Run) -> Markup {
                         }
                     }
                 }
-            }))
+            })) }
             @for test in &run.tests {
                 @if let Some(c) = &test.conservation { p.sum { (super::test::sum_in_words(c)) } }
             }

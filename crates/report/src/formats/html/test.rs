@@ -158,7 +158,7 @@ fn values(run: &Run, test: &TestRun) -> Markup {
                 tr {
                     th { "value" } th.n { "result" } th.n { "95 % interval" }
                     @for round in 1..=rounds { th.n { "round " (round) } }
-                    th.n { "samples" } th { "definition" }
+                    th.n { "samples" }
                 }
             }
             tbody {
@@ -166,20 +166,29 @@ fn values(run: &Run, test: &TestRun) -> Markup {
                     @let row = view::value_row(test, summary, summary.metric.title.to_string());
                     tr {
                         td { (row.label) }
-                        td.n.result { (row.result) }
+                        // Why there is no value stands among the notes.
+                        td.n.result { @if summary.value.is_some() { (row.result) } @else { (MISSING) } }
                         td.n { (row.interval) }
                         @for round in 0..rounds {
                             td.n { @if let Some(value) = summary.trials.get(round) { (view::show(&summary.metric, *value)) } }
                         }
                         td.n { (summary.n_samples.map(grouped).unwrap_or_default()) }
-                        td.faint { (summary.metric.source) }
                     }
                 }
             }
         }
     };
     let open = run.tests.len() == 1;
-    html! { details.values open[open] { summary { "every value of every round" } (scrolling(&table)) } }
+    let mut sources: Vec<&str> = test.summaries.iter().map(|summary| summary.metric.source.as_ref()).collect();
+    sources.sort_unstable();
+    sources.dedup();
+    html! {
+        details.values open[open] {
+            summary { "every value of every round" }
+            (scrolling(&table))
+            p.faint { "defined in " (sources.join(", ")) }
+        }
+    }
 }
 
 /// The load curve of a search.

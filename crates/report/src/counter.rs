@@ -1,0 +1,74 @@
+//! Counters in the words of people, for lists of evidence; the document keeps their names.
+
+/// The names that findings give as evidence, with their words; what an instance adds stands behind them.
+const WORDS: &[(&str, &str)] = &[
+    ("cpu_user_ns", "time in programs"),
+    ("cpu_system_ns", "time in the kernel"),
+    ("cpu_irq_ns", "time in hard interrupts"),
+    ("cpu_softirq_ns", "time in soft interrupts"),
+    ("cpu_steal_ns", "time taken by the hypervisor"),
+    ("softnet_dropped", "dropped in the backlog"),
+    ("softnet_processed", "packets processed"),
+    ("dev_rx_frames", "frames received"),
+    ("dev_rx_dropped", "dropped on arrival"),
+    ("dev_rx_fifo", "no room in the device"),
+    ("dev_tx_dropped", "dropped on sending"),
+    ("dev_xdp_dropped", "dropped by an XDP program"),
+    ("qdisc_dropped", "dropped in the queue"),
+    ("nft_dropped", "dropped by a rule"),
+    ("tcp_out_segments", "segments sent"),
+    ("tcp_retrans_segments", "segments retransmitted"),
+    ("tcp_timeouts", "retransmission time-outs"),
+    ("tcp_dsack_segments", "segments that had arrived already"),
+    ("udp_rcvbuf_errors", "no room in the socket"),
+    ("udp_sndbuf_errors", "refused by the sending socket"),
+    ("udp_in_csum_errors", "wrong checksum"),
+    ("socket_dropped", "dropped by the socket"),
+    ("send_refused", "refused on sending"),
+    ("rtt_ns_min", "shortest round trip"),
+    ("rtt_ns", "round trip"),
+    ("cwnd_segments", "segments allowed under way"),
+    ("rwnd_limited_ns", "waited for the receiver's window"),
+    ("sndbuf_limited_ns", "waited for the send buffer"),
+    ("busy_ns", "busy time"),
+    ("bytes_received", "bytes received"),
+    ("bytes_sent", "bytes sent"),
+];
+
+/// A counter as a person reads it: `time in soft interrupts, cpu0`.
+pub(crate) fn words(counter: &str) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    let mut rest: Vec<&str> = Vec::new();
+    for word in counter.split(' ') {
+        match WORDS.iter().find(|(name, _)| *name == word) {
+            Some((_, words)) if parts.is_empty() => parts.push((*words).to_owned()),
+            Some((_, words)) => rest.push(words),
+            None => rest.push(word),
+        }
+    }
+    if !rest.is_empty() {
+        // `rwnd_limited_ns of busy_ns` reads on; an instance stands apart.
+        let between = if parts.is_empty() || rest[0] == "of" { " " } else { ", " };
+        parts.push(rest.join(" "));
+        return parts.join(between);
+    }
+    parts.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_counters_become_words_and_what_is_not_one_stays() {
+        let cases = [
+            ("cpu_softirq_ns cpu0", "time in soft interrupts, cpu0"),
+            ("rtt_ns", "round trip"),
+            ("rwnd_limited_ns of busy_ns", "waited for the receiver's window of busy time"),
+            ("others on cpu1", "others on cpu1"),
+        ];
+        for (counter, expected) in cases {
+            assert_eq!(words(counter), expected);
+        }
+    }
+}

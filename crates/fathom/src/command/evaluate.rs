@@ -3,6 +3,7 @@
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_app::scenario::walk::Script;
 use fathom_model::{Settings, TestPlan, units::Nanos};
+use fathom_sys::policy::Policy;
 
 use super::measuring::{self, Ends, Keep};
 use crate::exit::{Exit, Screen, engine_screen};
@@ -124,7 +125,7 @@ fn tests(ends: &Ends, pace: &Pace, matches: &ArgMatches) -> anyhow::Result<Vec<T
 /// It takes as long as it says itself, as its users may think for longer than a round of the other rows lasts.
 fn scripted(file: &str, row: TestPlan, matches: &ArgMatches) -> anyhow::Result<TestPlan> {
     let settings = row.options.clone().with("file", file);
-    let script = Script::of(&settings).map_err(|error| engine_screen(&error))?;
+    let script = Script::of(&settings, &Policy::anything()).map_err(|error| engine_screen(&error))?;
     let urls = script.urls(None).map_err(|error| engine_screen(&error))?;
     let said = |name: &str| matches.contains_id(name) && matches.get_one::<String>(name).is_some();
     let (warmup, duration) = match script.phases().filter(|_| !said("duration")) {

@@ -1,15 +1,19 @@
 //! What all requests of a test have in common: method, fields, body, version.
 
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
 use data_encoding::BASE64;
-use fathom_model::Settings;
+use fathom_model::{Settings, units::Bytes};
+use fathom_sys::policy::Policy;
 
 use super::DialError;
 use crate::{
     h1::{Field, KeepAlive, Method, Request, RequestError, Version},
     url::Url,
 };
+
+/// The longest body: it is kept in memory as often as it is pipelined.
+const BODY_MAX: Bytes = Bytes(256 << 20);
 
 /// How a request names its target (RFC 9112 section 3.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,8 +40,8 @@ pub(super) struct Dressing {
 }
 
 impl Dressing {
-    pub(super) fn from(settings: &Settings) -> Result<Self, DialError> {
-        let body = body(settings)?;
+    pub(super) fn from((settings, policy): (&Settings, &Policy)) -> Result<Self, DialError> {
+        let body = body(settings, policy)?;
         let method = settings.text("method").unwrap_or_else(|| if body.is_some() { "POST" } else { "GET" }.to_owned());
         let mut usual = vec![Field::new("User-Agent", "fathom")?];
         for (option, name) in [("accept-encoding", "Accept-Encoding"), ("cookie", "Cookie")] {
@@ -113,19 +117,24 @@ pub(super) fn authorization(name: &str, user: &str) -> Result<Field, RequestErro
     Field::new(name, &format!("Basic {}", BASE64.encode(user.as_bytes())))
 }
 
-fn body(settings: &Settings) -> Result<Option<Vec<u8>>, DialError> {
+fn body(settings: &Settings, policy: &Policy) -> Result<Option<Vec<u8>>, DialError> {
     match (settings.text("body"), settings.text("body-file")) {
         (Some(_), Some(_)) => Err(DialError::Clash { one: "body", other: "body-file" }),
         (Some(text), None) => Ok(Some(text.into_bytes())),
-        (None, Some(path)) => read("body-file", path).map(Some),
+        (None, Some(path)) => read(policy, "body-file", path, BODY_MAX).map(Some),
         (None, None) => Ok(None),
     }
 }
 
-/// What a file holds.
-pub(super) fn read(option: &'static str, path: impl Into<PathBuf>) -> Result<Vec<u8>, DialError> {
+/// What a file holds, if the role may read it.
+pub(super) fn read(
+    policy: &Policy,
+    option: &'static str,
+    path: impl Into<PathBuf>,
+    at_most: Bytes,
+) -> Result<Vec<u8>, DialError> {
     let path = path.into();
-    fs::read(&path).map_err(|cause| DialError::File { option, path, cause })
+    policy.read(&path, at_most).map_err(|cause| DialError::File { option, path, cause })
 }
 
 #[cfg(test)]
@@ -134,7 +143,7 @@ mod tests {
 
     fn text(settings: &[(&str, &str)], url: &str, form: &Form) -> Result<String, String> {
         let settings = settings.iter().fold(Settings::default(), |all, (name, value)| all.with(name, *value));
-        let dressing = Dressing::from(&settings).map_err(|error| error.to_string())?;
+        let dressing = Dressing::from((&settings, &Policy::anything())).map_err(|error| error.to_string())?;
         let bytes = dressing.request(&url.parse().unwrap(), form).map_err(|error| error.to_string())?;
         Ok(String::from_utf8(bytes).unwrap())
     }

@@ -220,7 +220,7 @@ impl Plan {
             sources.check()?;
         }
         Ok(Self {
-            dressing: Dressing::from(settings)?,
+            dressing: Dressing::from((settings, policy))?,
             announcement: settings.text("proxy-protocol").map(|version| match version.as_str() {
                 "v1" => Announcement::V1,
                 _ => Announcement::V2,
@@ -230,7 +230,7 @@ impl Plan {
             connect_to: settings.text("connect-to").map(|text| Name::parse("connect-to", &text)).transpose()?,
             family: Family::from(settings),
             sources,
-            tls: has_tls.then(|| Tls::from(settings)).transpose()?,
+            tls: has_tls.then(|| Tls::from((settings, policy))).transpose()?,
             policy: policy.clone(),
         })
     }

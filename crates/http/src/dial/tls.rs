@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use fathom_model::{Settings, settings::SettingError};
+use fathom_model::{Settings, settings::SettingError, units::Bytes};
+use fathom_sys::policy::Policy;
 use rustls::{
     ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme, SupportedProtocolVersion,
     client::{
@@ -15,6 +16,9 @@ use rustls::{
 };
 
 use super::{DialError, dressing::read, sessions::Sessions};
+
+/// The longest file of certificates: those of all public issuers are a quarter of a mebibyte.
+const PEM_MAX: Bytes = Bytes(16 << 20);
 
 /// Takes any certificate, if the server only proves to have its private key.
 #[derive(Debug)]
@@ -72,7 +76,7 @@ pub(super) struct Tls {
 
 impl Tls {
     /// Reads the options and the files that they name.
-    pub(super) fn from(settings: &Settings) -> Result<Self, DialError> {
+    pub(super) fn from((settings, policy): (&Settings, &Policy)) -> Result<Self, DialError> {
         let provider = Arc::new(ring::default_provider());
         let versions: &[&SupportedProtocolVersion] = match settings.text("tls").as_deref() {
             Some("1.2") => &[&TLS12],
@@ -87,9 +91,9 @@ impl Tls {
             }
             builder.dangerous().with_custom_certificate_verifier(Arc::new(Anyone(provider)))
         } else {
-            builder.with_root_certificates(issuers(settings)?)
+            builder.with_root_certificates(issuers(settings, policy)?)
         };
-        let mut config = match identity(settings)? {
+        let mut config = match identity(settings, policy)? {
             Some((chain, key)) => {
                 let refused = |error: rustls::Error| DialError::Content {
                     option: "client-cert",
@@ -148,10 +152,10 @@ fn protocols(settings: &Settings) -> Result<Vec<Vec<u8>>, DialError> {
 }
 
 /// Who is trusted to vouch for servers.
-fn issuers(settings: &Settings) -> Result<RootCertStore, DialError> {
+fn issuers(settings: &Settings, policy: &Policy) -> Result<RootCertStore, DialError> {
     let mut store = RootCertStore::empty();
     if let Some(path) = settings.text("ca") {
-        for certificate in certificates("ca", &path)? {
+        for certificate in certificates(policy, "ca", &path)? {
             let refused = |error: rustls::Error| DialError::Content {
                 option: "ca",
                 path: path.clone().into(),
@@ -173,24 +177,24 @@ fn issuers(settings: &Settings) -> Result<RootCertStore, DialError> {
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 /// What is shown to servers that ask who we are.
-fn identity(settings: &Settings) -> Result<Option<Identity>, DialError> {
+fn identity(settings: &Settings, policy: &Policy) -> Result<Option<Identity>, DialError> {
     let (chain, key) = match (settings.text("client-cert"), settings.text("client-key")) {
         (None, None) => return Ok(None),
         (None, Some(_)) => return Err(DialError::Alone { one: "client-key", other: "client-cert" }),
         (Some(chain), None) => (chain.clone(), ("client-cert", chain)),
         (Some(chain), Some(key)) => (chain, ("client-key", key)),
     };
-    let chain = certificates("client-cert", &chain)?;
+    let chain = certificates(policy, "client-cert", &chain)?;
     let (option, path) = key;
     let refused = |error| DialError::Content { option, path: path.clone().into(), problem: problem("key", &error) };
-    let key = PrivateKeyDer::from_pem_slice(&read(option, &path)?).map_err(refused)?;
+    let key = PrivateKeyDer::from_pem_slice(&read(policy, option, &path, PEM_MAX)?).map_err(refused)?;
     Ok(Some((chain, key)))
 }
 
 /// All certificates of a file, at least one.
-fn certificates(option: &'static str, path: &str) -> Result<Vec<CertificateDer<'static>>, DialError> {
+fn certificates(policy: &Policy, option: &'static str, path: &str) -> Result<Vec<CertificateDer<'static>>, DialError> {
     let refused = |error| DialError::Content { option, path: path.into(), problem: problem("certificate", &error) };
-    let bytes = read(option, path)?;
+    let bytes = read(policy, option, path, PEM_MAX)?;
     let found: Vec<_> = CertificateDer::pem_slice_iter(&bytes).collect::<Result<_, _>>().map_err(refused)?;
     if found.is_empty() { Err(refused(pem::Error::NoItemsFound)) } else { Ok(found) }
 }

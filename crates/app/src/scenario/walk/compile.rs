@@ -14,7 +14,11 @@ use std::{
 };
 
 use fathom_http::{dial::Rota, url::Url};
-use fathom_model::{steps::StepKind, units::Nanos};
+use fathom_model::{
+    steps::StepKind,
+    units::{Bytes, Nanos},
+};
+use fathom_sys::policy::{Policy, Refused};
 
 use super::{
     meeting::Meeting,
@@ -24,6 +28,9 @@ use super::{
     tally::StepName,
 };
 use crate::scenario::tree::{Data, Scenario, Span, Way};
+
+/// The longest file of data: its rows are kept in memory.
+const DATA_MAX: Bytes = Bytes(1 << 30);
 
 /// Why a scenario cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +49,9 @@ pub enum CompileError {
     /// A variable of the environment is not set.
     #[error("the environment has no `{0}`, which the scenario uses")]
     Environment(String),
+    /// A variable of the environment may not be read.
+    #[error(transparent)]
+    Refused(#[from] Refused),
     /// What the text says cannot be done.
     #[error("{what}")]
     Text {
@@ -68,6 +78,7 @@ impl CompileError {
             Self::Environment(_) => "set it before the program is started",
             Self::Stranger(_) => "add the URL to the option url, in a line of its own",
             Self::Text { .. } => "fathom app check FILE says more",
+            Self::Refused(_) => "put the value into the scenario, or into a data file of the controller",
             Self::TooMuch(_) => return None,
         })
     }
@@ -80,8 +91,8 @@ pub struct Site<'a> {
     pub folder: &'a Path,
     /// The servers, that of the base first.
     pub servers: &'a [Url],
-    /// What the environment says.
-    pub environment: &'a dyn Fn(&str) -> Option<String>,
+    /// What of this host it may read.
+    pub policy: &'a Policy,
 }
 
 /// A compiled scenario, ready for users.
@@ -166,7 +177,10 @@ impl<'t> Compiler<'t> {
     }
 
     fn data(&mut self, data: &Data) -> Result<(), CompileError> {
-        let rows = Rows::read(&self.site.folder.join(&data.file.text), &Layout::of(data))?;
+        let path = self.site.folder.join(&data.file.text);
+        let bytes = self.site.policy.read(&path, DATA_MAX);
+        let bytes = bytes.map_err(|cause| RowsError::File { path: path.clone(), cause })?;
+        let rows = Rows::parse(&path, &bytes, &Layout::of(data))?;
         let secret = |(idx, name): (usize, &String)| redact::is_secret(name).then_some(idx);
         self.sets.push(Set {
             name: data.name.text.clone(),

@@ -140,7 +140,7 @@ impl TestKind for AppScenario {
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         if role.side == Side::Responder {
-            let n_seats = Script::of(&role.settings)?.coming(&role.settings, role.seed)?.n_seats();
+            let n_seats = Script::of(&role.settings, policy)?.coming(&role.settings, role.seed)?.n_seats();
             let settings = role.settings.clone().with("connections", n_seats.to_string());
             return fathom_http::Closed.prepare(&Role { settings, ..role.clone() }, policy);
         }
@@ -158,9 +158,9 @@ struct Walk {
 
 impl Walk {
     fn prepare(role: &Role, policy: &Policy) -> Result<Self, Error> {
-        let script = Script::of(&role.settings)?;
+        let script = Script::of(&role.settings, policy)?;
         let servers = servers(role)?;
-        let program = script.compile(&servers)?.0;
+        let program = script.compile(&servers, policy)?.0;
         let defaults = Settings::default().complete(&ALL).map_err(Error::Setting)?;
         let settings = script.overlaid(&role.settings, &defaults)?.complete(&ALL).map_err(Error::Setting)?;
         let coming = script.coming(&settings, role.seed)?;

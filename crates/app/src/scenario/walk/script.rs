@@ -1,6 +1,9 @@
 //! A scenario as the options of a test name it: its text, where its files are, whom it talks to, and how long it takes.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use fathom_engine::{
     Error,
@@ -13,8 +16,9 @@ use fathom_http::{
 use fathom_model::{
     Role, Settings,
     settings::SettingError,
-    units::{Nanos, PerSec},
+    units::{Bytes, Nanos, PerSec},
 };
+use fathom_sys::policy::Policy;
 
 use super::compile::{Compiled, Site, compile};
 use crate::scenario::{
@@ -22,6 +26,8 @@ use crate::scenario::{
     tree::{Arrivals, Arriving, Model, Piece, Scenario, Statement, Step},
 };
 
+/// A longer text is refused as a scenario anyway.
+const TEXT_MAX: Bytes = Bytes(1 << 20);
 /// How many users of an open scenario are there at once, unless it says so.
 const SEATS_USUAL: u64 = 10_000;
 /// A user every 100 ns is more than any machine has, and those who are due are counted one by one.
@@ -56,12 +62,15 @@ impl Script {
     ///
     /// # Errors
     /// What cannot be read, or is no sound scenario.
-    pub fn of(settings: &Settings) -> Result<Self, Error> {
+    pub fn of(settings: &Settings, policy: &Policy) -> Result<Self, Error> {
         let file = settings.text("file").map(PathBuf::from);
+        // What is beside a file is looked at before it is opened.
+        let folder = file.as_deref().filter(|_| !policy.is_for_others());
+        let folder = folder.map(|file| file.parent().unwrap_or(Path::new("")).to_owned());
         let name = file.as_ref().map_or("the scenario".to_owned(), |file| file.display().to_string());
         let text = match (settings.text("script"), &file) {
             (Some(text), _) => text,
-            (None, Some(file)) => std::fs::read_to_string(file).map_err(|error| Error::Unsupported {
+            (None, Some(file)) => read_text(policy, file).map_err(|error| Error::Unsupported {
                 what: format!("cannot read the scenario {name}: {error}"),
                 hint: None,
             })?,
@@ -72,7 +81,6 @@ impl Script {
                 });
             }
         };
-        let folder = file.as_deref().map(|file| file.parent().unwrap_or(Path::new("")).to_owned());
         Self::read(text, name, folder).map_err(|unsound| Error::Unsupported {
             what: format!("{unsound}\n{}", unsound.shown),
             hint: Some("fathom app check FILE says the same before a run".to_owned()),
@@ -261,8 +269,7 @@ impl Script {
     ///
     /// # Errors
     /// The first thing that is missing.
-    pub fn compile(&self, servers: &[Url]) -> Result<Compiled, Error> {
-        let environment = |name: &str| std::env::var(name).ok();
+    pub fn compile(&self, servers: &[Url], policy: &Policy) -> Result<Compiled, Error> {
         if self.folder.is_none() && self.names_files() {
             return Err(Error::Unsupported {
                 what: "a scenario that is given as a text cannot name files".to_owned(),
@@ -270,7 +277,7 @@ impl Script {
             });
         }
         let folder = self.folder.as_deref().unwrap_or(Path::new(""));
-        let site = Site { folder, servers, environment: &environment };
+        let site = Site { folder, servers, policy };
         compile(&self.scenario, &site).map_err(|error| Error::Unsupported {
             what: format!("{}: {error}", self.name),
             hint: error.hint().map(str::to_owned),
@@ -288,6 +295,12 @@ impl Script {
         };
         !self.scenario.data.is_empty() || self.steps().iter().any(is_file)
     }
+}
+
+/// The text of a file, of which no more is read than a scenario may have.
+fn read_text(policy: &Policy, file: &Path) -> io::Result<String> {
+    let bytes = policy.read(file, TEXT_MAX)?;
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// Whether options say how users come.

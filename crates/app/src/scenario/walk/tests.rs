@@ -2,14 +2,18 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, fs, sync::Arc};
 
+use fathom_engine::TestKind as _;
 use fathom_http::users::{Answered, Failed, FailedStage, Place, Seat, Turn, Users as _, Window};
 use fathom_model::{
-    Settings,
+    Endpoints, Meeting, Phases, Role, Settings, Side,
     steps::{StepKind, StepRecord},
     units::Nanos,
 };
 
+use fathom_sys::policy::Policy;
+
 use super::{
+    kind::AppScenario,
     script::Script,
     tally,
     trace::Trace,
@@ -52,7 +56,7 @@ impl<'a> Play<'a> {
         }
         let script = Script::read(self.text.to_owned(), "test".to_owned(), Some(folder.path().to_owned()));
         let script = script.unwrap_or_else(|unsound| panic!("{}", unsound.shown));
-        let program = script.compile(&script.urls(Some("http://h/")).unwrap()).unwrap().0;
+        let program = script.compile(&script.urls(Some("http://h/")).unwrap(), &Policy::anything()).unwrap().0;
         let settings = Settings::default();
         let manner = Manner {
             iterations: script.iterations(&settings),
@@ -577,7 +581,7 @@ fn a_path_that_an_answer_named_must_be_one() {
 #[test]
 fn what_ends_in_the_warm_up_does_not_count() {
     let script = Script::read("closed 1 repeat 1\nstep one\n  GET /\n".to_owned(), "test".to_owned(), None).unwrap();
-    let program = script.compile(&script.urls(Some("http://h/base/")).unwrap()).unwrap().0;
+    let program = script.compile(&script.urls(Some("http://h/base/")).unwrap(), &Policy::anything()).unwrap().0;
     let manner = Manner { iterations: None, haste: Haste::No, is_population: true, timeout: SERVICE };
     let shared = Arc::new(Shared::new(Arc::new(program), manner));
     let (start, wall_ahead) = (Nanos::ZERO, Nanos::ZERO);
@@ -598,7 +602,7 @@ fn what_ends_in_the_warm_up_does_not_count() {
 #[test]
 fn the_most_who_are_there_at_once_are_counted_over_all_workers() {
     let script = Script::read("closed 1 repeat 1\nstep one\n  GET /\n".to_owned(), "test".to_owned(), None).unwrap();
-    let program = script.compile(&script.urls(Some("http://h/")).unwrap()).unwrap().0;
+    let program = script.compile(&script.urls(Some("http://h/")).unwrap(), &Policy::anything()).unwrap().0;
     let manner = Manner { iterations: Some(1), haste: Haste::No, is_population: false, timeout: SERVICE };
     let shared = Arc::new(Shared::new(Arc::new(program), manner));
     let (start, wall_ahead) = (Nanos::ZERO, Nanos::ZERO);
@@ -635,4 +639,64 @@ fn a_path_may_hold_a_url() {
         ok("", "")
     });
     assert_eq!(played.lines(), ["GET /login?back=http://elsewhere/", "GET /next?u=https://elsewhere/x"]);
+}
+
+#[test]
+fn a_scenario_reads_nothing_of_a_host_that_serves_others() {
+    let role = |text: &str, options: &[(&str, &str)]| {
+        let settings = Settings::default().with("script", text).with("url", "https://127.0.0.1:9/");
+        let settings = options.iter().fold(settings, |all, (name, value)| all.with(name, *value));
+        Role {
+            test: "users".to_owned(),
+            kind: AppScenario.name().to_owned(),
+            side: Side::Initiator,
+            settings: settings.complete(AppScenario.options()).unwrap(),
+            phases: Phases {
+                warmup_max_ns: Nanos::ZERO,
+                is_warmup_whole: false,
+                measure_ns: SERVICE,
+                interval_ns: SERVICE,
+            },
+            address: None,
+            interface: None,
+            peer: Endpoints::new(),
+            meeting: Meeting::default(),
+            cores: Vec::new(),
+            seed: 1,
+        }
+    };
+    let served = Policy::served([127, 0, 0, 1].into(), Vec::new());
+    let refused = |text: &str, options: &[(&str, &str)]| {
+        let error = AppScenario.prepare(&role(text, options), &served).err().unwrap();
+        let mut told = error.to_string();
+        let mut next = std::error::Error::source(&error);
+        while let Some(cause) = next {
+            told = format!("{told}: {cause}");
+            next = cause.source();
+        }
+        told
+    };
+    let plain = "closed 1 repeat 1\nstep a\n  GET /\n";
+    // Whether it is there or not, the answer is the same.
+    for (line, what) in [
+        ("ca /etc/hostname", "opening /etc/hostname is refused"),
+        ("ca /nonexistent", "opening /nonexistent is refused"),
+        ("client-cert /etc/hostname", "opening /etc/hostname is refused"),
+    ] {
+        let told = refused(&plain.replace("step", &format!("{line}\nstep")), &[]);
+        assert!(told.contains(what), "{line}: {told}");
+    }
+    for name in ["PATH", "NO_SUCH_VARIABLE"] {
+        let told = refused(&plain.replace("GET /", &format!("GET /?${{env {name}}}")), &[]);
+        assert!(told.contains(&format!("the environment variable {name} is refused")), "{told}");
+    }
+    for text in
+        [plain.replace("GET /", "GET /\n  body from /etc/hostname"), format!("data a from /etc/hostname\n{plain}")]
+    {
+        for options in [&[][..], &[("file", "/etc/x.scenario")]] {
+            let told = refused(&text, options);
+            assert!(told.contains("cannot name files") || told.contains("is refused"), "{text}: {told}");
+        }
+    }
+    assert!(AppScenario.prepare(&role(plain, &[]), &served).is_ok());
 }

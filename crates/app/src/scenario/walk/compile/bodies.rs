@@ -1,12 +1,17 @@
 //! What is sent behind the head of a request.
 
-use std::{fmt::Write as _, fs};
+use std::fmt::Write as _;
+
+use fathom_model::units::Bytes;
 
 use super::{CompileError, Compiler};
 use crate::scenario::{
     tree::{self, Content, Field, FieldValue},
     walk::text::{Filter, Piece, Text},
 };
+
+/// The longest file that a request carries: each user may have it in memory.
+const FILE_MAX: Bytes = Bytes(256 << 20);
 
 /// A body with what it is.
 pub(super) struct Body {
@@ -34,7 +39,7 @@ impl Compiler<'_> {
 
     fn file(&self, path: &str) -> Result<Vec<u8>, CompileError> {
         let path = self.site.folder.join(path);
-        fs::read(&path).map_err(|cause| CompileError::File { path, cause })
+        self.site.policy.read(&path, FILE_MAX).map_err(|cause| CompileError::File { path, cause })
     }
 
     /// Names and values as browsers encode them: a blank is a plus.

@@ -45,7 +45,7 @@ impl Compiler<'_> {
                 return Ok(());
             }
             tree::Source::Env(name) => {
-                let value = (self.site.environment)(&name.text);
+                let value = self.site.policy.variable(&name.text)?;
                 let value = value.ok_or_else(|| CompileError::Environment(name.text.clone()))?;
                 text.push_filtered(value.as_bytes(), &filters);
                 return Ok(());

@@ -8,6 +8,11 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use serde_json::Value;
 use serde_json_path::JsonPath;
 
+/// How often a path may come to a value of a body: the body is the target's, and a path may come to one many times.
+pub(super) const VISITS_MAX: u64 = 1_000_000;
+/// How much is written of the values of one body, which may lie within each other.
+const WRITTEN_MAX: usize = 64 << 20;
+
 /// Where values are in a document.
 #[derive(Debug, Clone)]
 pub struct Pointer(Way);
@@ -17,7 +22,66 @@ enum Way {
     /// Names and places, one below the other.
     Plain(Vec<Step>),
     /// All that a path of RFC 9535 can say; the first node that it selects is the value.
-    Query(Box<JsonPath>),
+    Query(Box<Query>),
+}
+
+/// A path of RFC 9535, and how often it may come to the same value.
+#[derive(Debug, Clone)]
+struct Query {
+    path: JsonPath,
+    /// How many segments `..` it has, each of which goes to all that is below.
+    n_descents: u64,
+    /// In how many ways its lists of selectors lead to the same value.
+    n_ways: u64,
+    /// How often filters begin at the root again.
+    n_roots: u32,
+}
+
+impl Query {
+    fn parse(text: &str) -> Result<Self, String> {
+        let path = JsonPath::parse(text).map_err(|error| error.to_string())?;
+        let mut query = Self { path, n_descents: 0, n_ways: 1, n_roots: 0 };
+        let (mut quote, mut before, mut n_selectors) = (None, ' ', 1_u64);
+        let mut chars = text.chars().skip(1);
+        while let Some(char) = chars.next() {
+            match (quote, char) {
+                (Some(_), '\\') => drop(chars.next()),
+                (Some(open), _) if open == char => quote = None,
+                (Some(_), _) => {}
+                (None, '\'' | '"') => quote = Some(char),
+                (None, '.') if before == '.' => query.n_descents += 1,
+                (None, ',') => n_selectors += 1,
+                (None, ']') => query.n_ways = query.n_ways.saturating_mul(std::mem::replace(&mut n_selectors, 1)),
+                (None, '$') => query.n_roots += 1,
+                _ => {}
+            }
+            before = char;
+        }
+        Ok(query)
+    }
+
+    /// The document, if the path does not go through it too often.
+    fn document(&self, body: &[u8]) -> Result<Value, Unread> {
+        let document: Value = serde_json::from_slice(body).map_err(|_| Unread::NotJson)?;
+        let mut n_left = VISITS_MAX;
+        self.visit(&document, 0, &mut n_left).ok_or(Unread::TooMuch)?;
+        let visits = VISITS_MAX - n_left;
+        let again = visits.saturating_pow(self.n_roots + 1);
+        if again > VISITS_MAX { Err(Unread::TooMuch) } else { Ok(document) }
+    }
+
+    /// Takes the visits of a value and all below off what is left; nothing when there are more.
+    fn visit(&self, value: &Value, depth: u64, left: &mut u64) -> Option<()> {
+        // Each further descent may begin at any of the values above: the ways to choose them with repetition.
+        let further = self.n_descents.saturating_sub(1);
+        let choices = (1..=further).fold(1_u64, |choices, n| choices.saturating_mul(depth + n) / n);
+        *left = left.checked_sub(choices.saturating_mul(self.n_ways))?;
+        match value {
+            Value::Array(values) => values.iter().try_for_each(|value| self.visit(value, depth + 1, left)),
+            Value::Object(fields) => fields.values().try_for_each(|value| self.visit(value, depth + 1, left)),
+            _ => Some(()),
+        }
+    }
 }
 
 /// One level of a plain path.
@@ -42,7 +106,7 @@ impl Pointer {
         if let Some(steps) = plain(&query[1..]) {
             return Ok(Self(Way::Plain(steps)));
         }
-        JsonPath::parse(&query).map(|path| Self(Way::Query(Box::new(path)))).map_err(|error| error.to_string())
+        Query::parse(&query).map(|query| Self(Way::Query(Box::new(query))))
     }
 
     /// Writes the value to `text`: a string as it is, everything else as JSON; whether there was one.
@@ -51,20 +115,20 @@ impl Pointer {
     ///
     /// # Errors
     /// When the body up to there is no JSON.
-    pub fn find(&self, body: &[u8], text: &mut Vec<u8>) -> Result<bool, NotJson> {
+    pub fn find(&self, body: &[u8], text: &mut Vec<u8>) -> Result<bool, Unread> {
         text.clear();
         match &self.0 {
             Way::Plain(steps) => {
                 let mut found = false;
                 let mut deserializer = serde_json::Deserializer::from_slice(body);
                 match (Walk { steps, text, found: &mut found }).deserialize(&mut deserializer) {
-                    Err(_) if !found => Err(NotJson),
+                    Err(_) if !found => Err(Unread::NotJson),
                     _ => Ok(found),
                 }
             }
             Way::Query(path) => {
-                let document: Value = serde_json::from_slice(body).map_err(|_| NotJson)?;
-                let Some(value) = path.query(&document).first() else { return Ok(false) };
+                let document = path.document(body)?;
+                let Some(value) = path.path.query(&document).first() else { return Ok(false) };
                 write(value, text);
                 Ok(true)
             }
@@ -85,31 +149,38 @@ impl Pointer {
             }),
             query @ Way::Query(_) => return Ok(Self(query)),
         };
-        JsonPath::parse(&query).map(|path| Self(Way::Query(Box::new(path)))).map_err(|error| error.to_string())
+        Query::parse(&query).map(|query| Self(Way::Query(Box::new(query))))
     }
 
     /// All values, each as it is written.
     ///
     /// # Errors
     /// When the body is no JSON.
-    pub fn find_all(&self, body: &[u8]) -> Result<Vec<Vec<u8>>, NotJson> {
+    pub fn find_all(&self, body: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
         let mut one = Vec::new();
         let Way::Query(path) = &self.0 else {
             return Ok(if self.find(body, &mut one)? { vec![one] } else { Vec::new() });
         };
-        let document: Value = serde_json::from_slice(body).map_err(|_| NotJson)?;
-        let written = |value: &Value| {
+        let document = path.document(body)?;
+        let mut n_left = WRITTEN_MAX;
+        let mut written = |value: &Value| {
             let mut text = Vec::new();
             write(value, &mut text);
-            text
+            n_left = n_left.checked_sub(text.len()).ok_or(Unread::TooMuch)?;
+            Ok(text)
         };
-        Ok(path.query(&document).iter().map(|value| written(value)).collect())
+        path.path.query(&document).iter().map(|value| written(value)).collect()
     }
 }
 
-/// The body is not JSON, up to where the value would be.
+/// Why a body cannot be looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NotJson;
+pub enum Unread {
+    /// It is not JSON, up to where the value would be.
+    NotJson,
+    /// The path would go through it more often than anybody waits for.
+    TooMuch,
+}
 
 /// The levels of a path without wildcards, slices and filters.
 fn plain(mut rest: &str) -> Option<Vec<Step>> {
@@ -332,7 +403,7 @@ mod tests {
     const BODY: &str = r#"{"skip":[{"token":1}, {"a":{}}], "token":"a\"b", "n":-3, "f":1.5, "ok":true, "none":null,
         "list":[{"id":7},{"id":"x"}], "with space":{"deep":[[1,[2,{"k":"v"}]]]}}"#;
 
-    fn find(path: &str, body: &str) -> Result<Option<String>, NotJson> {
+    fn find(path: &str, body: &str) -> Result<Option<String>, Unread> {
         let mut text = b"of before".to_vec();
         let found = Pointer::parse(path).unwrap().find(body.as_bytes(), &mut text)?;
         Ok(found.then(|| String::from_utf8(text).unwrap()))
@@ -367,7 +438,7 @@ mod tests {
             assert_eq!(find(path, BODY), Ok(expected.map(str::to_owned)), "{path}");
             let text = path.trim_start_matches('$');
             let text = if text.starts_with(['.', '[']) { text.to_owned() } else { format!(".{text}") };
-            let query = Pointer(Way::Query(Box::new(JsonPath::parse(&format!("${text}")).unwrap())));
+            let query = Pointer(Way::Query(Box::new(Query::parse(&format!("${text}")).unwrap())));
             let mut queried = Vec::new();
             let found = query.find(BODY.as_bytes(), &mut queried).unwrap();
             assert_eq!(found.then(|| String::from_utf8(queried).unwrap()).as_deref(), expected, "{path}");
@@ -388,11 +459,24 @@ mod tests {
 
     #[test]
     fn what_is_no_json_is_told_and_what_lies_behind_the_value_does_not_matter() {
-        assert_eq!(find(".a", "<html>"), Err(NotJson));
-        assert_eq!(find("$..a", "<html>"), Err(NotJson));
-        assert_eq!(find(".a", ""), Err(NotJson));
+        assert_eq!(find(".a", "<html>"), Err(Unread::NotJson));
+        assert_eq!(find("$..a", "<html>"), Err(Unread::NotJson));
+        assert_eq!(find(".a", ""), Err(Unread::NotJson));
         assert_eq!(find(".a", r#"{"a":1, "b" broken"#), Ok(Some("1".to_owned())));
-        assert_eq!(find(".b", r#"{"a":1, "b" broken"#), Err(NotJson));
+        assert_eq!(find(".b", r#"{"a":1, "b" broken"#), Err(Unread::NotJson));
         assert_eq!(find("$", "[1, 2]"), Ok(Some("[1,2]".to_owned())));
+    }
+
+    #[test]
+    fn a_path_that_goes_through_a_body_too_often_is_not_followed() {
+        let nested = |depth: usize| format!("{}1{}", r#"{"a":"#.repeat(depth), "}".repeat(depth));
+        assert_eq!(find("$..a..a..a..a..a", &nested(100)), Err(Unread::TooMuch));
+        assert_eq!(find("$..a..a..a..a..a", &nested(6)), Ok(Some(nested(1))));
+        assert_eq!(find("$..a", &nested(100)), Ok(Some(nested(99))));
+        let many = format!("[{}1]", "1,".repeat(100_000));
+        assert_eq!(find("$[?$[0] == 1]", &many), Err(Unread::TooMuch));
+        assert_eq!(find("$[*,*,*,*,*][*,*,*,*,*]", &many), Err(Unread::TooMuch));
+        assert_eq!(find("$[?@ == 1]", &many), Ok(Some("1".to_owned())));
+        assert_eq!(find("$['..', ',,,,']", r#"{"..":"quoted"}"#), Ok(Some("quoted".to_owned())));
     }
 }

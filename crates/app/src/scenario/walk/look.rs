@@ -8,7 +8,7 @@ use regex::bytes::{CaptureLocations, Regex};
 
 use super::{
     jar,
-    json::{NotJson, Pointer},
+    json::{Pointer, Unread},
     message::Message,
     text::{Place, Scope, Text},
     unpack::Unfit,
@@ -135,8 +135,8 @@ impl Finder {
         let body = if self.reads_body() { looked.body? } else { b"" };
         text.clear();
         let found = match self {
-            Self::Json(pointer) if pick == Pick::First => return Ok(pointer.find(body, text) == Ok(true)),
-            Self::Json(pointer) => return Ok(pointer.find_one(body, pick, (chance, text)) == Ok(true)),
+            Self::Json(pointer) if pick == Pick::First => return in_json(pointer.find(body, text)),
+            Self::Json(pointer) => return in_json(pointer.find_one(body, pick, (chance, text))),
             Self::Status => {
                 // Writing to memory cannot fail.
                 drop(std::io::Write::write_fmt(text, format_args!("{}", looked.status)));
@@ -161,6 +161,14 @@ impl Finder {
             text.extend_from_slice(found);
         }
         Ok(found.is_some())
+    }
+}
+
+/// What is found in a body that is no JSON: nothing.
+fn in_json(found: Result<bool, Unread>) -> Result<bool, Unfit> {
+    match found {
+        Err(Unread::TooMuch) => Err(Unfit::TooMuch),
+        found => Ok(found == Ok(true)),
     }
 }
 
@@ -470,7 +478,7 @@ impl Pointer {
         body: &[u8],
         pick: Pick,
         (chance, text): (&mut fastrand::Rng, &mut Vec<u8>),
-    ) -> Result<bool, NotJson> {
+    ) -> Result<bool, Unread> {
         let all = self.find_all(body)?;
         let place = match pick {
             Pick::First => 0,

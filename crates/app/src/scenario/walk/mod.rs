@@ -26,7 +26,7 @@ mod walkers;
 
 pub use compile::{CompileError, Compiled, Site, compile};
 pub use jar::{Jar, Whereto};
-pub use json::{NotJson, Pointer};
+pub use json::{Pointer, Unread};
 pub use kind::{AppScenario, rehearse};
 pub use message::Message;
 pub use redact::{is_secret, without_secrets};

@@ -700,3 +700,15 @@ fn a_scenario_reads_nothing_of_a_host_that_serves_others() {
     }
     assert!(AppScenario.prepare(&role(plain, &[]), &served).is_ok());
 }
+
+#[test]
+fn a_body_that_a_path_would_go_through_too_often_fails_its_step() {
+    let text = "closed 1 repeat 1\nstep a\n  GET /\n  take t = json $..a..a..a..a..a\n";
+    let body = format!("{}1{}", r#"{"a":"#.repeat(100), "}".repeat(100));
+    let mut played = Play::of(text).play(|_, _| ok("", &body));
+    let steps = played.steps();
+    assert_eq!(
+        steps[0].errors.keys().collect::<Vec<_>>(),
+        ["the JSON path would visit more than 1,000,000 values of the body"]
+    );
+}

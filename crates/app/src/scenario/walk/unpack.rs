@@ -33,6 +33,9 @@ pub enum Unfit {
     /// It is a bomb, or not meant to be looked at.
     #[error("the body is more than 16 MiB when it is unpacked")]
     TooLarge,
+    /// A path would have to go through it too often.
+    #[error("the JSON path would visit more than 1,000,000 values of the body")]
+    TooMuch,
 }
 
 /// What unpacks bodies; its memory is used again and again.

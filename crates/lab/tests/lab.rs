@@ -21,6 +21,7 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::unix::process::CommandExt,
+    panic::{AssertUnwindSafe, catch_unwind},
     process::{ChildStdout, Command, Stdio},
     time::Duration,
 };
@@ -162,7 +163,7 @@ fn a_router_passes_every_datagram_on_once() {
 }
 
 #[test]
-fn a_lab_that_is_dropped_leaves_no_device_and_no_namespace() {
+fn a_lab_that_a_panic_drops_leaves_no_device_and_no_namespace() {
     if lacks_privileges() {
         return;
     }
@@ -175,7 +176,11 @@ fn a_lab_that_is_dropped_leaves_no_device_and_no_namespace() {
     let survivor = lab.hosts()[0].namespaces().net.try_clone().unwrap();
     let mut netlink = survivor.enter_with(Netlink::open).unwrap().unwrap();
     assert!(netlink.link("eth0").is_ok());
-    drop(lab);
+    let panic = catch_unwind(AssertUnwindSafe(move || {
+        let _lab = lab;
+        panic!("planted");
+    }));
+    assert!(panic.is_err());
     // The kernel removes a namespace in the background: the end of the wire in the one that is kept goes with the other namespace.
     let deadline = clock::now() + PATIENCE;
     while netlink.link("eth0").is_ok() {

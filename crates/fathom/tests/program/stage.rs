@@ -276,6 +276,10 @@ impl Ending {
         self
     }
 
+    pub(crate) fn has_succeeded(&self) -> bool {
+        self.status.success()
+    }
+
     #[track_caller]
     pub(crate) fn succeeded(self) -> Self {
         self.code(0)

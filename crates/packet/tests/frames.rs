@@ -144,26 +144,25 @@ impl Wire {
         })
     }
 
+    fn role(&self, (side, name): (Side, &str), settings: &Settings, peer: Endpoints) -> Role {
+        let address = if side == Side::Initiator { "198.18.0.1" } else { self.far_address };
+        Role {
+            test: "test".to_owned(),
+            kind: Frames.name().to_owned(),
+            side,
+            settings: settings.complete(Frames.options()).unwrap(),
+            phases: PHASES,
+            address: Some(address.parse::<IpAddr>().unwrap()),
+            interface: Some(name.to_owned()),
+            peer,
+            cores: Vec::new(),
+            meeting: fathom_model::Meeting::default(),
+            seed: 42,
+        }
+    }
+
     fn prepare(&self, side: Side, settings: &Settings, peer: Endpoints) -> Result<Box<dyn Test>, Error> {
-        self.on(side, |name| {
-            let address = if side == Side::Initiator { "198.18.0.1" } else { self.far_address };
-            Frames.prepare(
-                &Role {
-                    test: "test".to_owned(),
-                    kind: Frames.name().to_owned(),
-                    side,
-                    settings: settings.complete(Frames.options()).unwrap(),
-                    phases: PHASES,
-                    address: Some(address.parse::<IpAddr>().unwrap()),
-                    interface: Some(name.to_owned()),
-                    peer,
-                    cores: Vec::new(),
-                    meeting: fathom_model::Meeting::default(),
-                    seed: 42,
-                },
-                &Policy::anything(),
-            )
-        })
+        self.on(side, |name| Frames.prepare(&self.role((side, name), settings, peer), &Policy::anything()))
     }
 
     /// Runs a trial as agents would: the responder is told to finish when the initiator has come back.
@@ -748,6 +747,31 @@ fn frames_of_a_mix_are_all_counted_and_each_size_has_its_share() {
             "{backend}: {counted} bytes, and {expected} were sent"
         );
     }
+}
+
+#[test]
+fn an_address_that_the_device_does_not_have_is_not_sent_from() {
+    let Some(wire) = Wire::up() else { return };
+    let witness = wire.on(Side::Responder, |name| {
+        let index = Netlink::open().unwrap().link(name).unwrap().index;
+        Receiver::open(index, Bytes(8 << 20)).unwrap()
+    });
+    let settings = Settings::default().with("count", "20").with("counter", "socket").with("backend", "socket");
+    let responder = wire.prepare(Side::Responder, &settings, Endpoints::new()).unwrap();
+    let role = Role {
+        address: Some("203.0.113.77".parse().unwrap()),
+        ..wire.role((Side::Initiator, NEAR), &settings, responder.endpoints())
+    };
+    let initiator = wire.on(Side::Initiator, |_| Frames.prepare(&role, &Policy::anything()).unwrap());
+    let sent = initiator.run(&Session::new(clock::now(), PHASES)).unwrap().totals[SENT];
+    let (mut inbox, mut n_seen) = (Inbox::default(), 0);
+    while n_seen < sent && witness.receive(&mut inbox).unwrap() > 0 {
+        for (frame, _) in inbox.frames().filter(|(frame, _)| frame[12..14] == [8, 0]) {
+            assert_eq!(frame[26..30], [198, 18, 0, 1]);
+            n_seen += 1;
+        }
+    }
+    assert_eq!(n_seen, sent);
 }
 
 #[test]

@@ -131,7 +131,7 @@ pub fn read_capture(file: impl Read + Send, longest: usize) -> Result<Vec<Vec<u8
         _ => CaptureError::Unknown,
     })?;
     let is_ng = reader.data().starts_with(SECTION);
-    let mut taken = Taken { links: Vec::new(), frames: Vec::new(), n_bytes: 0, longest };
+    let mut taken = Taken { links: Vec::new(), n_checksum: 0, frames: Vec::new(), n_bytes: 0, longest };
     loop {
         if is_ng && is_too_short(reader.data()) {
             return Err(CaptureError::Damaged(taken.frames.len()));
@@ -172,17 +172,32 @@ fn is_too_short(block: &[u8]) -> bool {
 struct Taken {
     /// The link types of the interfaces of this section.
     links: Vec<i32>,
+    /// How many bytes of the checksum of the wire stand behind each frame.
+    n_checksum: usize,
     frames: Vec<Vec<u8>>,
     n_bytes: usize,
     longest: usize,
 }
 
+/// The bit beside a link type that says that there are checksums; the four highest say of how many words of 16 bits (pcap-savefile(5)).
+const HAS_CHECKSUM: u32 = 1 << 26;
+
 impl Taken {
+    /// The one interface of a file of the older form: its link type, and how long checksums are.
+    fn interface(&mut self, word: u32) {
+        self.links = vec![i32::from(u16::try_from(word & 0xffff).expect("16 bits are left"))];
+        let n_words = if word & HAS_CHECKSUM == 0 { 0 } else { word >> 28 };
+        self.n_checksum = usize::try_from(2 * n_words).expect("it is less than 32");
+    }
+
     fn take(&mut self, block: &PcapBlockOwned<'_>) -> Result<(), CaptureError> {
         let length = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
         match block {
-            PcapBlockOwned::LegacyHeader(header) => self.links = vec![header.network.0],
-            PcapBlockOwned::Legacy(frame) => self.frame(0, frame.data, length(frame.origlen))?,
+            PcapBlockOwned::LegacyHeader(header) => self.interface(header.network.0.cast_unsigned()),
+            PcapBlockOwned::Legacy(frame) => {
+                let without = |length: usize| length.saturating_sub(self.n_checksum);
+                self.frame(0, &frame.data[..without(frame.data.len())], without(length(frame.origlen)))?;
+            }
             PcapBlockOwned::NG(Block::SectionHeader(_)) => self.links.clear(),
             PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => self.links.push(interface.linktype.0),
             PcapBlockOwned::NG(Block::EnhancedPacket(frame)) => {
@@ -253,6 +268,14 @@ mod tests {
             file.extend((0..*kept).map(|byte| u8::try_from(byte % 251).unwrap()));
         }
         file
+    }
+
+    #[test]
+    fn checksums_of_the_wire_behind_frames_are_left_away() {
+        let frames = read_capture(&pcap(0x2400_0001, &[(68, 68), (104, 104)])[..], 1514).unwrap();
+        assert_eq!(frames.iter().map(Vec::len).collect::<Vec<_>>(), [64, 100]);
+        let error = read_capture(&pcap(0x2400_0001, &[(68, 104)])[..], 1514).unwrap_err();
+        assert_eq!(error, CaptureError::CutOff { number: 1, kept: 64, length: 100 });
     }
 
     fn block(kind: u32, body: &[u8]) -> Vec<u8> {

@@ -1,14 +1,16 @@
 //! What is sent as options say it: a line, a capture, or a word for each header.
 
 use std::{
-    fs::File,
+    fs::{self, File},
+    io,
     net::{Ipv4Addr, Ipv6Addr},
+    os::unix::fs::FileTypeExt as _,
 };
 
 use fathom_model::{OptionDoc, Settings, ValueKind};
 
 use super::{
-    Blueprint, CraftError, Ends, Per, Shape,
+    Blueprint, CaptureError, CraftError, Ends, Per, Shape,
     capture::{read_capture, tag},
     line::Line,
     mix::Mix,
@@ -250,7 +252,13 @@ fn require_mtu(shape: &Shape, mtu_bytes: u32) -> Result<(), CraftError> {
 
 fn captured(path: String, n_flows: u32, setup: &Setup) -> Result<Blueprint, CraftError> {
     let longest = usize::try_from(setup.mtu_bytes).unwrap_or(usize::MAX).saturating_add(Ethernet::LENGTH);
-    let file = File::open(&path).map_err(|error| super::CaptureError::Unreadable(error.to_string()));
+    let unreadable = |error: io::Error| CaptureError::Unreadable(error.to_string());
+    // A pipe that nobody writes to would be waited for without an end.
+    let is_pipe = fs::metadata(&path).map_err(unreadable).map(|known| known.file_type().is_fifo());
+    let file = is_pipe.and_then(|is_pipe| match is_pipe {
+        true => Err(CaptureError::Unreadable("it is a pipe, and a file is needed".to_owned())),
+        false => File::open(&path).map_err(unreadable),
+    });
     let frames = file.and_then(|file| read_capture(file, longest));
     let frames = frames.map_err(|cause| CraftError::Capture { path, cause })?;
     let order = (0..=u16::MAX).take(frames.len()).collect();

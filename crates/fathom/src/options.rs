@@ -50,6 +50,7 @@ fn argument(option: &OptionDoc, users: &[&str], words: &[&str]) -> Arg {
         ValueKind::Rate => arg.value_name("PER_S"),
         ValueKind::Choice(words) => arg.value_name("WORD").help_heading("Test").value_parser(words.to_vec()),
         ValueKind::Text | ValueKind::Secret | ValueKind::Fields | ValueKind::Frames => arg.value_name("TEXT"),
+        ValueKind::Destination => arg.value_name("WHERE"),
         ValueKind::Source => arg.value_name("FROM"),
         ValueKind::File => arg.value_name("FILE"),
     }

@@ -29,6 +29,8 @@ pub enum ValueKind {
     Secret,
     /// Lines among which may be header fields; no result tells those that prove who asks.
     Fields,
+    /// Where something is sent: addresses, names, networks or URLs.
+    Destination,
     /// What a host sends from, its own addresses or an interface of its own: no destination.
     Source,
     /// What frames hold: judged by the bytes that would leave, and not as text.
@@ -242,6 +244,7 @@ impl OptionDoc {
             ValueKind::Choice(words) if words.contains(&text) => Setting::Text(text.to_owned()),
             ValueKind::Choice(words) => return Err(not_allowed(format!("one of {}", words.join(", ")))),
             ValueKind::Text
+            | ValueKind::Destination
             | ValueKind::Secret
             | ValueKind::Fields
             | ValueKind::Source

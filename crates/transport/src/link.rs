@@ -188,6 +188,11 @@ fn is_chosen_anyway(from: IpAddr, to: SocketAddr) -> bool {
     chosen.is_ok_and(|chosen| chosen.ip() == from)
 }
 
+/// By which datagrams of this trial are known; the token alone is what nobody can guess.
+pub(crate) fn secret(role: &Role) -> u64 {
+    role.meeting.token ^ role.seed
+}
+
 /// What a responder tells: where it listens.
 pub(crate) fn tell(address: SocketAddr) -> Endpoints {
     BTreeMap::from([(ADDRESS.to_owned(), address.to_string())])

@@ -51,7 +51,7 @@ const OWN: [OptionDoc; 8] = [
     },
     OptionDoc {
         name: ALLOW,
-        value: ValueKind::Text,
+        value: ValueKind::Destination,
         default: None,
         help: "addresses and networks that the script may choose beside those of the URL",
     },

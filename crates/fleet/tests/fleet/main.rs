@@ -5,6 +5,8 @@ mod corpus;
 #[cfg(test)]
 mod counting;
 #[cfg(test)]
+mod gate;
+#[cfg(test)]
 mod tls;
 #[cfg(test)]
 mod trial;

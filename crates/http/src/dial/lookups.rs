@@ -102,7 +102,7 @@ fn look_up(asked: &Mutex<Receiver<Question>>, policy: &Policy, (rope, answer): (
 mod tests {
     use std::io::Read as _;
 
-    use super::*;
+    use super::{super::Fault, *};
 
     #[test]
     fn answers_come_to_those_who_asked_and_the_bell_rings() {
@@ -122,5 +122,13 @@ mod tests {
         assert_eq!(heard[0].asker, Asker::Connection(3, 0));
         assert_eq!(heard[0].found.as_ref().unwrap()[0].to_string(), "127.0.0.1:7");
         assert!(heard[1].found.is_err());
+    }
+
+    #[test]
+    fn an_answer_that_nobody_has_allowed_is_no_answer() {
+        let lookups = Lookups::start(&Policy::own(Vec::new())).unwrap();
+        lookups.ask(Asker::Connection(3, 0), Name { host: "localhost".to_owned(), port: 7 });
+        let answer = lookups.answers.recv().unwrap();
+        assert_eq!(Fault::of_lookup(&answer.found.unwrap_err()), Fault::NotAllowed);
     }
 }

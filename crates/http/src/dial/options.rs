@@ -6,7 +6,7 @@ use fathom_model::{OptionDoc, ValueKind};
 pub const REQUEST: [OptionDoc; 12] = [
     OptionDoc {
         name: "url",
-        value: ValueKind::Text,
+        value: ValueKind::Destination,
         default: None,
         help: "any server, as [WEIGHT ]http[s]://[user:password@]host[:port]/path; several on a line each; without it a responder of ours",
     },
@@ -72,13 +72,13 @@ pub const REQUEST: [OptionDoc; 12] = [
 pub const DIALING: [OptionDoc; 7] = [
     OptionDoc {
         name: "connect-to",
-        value: ValueKind::Text,
+        value: ValueKind::Destination,
         default: None,
         help: "host:port or address:port to connect to, whatever the URL's host is",
     },
     OptionDoc {
         name: "proxy",
-        value: ValueKind::Text,
+        value: ValueKind::Destination,
         default: None,
         help: "HTTP proxy, as http://[user:password@]host:port; https goes through CONNECT",
     },

@@ -17,7 +17,7 @@ pub(crate) use receive::{Arrived, Receipts, Receiver, room};
 pub(crate) use send::{Joined, Load, Sender, Sendings, Step};
 pub(crate) use sequence::Counts;
 use sequence::Sequence;
-pub(crate) use wire::{LENGTH, Message, Own, Token};
+pub(crate) use wire::{LENGTH, MESSAGE, Message, Own, Token};
 
 /// Which part of a stream a datagram belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! The header that our datagrams begin with, and the messages that the receiver sends back.
 //!
 //! Token, number and time of sending, big-endian: 18 bytes, which is what the smallest Ethernet frame has room for above UDP and
-//! IPv4. The token keeps strangers' datagrams out of the counts; it is no protection against someone who listens.
+//! IPv4. Two bytes of the token keep strangers' datagrams out of the counts. Messages show all 64 bits of it, which
+//! nobody guesses; it is no protection against someone who listens.
 
 use fathom_model::units::Nanos;
 
@@ -10,13 +11,21 @@ use super::{Codec, Header, Part};
 /// The length of the header; shorter datagrams carry no number.
 pub(crate) const LENGTH: usize = 18;
 
+/// The length of what a receiver says.
+pub(crate) const MESSAGE: usize = 9;
+
 /// The upper bits of the time of sending, which a monotonic clock reaches after 146 years.
 const END: u64 = 1 << 63;
 const WARM_UP: u64 = 1 << 62;
 
 /// What keeps the datagrams of one flow of one trial from those of others.
+///
+/// Datagrams of the stream begin with two bytes of it; who says where it is shows the whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Token([u8; 2]);
+pub(crate) struct Token {
+    short: [u8; 2],
+    whole: [u8; 8],
+}
 
 /// What a receiver tells its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,17 +39,19 @@ pub(crate) enum Message {
 }
 
 impl Token {
-    /// The same on both sides, which have the same seed.
+    /// The same on both sides, which have the same secret.
     #[must_use]
-    pub(crate) fn new(seed: u64, flow: u16) -> Self {
-        let [low, high, ..] = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17).to_le_bytes();
-        Self((u16::from_le_bytes([low, high]) ^ flow).to_be_bytes())
+    pub(crate) fn new(secret: u64, flow: u16) -> Self {
+        let [low, high, ..] = secret.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17).to_le_bytes();
+        let short = (u16::from_le_bytes([low, high]) ^ flow).to_be_bytes();
+        Self { short, whole: (secret ^ u64::from(flow)).to_be_bytes() }
     }
 
     /// A message of the receiver as it is sent.
     #[must_use]
-    pub(crate) fn message(self, message: Message) -> [u8; 3] {
-        [self.0[0], self.0[1], message as u8]
+    pub(crate) fn message(self, message: Message) -> [u8; MESSAGE] {
+        let [a, b, c, d, e, f, g, h] = self.whole;
+        [a, b, c, d, e, f, g, h, message as u8]
     }
 
     /// What a receiver said; nothing when it is not the receiver of this flow.
@@ -81,18 +92,18 @@ impl Codec for Own {
             Part::End => END,
         };
         let Some((head, _)) = datagram.split_first_chunk_mut::<LENGTH>() else {
-            let n = datagram.len().min(self.token.0.len());
-            datagram[..n].copy_from_slice(&self.token.0[..n]);
+            let n = datagram.len().min(self.token.short.len());
+            datagram[..n].copy_from_slice(&self.token.short[..n]);
             return;
         };
-        head[..2].copy_from_slice(&self.token.0);
+        head[..2].copy_from_slice(&self.token.short);
         head[2..10].copy_from_slice(&header.number.to_be_bytes());
         head[10..].copy_from_slice(&(header.sent.0 & (WARM_UP - 1) | bits).to_be_bytes());
     }
 
     fn read(&mut self, datagram: &[u8]) -> Option<Header> {
-        let n_token = datagram.len().min(self.token.0.len());
-        let is_ours = n_token > 0 && self.token.0.starts_with(&datagram[..n_token]);
+        let n_token = datagram.len().min(self.token.short.len());
+        let is_ours = n_token > 0 && self.token.short.starts_with(&datagram[..n_token]);
         is_ours.then_some(())?;
         let numbered = numbered(datagram);
         let Some(n_bare) = &mut self.n_bare else { return numbered };

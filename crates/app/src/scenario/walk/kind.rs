@@ -28,7 +28,7 @@ use super::{
 #[derive(Debug, Clone, Copy)]
 pub struct AppScenario;
 
-const NAME: &str = "app_scenario";
+pub(super) const NAME: &str = "app_scenario";
 
 /// What is said of the scenario, beside what all scripted users have.
 const OWN: [OptionDoc; 8] = [

@@ -342,6 +342,8 @@ pub(super) fn servers(role: &Role) -> Result<Vec<Url>, Error> {
     let lines = lines.lines().map(str::trim).filter(|line| !line.is_empty());
     // A weight before a URL says nothing here: the text says what is asked.
     let urls = lines.map(|line| line.rsplit_once(' ').map_or(line, |(_, url)| url).parse::<Url>());
-    urls.collect::<Result<_, _>>()
-        .map_err(|error| Error::Unsupported { what: error.to_string(), hint: Some(error.hint().to_owned()) })
+    let urls: Vec<Url> = urls
+        .collect::<Result<_, _>>()
+        .map_err(|error| Error::Unsupported { what: error.to_string(), hint: Some(error.hint().to_owned()) })?;
+    if urls.is_empty() { Err(Error::Endpoint { kind: super::kind::NAME, what: "address" }) } else { Ok(urls) }
 }

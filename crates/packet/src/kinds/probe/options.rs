@@ -17,7 +17,7 @@ const FLAGS: &[&str] = &["syn", "ack", "fin", "rst", "null", "xmas", "syn-ack"];
 
 const HOST: OptionDoc = OptionDoc {
     name: "host",
-    value: ValueKind::Text,
+    value: ValueKind::Destination,
     default: None,
     help: "the host to probe, by address or name; without it, the other host of the plan",
 };

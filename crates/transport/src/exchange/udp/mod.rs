@@ -15,7 +15,7 @@ use super::{
     sizes::{self, Bounds, Class, Sizes},
 };
 use crate::{
-    link::Doors,
+    link::{self, Doors},
     options::{self, SocketOptions, not_allowed},
 };
 
@@ -153,7 +153,7 @@ pub(crate) fn prepare(
     let terms = Terms {
         role: role.clone(),
         sizes: Sizes::of(&role.settings, role.seed, BOUNDS)?,
-        token: u16::try_from(role.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48).expect("16 bits are left"),
+        token: u16::try_from(link::secret(role).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48).expect("16 bits are left"),
         timeout,
         n_flows,
         n_workers,

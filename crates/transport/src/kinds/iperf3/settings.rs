@@ -14,7 +14,7 @@ use crate::{
 /// Where the server is.
 pub(super) const HOST: OptionDoc = OptionDoc {
     name: "host",
-    value: ValueKind::Text,
+    value: ValueKind::Destination,
     default: None,
     help: "an iperf3 server, HOST or HOST:PORT; without it ours at the other end of a lab",
 };

@@ -19,7 +19,7 @@ use fathom_sys::{
 
 use self::{receiving::Receiving, sending::Sending, settings::Shape};
 use super::LATENCY;
-use crate::{datagrams::Token, link::PATIENCE, options::SocketOptions};
+use crate::{datagrams::Token, link::PATIENCE, link::secret, options::SocketOptions};
 
 mod receiving;
 mod sending;
@@ -174,7 +174,7 @@ impl Stream {
     }
 
     fn token(&self, flow: usize) -> Token {
-        Token::new(self.role.seed, u16::try_from(flow).expect("at most 4096 flows"))
+        Token::new(secret(&self.role), u16::try_from(flow).expect("at most 4096 flows"))
     }
 
     fn note(&mut self, id: &str, text: impl Into<String>) {

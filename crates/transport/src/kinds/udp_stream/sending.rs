@@ -10,7 +10,7 @@ use fathom_sys::{
 use super::{END_MARK_GAP, END_MARKS, Stream};
 use crate::{
     causes::Causes,
-    datagrams::{LENGTH, Load, Message, Own, Part, Sender, Sendings, Step, Token},
+    datagrams::{LENGTH, Load, MESSAGE, Message, Own, Part, Sender, Sendings, Step, Token},
     options::{self, SocketOptions},
     traffic::{Schedule, Share},
 };
@@ -166,7 +166,7 @@ impl Flow<'_> {
     /// Waits until the receiver says where it is, and connects to it.
     fn find_receiver(&mut self, socket: &Socket) -> bool {
         while !self.worker.is_over() {
-            let mut room = [0; 8];
+            let mut room = [0; MESSAGE + 1];
             let found = socket::recv_from(socket, &mut room, Wait::Block).and_then(|came| {
                 let here = came.filter(|(n, _)| self.token.heard(&room[..*n]) == Some(Message::Here));
                 let Some(from) = here.and_then(|(_, sender)| sender.address()) else { return Ok(false) };
@@ -216,7 +216,7 @@ impl Flow<'_> {
 
 /// What the receiver says next; nothing when it says nothing in time.
 fn heard(socket: &Socket, token: Token, wait: Wait) -> Option<Message> {
-    let mut room = [0; 8];
+    let mut room = [0; MESSAGE + 1];
     // An error of the socket shows at the next send as well.
     let n = socket::recv(socket, &mut room, wait).ok()??;
     token.heard(&room[..n])

@@ -1,0 +1,428 @@
+//! Whatever roles the holder of a key makes up, a served agent sends not one frame to a third host.
+
+use std::{
+    fs,
+    io::{ErrorKind, Read as _, Write as _},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
+    os::{fd::AsFd as _, unix::net::UnixStream},
+    sync::LazyLock,
+    thread,
+    time::Duration,
+};
+
+use fastrand::Rng;
+use fathom_engine::TestKind;
+use fathom_fleet::{
+    agent,
+    protocol::{self, Decoder, FROM_AGENT_MAX, FromAgent, Ticket, ToAgent},
+};
+use fathom_model::{
+    Endpoints, Meeting, OptionDoc, Phases, Role, Settings, Side, ValueKind,
+    units::{Bytes, Nanos},
+};
+use fathom_sys::{
+    clock,
+    namespace::NetNs,
+    netlink::{Netlink, Veth, VethEnd},
+    packet_socket::{Inbox, Receiver},
+    policy::Policy,
+    process::may_administer_network,
+    raw_ip::{Broadcast, Sender},
+};
+
+use super::counting::equipment;
+
+static KINDS: LazyLock<Vec<&'static dyn TestKind>> = LazyLock::new(|| {
+    let all = [fathom_transport::KINDS, fathom_http::KINDS, fathom_app::KINDS, fathom_packet::KINDS];
+    all.into_iter().flatten().copied().collect()
+});
+
+/// Whose agent it is, and the controller.
+const CONTROLLER: &str = "198.18.0.1";
+const AGENT: &str = "198.18.0.2";
+/// A host on another wire of the agent's, and the agent's address there.
+const THIRD: &str = "198.18.1.3";
+const AGENT_BESIDE_THIRD: &str = "198.18.1.2";
+const THIRD_MAC: [u8; 6] = [2, 0, 0, 0, 9, 3];
+/// So many roles are played at once, below the agent's bound.
+const AT_ONCE: usize = 12;
+/// Longer than any role takes that is told to end.
+const PATIENCE: Nanos = Nanos::from_secs(20);
+
+/// The controller and a third host, each on a wire of its own to the agent's.
+struct Wires {
+    controller: NetNs,
+    agent: NetNs,
+    third: NetNs,
+}
+
+impl Wires {
+    fn up() -> Self {
+        let wires =
+            Self { controller: NetNs::new().unwrap(), agent: NetNs::new().unwrap(), third: NetNs::new().unwrap() };
+        for (name, other, mac, addresses) in [
+            ("e0", &wires.controller, [2, 0, 0, 0, 9, 1], [AGENT, CONTROLLER]),
+            ("e1", &wires.third, THIRD_MAC, [AGENT_BESIDE_THIRD, THIRD]),
+        ] {
+            let near = VethEnd { name, mac: None };
+            let far = VethEnd { name, mac: Some(mac) };
+            let veth = Veth { near, far, far_namespace: Some(other.as_fd()), mtu_bytes: 1500, n_queues: 1 };
+            wires.agent.enter_with(|| Netlink::open().unwrap().add_veth(&veth).unwrap()).unwrap();
+            for (host, address) in [&wires.agent, other].into_iter().zip(addresses) {
+                host.enter_with(|| {
+                    let mut netlink = Netlink::open().unwrap();
+                    let index = netlink.link(name).unwrap().index;
+                    netlink.add_address(index, address.parse().unwrap(), 24).unwrap();
+                    netlink.set_up(index).unwrap();
+                    let loopback = netlink.link("lo").unwrap().index;
+                    netlink.set_up(loopback).unwrap();
+                })
+                .unwrap();
+            }
+        }
+        // What claims to come from the third host is to reach the agent's sockets by the controller's wire.
+        let lenient =
+            || ["all", "e0"].map(|name| fs::write(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"), "0").unwrap());
+        wires.agent.enter_with(lenient).unwrap();
+        wires
+    }
+
+    /// What arrives at the third host from now on.
+    fn capture(&self) -> Receiver {
+        let open = || {
+            let index = Netlink::open().unwrap().link("e1").unwrap().index;
+            Receiver::open(index, Bytes(8 << 20)).unwrap()
+        };
+        self.third.enter_with(open).unwrap()
+    }
+
+    fn agent(&self) -> Conversation {
+        let (near, far) = UnixStream::pair().unwrap();
+        let policy = Policy::served(CONTROLLER.parse().unwrap(), Vec::new());
+        let equipment = agent::Equipment { kinds: &KINDS, ..equipment(policy) };
+        let output = far.try_clone().unwrap();
+        self.agent.enter_with(|| thread::spawn(move || agent::serve(far, output, equipment))).unwrap();
+        near.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        Conversation { stream: near, decoder: Decoder::new(FROM_AGENT_MAX) }
+    }
+}
+
+/// All that arrived of the agent's, but for what a kernel announces to groups of IPv6.
+fn arrived(capture: &Receiver) -> Vec<Vec<u8>> {
+    let (mut inbox, mut seen) = (Inbox::default(), Vec::new());
+    while capture.wait(Nanos::from_millis(50)).unwrap() && capture.receive(&mut inbox).unwrap() > 0 {
+        let frames = inbox.frames().map(|(frame, _)| frame.to_vec());
+        seen.extend(frames.filter(|frame| !frame.starts_with(&[0x33, 0x33]) && frame[6..12] != THIRD_MAC));
+    }
+    assert_eq!(capture.take_seen().unwrap().dropped.0, 0, "all that came was looked at");
+    seen
+}
+
+/// A controller by hand.
+struct Conversation {
+    stream: UnixStream,
+    decoder: Decoder,
+}
+
+impl Conversation {
+    fn say(&mut self, message: &ToAgent) {
+        self.stream.write_all(&protocol::write(message).unwrap()).unwrap();
+    }
+
+    fn hear(&mut self) -> Vec<FromAgent> {
+        let mut chunk = [0; 64 << 10];
+        match self.stream.read(&mut chunk) {
+            Ok(n) => {
+                assert!(n > 0, "the agent is gone");
+                self.decoder.push(&chunk[..n]);
+            }
+            Err(error) => assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}"),
+        }
+        self.say(&ToAgent::Heartbeat);
+        std::iter::from_fn(|| self.decoder.frame().unwrap()).map(|frame| protocol::read(&frame).unwrap()).collect()
+    }
+
+    fn prepare(&mut self, ticket: u64, role: Role) {
+        self.say(&ToAgent::Prepare { ticket: Ticket(ticket), role: Box::new(role), watch: None });
+    }
+
+    /// What a role that was prepared tells, or why it is not played.
+    fn ready(&mut self, of: u64) -> Result<Endpoints, String> {
+        loop {
+            for message in self.hear() {
+                match message {
+                    FromAgent::Ready { ticket, endpoints } if ticket.0 == of => return Ok(endpoints),
+                    FromAgent::Failed { ticket: Some(ticket), failure } if ticket.0 == of => {
+                        return Err(failure.message);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Plays roles at the same time, each from its preparation to its end; how many became ready.
+    fn play(&mut self, first: u64, roles: Vec<Role>) -> usize {
+        let mut open: Vec<u64> = (first..).take(roles.len()).collect();
+        let mut n_ready = 0;
+        for (ticket, role) in (first..).zip(roles) {
+            self.prepare(ticket, role);
+        }
+        let deadline = clock::now() + PATIENCE;
+        while !open.is_empty() {
+            assert!(clock::now() < deadline, "a role does not end");
+            for message in self.hear() {
+                let ended = match message {
+                    FromAgent::Ready { ticket, .. } => {
+                        n_ready += 1;
+                        self.say(&ToAgent::Start { ticket, at: clock::now(), peer_clock: None });
+                        self.say(&ToAgent::Finish { ticket });
+                        continue;
+                    }
+                    FromAgent::Failed { ticket: Some(ticket), failure } => {
+                        assert!(!failure.message.contains("panicked"), "{}", failure.message);
+                        ticket
+                    }
+                    FromAgent::Outcome { ticket, .. } => ticket,
+                    _ => continue,
+                };
+                open.retain(|ticket| *ticket != ended.0);
+            }
+        }
+        n_ready
+    }
+}
+
+const PHASES: Phases = Phases {
+    warmup_max_ns: Nanos::ZERO,
+    is_warmup_whole: false,
+    measure_ns: Nanos::from_millis(10),
+    interval_ns: Nanos::from_millis(10),
+};
+
+fn role(kind: &dyn TestKind, side: Side, settings: Settings) -> Role {
+    Role {
+        test: "t".to_owned(),
+        kind: kind.name().to_owned(),
+        side,
+        settings,
+        phases: PHASES,
+        address: Some(AGENT.parse().unwrap()),
+        interface: Some("e0".to_owned()),
+        peer: Endpoints::new(),
+        cores: Vec::new(),
+        meeting: Meeting::default(),
+        seed: 7,
+    }
+}
+
+/// Texts that lead to the third host, one way or another.
+const TEXTS: &[&str] = &[
+    "198.18.1.3",
+    "198.18.1.3:7777",
+    "198.18.1.0/24",
+    "198.18.1.255",
+    "255.255.255.255:9",
+    "[::ffff:198.18.1.3]:7777",
+    "http://198.18.1.3:7777/",
+    "http://198.18.0.1@198.18.1.3/",
+    "http://198.18.0.1:1/ http://198.18.1.3/",
+    "0xc6120103",
+    "3323068675",
+    "198.18.259",
+    "02:00:00:00:09:03",
+    "ff:ff:ff:ff:ff:ff",
+    "eth > 02:00:00:00:09:03 / ip > 198.18.1.3 / udp",
+    "closed 1\nbase http://198.18.1.3:7777/\nstep x\n  GET /\n",
+    "closed 1\nstep x\n  GET http://198.18.1.3:7777/\n",
+    "step x\n  GET /\n",
+    "198.18.0.1:9",
+    "e1",
+    "",
+];
+/// The keys by which responders of all kinds tell where they are.
+const KEYS: &[&str] =
+    &["address", "addresses", "address_up", "address_down", "address_probe", "address_v6", "mac", "port", "trial"];
+
+fn any<'a>(rng: &mut Rng, texts: &[&'a str]) -> &'a str {
+    texts[rng.usize(..texts.len())]
+}
+
+/// A value that the option takes, as far as there are small ones.
+fn value(option: &OptionDoc, rng: &mut Rng) -> String {
+    match option.value {
+        ValueKind::Count(low, high) | ValueKind::CountOr(low, high, _) => rng.u64(low..=high.min(low + 3)).to_string(),
+        ValueKind::Span => "5ms".to_owned(),
+        ValueKind::Size => ["1", "64", "1400"][rng.usize(..3)].to_owned(),
+        ValueKind::BitRate => "1M".to_owned(),
+        ValueKind::Rate => "1k".to_owned(),
+        ValueKind::Choice(words) => any(rng, words).to_owned(),
+        ValueKind::Flag => "true".to_owned(),
+        _ => any(rng, TEXTS).to_owned(),
+    }
+}
+
+/// One of the roles that a hand may write: right in form, wrong in whatever leads somewhere.
+fn made_up(rng: &mut Rng) -> Role {
+    let kind = KINDS[rng.usize(..KINDS.len())];
+    let mut given = Settings::default();
+    for option in kind.options() {
+        if rng.u8(..8) == 0 {
+            given.set(option.name, value(option, rng));
+        }
+    }
+    let settings = given.complete(kind.options()).unwrap_or(given);
+    let side = if rng.bool() { Side::Responder } else { Side::Initiator };
+    let mut role = role(kind, side, settings);
+    for key in KEYS {
+        let text = if rng.u8(..16) == 0 { any(rng, TEXTS) } else { "198.18.0.1:9" };
+        role.peer.insert((*key).to_owned(), text.to_owned());
+    }
+    let addresses = [AGENT, AGENT_BESIDE_THIRD, THIRD, CONTROLLER, "203.0.113.77"];
+    if rng.u8(..4) == 0 {
+        role.address = rng.bool().then(|| any(rng, &addresses).parse().unwrap());
+        role.interface = Some(any(rng, &["e0", "e1", "lo", "none0"]).to_owned());
+        role.meeting.with = vec![any(rng, &addresses).parse().unwrap()];
+    }
+    role.seed = rng.u64(..);
+    role
+}
+
+/// Roles in which everything that leads somewhere leads to the third host.
+fn crafted() -> Vec<Role> {
+    let lead = |kind: &&'static dyn TestKind, side, n: usize| {
+        let (text, address) = [("198.18.1.3:7777", AGENT), ("http://198.18.1.3:7777/", AGENT_BESIDE_THIRD)][n];
+        let leads = |option: &&OptionDoc| matches!(option.value, ValueKind::Destination);
+        let given = kind.options().iter().filter(leads).fold(Settings::default(), |all, one| all.with(one.name, text));
+        let settings = given.complete(kind.options()).unwrap_or(given);
+        let mut role = role(*kind, side, settings);
+        for key in KEYS {
+            role.peer.insert((*key).to_owned(), "198.18.1.3:7777".to_owned());
+        }
+        role.peer.insert("mac".to_owned(), "02:00:00:00:09:03".to_owned());
+        role.peer.insert("port".to_owned(), "7777".to_owned());
+        role.address = Some(address.parse().unwrap());
+        role.interface = Some(["e0", "e1"][n].to_owned());
+        role.meeting.with = vec![THIRD.parse().unwrap()];
+        role
+    };
+    let sides = [Side::Initiator, Side::Responder];
+    KINDS.iter().flat_map(|kind| sides.into_iter().flat_map(move |side| [0, 1].map(|n| lead(kind, side, n)))).collect()
+}
+
+fn lacks_root() -> bool {
+    let lacks = !may_administer_network();
+    if lacks {
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "in CI nothing is skipped");
+        std::io::stderr().write_all(b"SKIPPED: needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)\n").unwrap();
+    }
+    lacks
+}
+
+#[test]
+fn not_one_frame_reaches_a_third_host_whatever_roles_are_made_up() {
+    if lacks_root() {
+        return;
+    }
+    let wires = Wires::up();
+    let capture = wires.capture();
+    let mut agent = wires.agent();
+    let mut rng = Rng::with_seed(13);
+    let mut roles = crafted();
+    assert!(roles.len() >= 60, "of {} kinds", KINDS.len());
+    roles.extend((0..2_000).map(|_| made_up(&mut rng)));
+    let (mut first, mut n_ready) = (1, 0);
+    while !roles.is_empty() {
+        let batch: Vec<Role> = roles.drain(..roles.len().min(AT_ONCE)).collect();
+        let names: Vec<String> = batch.iter().map(|role| format!("{role:?}")).collect();
+        let n = batch.len() as u64;
+        n_ready += agent.play(first, batch);
+        first += n;
+        let seen = arrived(&capture);
+        assert!(seen.is_empty(), "{seen:x?} of one of\n{}", names.join("\n"));
+    }
+    assert!(n_ready > 200, "many of them were played: {n_ready}");
+    // That the capture sees what is sent is seen by one that is.
+    let send = || UdpSocket::bind((AGENT_BESIDE_THIRD, 0)).unwrap().send_to(b"x", (THIRD, 7)).unwrap();
+    wires.agent.enter_with(send).unwrap();
+    assert!(!arrived(&capture).is_empty(), "the capture sees what is sent");
+}
+
+/// An IPv4 packet with a UDP datagram, without the checksum that is optional there (RFC 768).
+fn datagram(from: (Ipv4Addr, u16), to: SocketAddr, payload: &[u8]) -> Vec<u8> {
+    let IpAddr::V4(target) = to.ip() else { unreachable!("the wires are of version 4") };
+    let length = |n: usize| u16::try_from(n).unwrap().to_be_bytes();
+    let mut packet = vec![0x45, 0];
+    packet.extend(length(28 + payload.len()));
+    packet.extend([0, 0, 0, 0, 64, 17, 0, 0]);
+    packet.extend(from.0.octets());
+    packet.extend(target.octets());
+    packet.extend(from.1.to_be_bytes());
+    packet.extend(to.port().to_be_bytes());
+    packet.extend(length(8 + payload.len()));
+    packet.extend([0, 0]);
+    packet.extend(payload);
+    packet
+}
+
+#[test]
+fn a_stream_goes_to_no_host_that_a_datagram_claims_to_be_from() {
+    if lacks_root() {
+        return;
+    }
+    let wires = Wires::up();
+    let capture = wires.capture();
+    let mut agent = wires.agent();
+    let kind = fathom_engine::find(&KINDS, "udp_stream_down").unwrap();
+    let settings = Settings::default().with("rate", "10M").complete(kind.options()).unwrap();
+    let mut role = role(*kind, Side::Responder, settings);
+    role.phases.measure_ns = Nanos::from_millis(600);
+    role.meeting.token = 0x0123_4567_89ab_cdef;
+    let here = [&(role.meeting.token ^ role.seed).to_be_bytes()[..], &[1]].concat();
+    agent.prepare(1, role);
+    let told = agent.ready(1).unwrap();
+    let to: SocketAddr = told["addresses"].parse().unwrap();
+    let forge = |from: &str| {
+        let sender = Sender::open(to.ip(), Broadcast::Refused).unwrap();
+        let target = Policy::anything().permit(SocketAddr::new(to.ip(), 0)).unwrap();
+        sender.send(&datagram((from.parse().unwrap(), 7777), to, &here), &target).unwrap();
+    };
+    wires.controller.enter_with(|| forge(THIRD)).unwrap();
+    agent.say(&ToAgent::Start { ticket: Ticket(1), at: clock::now(), peer_clock: None });
+    // The same from the controller's address begins the stream: the first that is believed has it.
+    let receiver = || {
+        let socket = UdpSocket::bind((CONTROLLER, 7777)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket.send_to(&here, to).unwrap();
+        socket.recv(&mut [0; 2000]).unwrap()
+    };
+    assert!(wires.controller.enter_with(receiver).unwrap() > 100);
+    assert_eq!(arrived(&capture), Vec::<Vec<u8>>::new());
+    agent.say(&ToAgent::Abort { ticket: Ticket(1) });
+}
+
+#[test]
+fn a_stranger_gets_no_connection_to_the_port_of_a_test() {
+    if lacks_root() {
+        return;
+    }
+    let wires = Wires::up();
+    let mut agent = wires.agent();
+    for (ticket, name) in (1..).zip(["tcp_stream_down", "tcp_rr", "tcp_crr", "http_closed"]) {
+        let kind = fathom_engine::find(&KINDS, name).unwrap();
+        let settings = Settings::default().complete(kind.options()).unwrap();
+        let mut role = role(*kind, Side::Responder, settings);
+        role.address = Some(IpAddr::from([0, 0, 0, 0]));
+        role.phases.measure_ns = Nanos::from_secs(5);
+        agent.prepare(ticket, role);
+        let told = agent.ready(ticket).unwrap();
+        let port = told["address"].split(',').next().unwrap().parse::<SocketAddr>().unwrap().port();
+        let connects = |address: &str| {
+            let to = SocketAddr::new(address.parse().unwrap(), port);
+            TcpStream::connect_timeout(&to, Duration::from_millis(300)).is_ok()
+        };
+        assert!(!wires.third.enter_with(|| connects(AGENT_BESIDE_THIRD)).unwrap(), "{name}");
+        assert!(wires.controller.enter_with(|| connects(AGENT)).unwrap(), "{name}");
+        agent.say(&ToAgent::Abort { ticket: Ticket(ticket) });
+    }
+}

@@ -254,11 +254,9 @@ fn captured(path: String, n_flows: u32, setup: &Setup) -> Result<Blueprint, Craf
     let longest = usize::try_from(setup.mtu_bytes).unwrap_or(usize::MAX).saturating_add(Ethernet::LENGTH);
     let unreadable = |error: io::Error| CaptureError::Unreadable(error.to_string());
     // A pipe that nobody writes to would be waited for without an end.
-    let is_pipe = fs::metadata(&path).map_err(unreadable).map(|known| known.file_type().is_fifo());
-    let file = is_pipe.and_then(|is_pipe| match is_pipe {
-        true => Err(CaptureError::Unreadable("it is a pipe, and a file is needed".to_owned())),
-        false => File::open(&path).map_err(unreadable),
-    });
+    let is_pipe = fs::metadata(&path).is_ok_and(|known| known.file_type().is_fifo());
+    let a_pipe = || CaptureError::Unreadable("it is a pipe, and a file is needed".to_owned());
+    let file = if is_pipe { Err(a_pipe()) } else { File::open(&path).map_err(unreadable) };
     let frames = file.and_then(|file| read_capture(file, longest));
     let frames = frames.map_err(|cause| CraftError::Capture { path, cause })?;
     let order = (0..=u16::MAX).take(frames.len()).collect();

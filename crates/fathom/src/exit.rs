@@ -127,6 +127,11 @@ pub(crate) fn engine_screen(error: &fathom_engine::Error) -> Screen {
 pub(crate) fn privileges(screen: Screen, needs: &str) -> Screen {
     let setcap = "sudo setcap cap_net_raw,cap_net_admin,cap_bpf+ep $(which fathom)";
     let screen = screen.line("fix", "sudo fathom …        # the same command as root");
+    if needs.contains("CAP_NET_BIND_SERVICE") {
+        return screen
+            .line("fix", "sudo setcap cap_net_bind_service+ep $(which fathom)")
+            .line("or", "choose a port from 1024 on, which needs no privilege");
+    }
     // A user namespace gives every capability but this one, which the kernel wants outside of it.
     if needs.contains("CAP_BPF") {
         return screen.line("fix", format!("{setcap}        # not for a lab, which needs root to take programs"));
@@ -172,4 +177,17 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
         kind.or_else(of_json) == Some(io::ErrorKind::BrokenPipe)
     };
     error.chain().any(pipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_low_port_is_answered_with_the_capability_that_opens_it() {
+        let shown = |needs| privileges(Screen::new(Exit::Preflight, "x"), needs).to_string();
+        assert!(shown("CAP_NET_BIND_SERVICE").contains("setcap cap_net_bind_service+ep"));
+        assert!(!shown("CAP_NET_BIND_SERVICE").contains("fathom evaluate"), "which serves nothing");
+        assert!(shown("CAP_NET_RAW").contains("cap_net_raw") && shown("CAP_NET_RAW").contains("fathom evaluate"));
+    }
 }

@@ -46,6 +46,8 @@ struct Made {
 struct Trials<'a, 'b> {
     course: &'a Course<'b>,
     test: &'a TestPlan,
+    /// What the test is called in the result.
+    title: String,
     sought: &'a Sought,
     known: &'a BTreeMap<String, Host>,
     hosts: &'a mut Hosts,
@@ -62,7 +64,8 @@ impl Course<'_> {
     ) -> anyhow::Result<Option<Error>> {
         let kind = wire_up::kind(&test.kind)?;
         let sought = Sought::of(test, kind)?;
-        let mut trials = Trials { course: self, test, sought: &sought, known, hosts, made: Vec::new() };
+        let title = into.title.clone();
+        let mut trials = Trials { course: self, test, title, sought: &sought, known, hosts, made: Vec::new() };
         let mut found = search(&sought.aim, &mut trials);
         let made = trials.made;
         let error = found.error.take();
@@ -82,7 +85,7 @@ impl Measurer for Trials<'_, '_> {
 
     fn measure(&mut self, step: &Step) -> Result<Observation, Halt> {
         let began = clock::now();
-        self.course.progress.searches(&self.test.name, &self.words(step));
+        self.course.progress.searches(&self.title, &self.words(step));
         let outcome = self.course.play(&self.test_at(step), step.n_done, self.hosts);
         let took = clock::now() - began;
         if let Some(error) = outcome.error {

@@ -47,17 +47,17 @@ const NARROW_ROUNDS: u32 = 2;
 
 /// Runs a complete plan to its end and says what it means.
 pub(crate) fn execute(plan: &Plan, surroundings: &Surroundings) -> anyhow::Result<Executed> {
-    let signals = signal::watch()?;
+    // It may ask the user, and makes nothing: a signal simply ends it.
     check_targets(plan, surroundings)?;
     if surroundings.says_how_long && !surroundings.is_quiet {
         eprintln!("{}", estimate::sentence(plan));
     }
     if measures_before_it_connects(plan) {
         // Who does not answer is told before anything is measured.
+        let signals = signal::watch()?;
         Hosts::connect(plan, &store::run_id(&Zoned::now(), clock::wall().0))?.close()?;
+        uninterrupted(&signals)?;
     }
-    // It is a run of its own, with a watch of its own.
-    drop(uninterrupted(signals)?);
     let own = benchmark::own_maxima(plan, surroundings)?;
     let signals = signal::watch()?;
     benchmark::check(&plan.tests, &own)?;
@@ -66,7 +66,7 @@ pub(crate) fn execute(plan: &Plan, surroundings: &Surroundings) -> anyhow::Resul
     let (shown, secrets) = Secrets::of(plan);
     let mut run = blank(shown, &secrets.black_out(&surroundings.command), &now)?;
     let mut hosts = Hosts::connect(plan, &run.id)?;
-    let signals = uninterrupted(signals)?;
+    uninterrupted(&signals)?;
     describe(&mut run, &mut hosts)?;
     let n_leading = plan.tests.iter().filter(|test| test.beside.is_none()).count();
     let mut course = Course {
@@ -94,10 +94,10 @@ pub(crate) fn execute(plan: &Plan, surroundings: &Surroundings) -> anyhow::Resul
 }
 
 /// Ends the run with a word where a signal came before its first trial.
-fn uninterrupted(signals: Watch) -> Result<Watch, Screen> {
+fn uninterrupted(signals: &Watch) -> Result<(), Screen> {
     match signals.received() {
         Some(signal) => Err(Screen::new(Exit::Signalled(signal), "interrupted before anything was measured")),
-        None => Ok(signals),
+        None => Ok(()),
     }
 }
 

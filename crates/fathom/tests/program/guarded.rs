@@ -2,10 +2,11 @@
 
 use std::{
     fs,
-    io::Write as _,
+    io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
     os::unix::fs::PermissionsExt as _,
     process::Stdio,
+    thread,
 };
 
 use fathom_sys::signal::Signal;
@@ -98,6 +99,18 @@ fn what_a_file_says_moves_no_cursor() {
         let is_clean = ending.stderr.chars().all(|c| c == '\n' || !c.is_control());
         assert!(is_clean, "{words:?}: {:?}", ending.stderr);
     }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let base = format!("base http://{}\nstep one\n  GET /\n", listener.local_addr().unwrap());
+    fs::write(stage.path("one.scenario"), base).unwrap();
+    let target = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = [0; 4096];
+        assert!(stream.read(&mut request).unwrap() > 0);
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nbody\x1b[2J\x1b[1A").unwrap();
+    });
+    let ending = stage.fathom(["app", "try", &path("one.scenario")]);
+    target.join().unwrap();
+    assert!(ending.stdout.contains("body[2J[1A"), "{:?} {}", ending.stdout, ending.stderr);
     stage.fathom(["run", "--plan", "/dev/zero"]).refused(2, &["/dev/zero", "longer than"]);
 }
 

@@ -16,7 +16,9 @@ use crate::{
     allow::Allowed,
     command::measuring,
     exit::{Exit, Screen},
-    options, target, wire_up,
+    options, target,
+    terminal::harmless,
+    wire_up,
 };
 
 const NOTES: &str = "\
@@ -134,5 +136,5 @@ fn shown(exchange: &Exchange, is_secret: bool) -> String {
         let _ = writeln!(all, "took      {name} = {value}");
     }
     all.push('\n');
-    all
+    harmless(&all)
 }

@@ -312,7 +312,9 @@ impl<'a> Evidenced<'a> {
             }
         }
         let n_trials = approximate(u64::try_from(self.trials.len()).ok()?);
-        own.values_mut().for_each(|share| *share /= n_trials);
+        for share in own.values_mut() {
+            *share /= n_trials;
+        }
         (!own.is_empty()).then_some(own)
     }
 
@@ -450,8 +452,8 @@ fn share_out(cores: &mut [CoreUse], own: &BTreeMap<&str, f64>) {
     }
     let left: f64 = cores.iter().map(CoreUse::others).sum();
     let part = own.get("").map_or(0.0, |free| (free / left).min(1.0));
-    if left > 0.0 {
-        cores.iter_mut().for_each(|core| core.own += part * core.others());
+    for core in cores.iter_mut().filter(|_| left > 0.0) {
+        core.own += part * core.others();
     }
 }
 

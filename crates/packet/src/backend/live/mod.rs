@@ -143,7 +143,7 @@ impl Generator for Generated {
             let watched = watch.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let state = self.maps.state()?;
             tell(worker, &state);
-            self.span = state.began.zip(state.done);
+            self.span = state.began.zip(state.last.or(state.done));
             outcome.and(watched)
         })
     }

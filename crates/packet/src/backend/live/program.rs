@@ -52,14 +52,16 @@ pub(super) struct State {
     pub(super) is_paced: bool,
     /// When the first frame could leave.
     pub(super) began: Option<Nanos>,
-    /// When the last one had left, and nothing was to leave any more.
+    /// When the last one of a schedule left.
+    pub(super) last: Option<Nanos>,
+    /// When it was noticed that nothing was to leave any more, which may be late on a busy machine.
     pub(super) done: Option<Nanos>,
     pub(super) n_sent: u64,
     pub(super) n_unsent: u64,
     pub(super) lag: Nanos,
 }
 
-const STATE_WORDS: usize = 11;
+const STATE_WORDS: usize = 12;
 // Places in the state.
 const SENT: i16 = 0;
 const READY: i16 = 8;
@@ -76,6 +78,9 @@ const UNSENT: i16 = 64;
 const PLACE: i16 = 72;
 /// The number of its burst, where its gap follows from that.
 const BURST: i16 = 80;
+
+/// When the last frame of a schedule left.
+const LAST: i16 = 88;
 
 // Places on the stack.
 const KEY: i16 = -4;
@@ -125,6 +130,7 @@ impl Maps {
         Ok(State {
             is_paced: self.is_paced,
             began: time(START),
+            last: time(LAST),
             done: time(DONE),
             n_sent: row[word(SENT)],
             n_unsent: row[word(UNSENT)],
@@ -231,7 +237,10 @@ fn begin(a: &mut Assembler, (load, maps): (&Load, &Maps), exits: Exits) {
             a.jump_if(R6.differs(0), exits.done).load(R1, R7.double(START)).jump_if(R1.differs(0), started);
             a.store(R7.double(START), R8).bind(started);
         }
-        Some(departures) => pace_frames(a, (departures, maps), exits),
+        Some(departures) => {
+            pace_frames(a, (departures, maps), exits);
+            a.store(R7.double(LAST), R8);
+        }
     }
     a.load(R1, R7.double(SENT)).add(R1, 1).store(R7.double(SENT), R1);
 }

@@ -126,6 +126,29 @@ pub fn split_origin(text: &str) -> Option<(&str, &str)> {
     Some(text.split_at(end))
 }
 
+/// Takes `.` and `..` out of a path (RFC 3986 section 5.2.4).
+#[must_use]
+pub fn without_dots(target: &str) -> String {
+    let (path, query) = target.split_at(target.find('?').unwrap_or(target.len()));
+    let mut kept: Vec<&str> = Vec::new();
+    let mut segments = path.split('/').skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        let is_last = segments.peek().is_none();
+        match segment {
+            "." | ".." => {
+                if segment == ".." {
+                    kept.pop();
+                }
+                if is_last {
+                    kept.push("");
+                }
+            }
+            _ => kept.push(segment),
+        }
+    }
+    format!("/{}{query}", kept.join("/"))
+}
+
 fn bracketed(host: &str) -> String {
     if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
 }

@@ -2,13 +2,17 @@
 
 #![expect(clippy::needless_pass_by_value, reason = "the options of a table all take their value")]
 
-use fathom_http::url::authority_at;
+use fathom_http::url::{Url, authority_at, split_origin, without_dots};
 use fathom_model::units::Nanos;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::super::{
     encode::{basic, percent, split_once, strip_prefix},
     story::{Body, Expect, Note, Part, PartContent, Piece, Redirects, Request, Text},
 };
+
+/// What stands for itself in the name of a file within a URL (RFC 3986 section 2.3).
+const NAME: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// How a piece of data is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +45,9 @@ pub(super) struct Draft {
     pub(super) range: Option<Text>,
     pub(super) compressed: bool,
     pub(super) glob_off: bool,
+    /// Whether dots in a path stay.
+    pub(super) path_as_is: bool,
+    waits_for_challenge: bool,
     pub(super) follow: bool,
     pub(super) insecure: bool,
     pub(super) fail: bool,
@@ -97,6 +104,10 @@ impl Draft {
         let joined = self.has_data && kind != Kind::Json;
         let file = if kind == Kind::Raw { None } else { strip_prefix(&text, "@") };
         self.has_data = true;
+        if file.as_ref().is_some_and(is_stdin) {
+            return self
+                .leave(format!("data '{text}': what comes from standard input is left out: put it into a file"));
+        }
         if let Some(file) = file {
             if joined || !self.data.is_empty() || self.data_from.is_some() {
                 return self.leave(format!("data of the file {file}: it cannot be joined with other data"));
@@ -160,12 +171,16 @@ impl Draft {
                 _ => self.leave(format!("-F '{text}': '{field}' is not brought over")),
             }
         }
+        if ["@", "<"].iter().any(|sign| strip_prefix(&first, sign).as_ref().is_some_and(is_stdin)) {
+            return self.leave(format!("-F '{text}': what comes from standard input is left out: put it into a file"));
+        }
         let content = if let Some(file) = strip_prefix(&first, "@") {
             file_name = file_name.or_else(|| Some(base_name(&file)));
             // What curl says of a file unless its ending says more.
             media_type = media_type.or_else(|| Some(media_type_of(&file.to_string()).to_owned()));
             PartContent::File(file)
         } else if let Some(file) = strip_prefix(&first, "<") {
+            self.leave(format!("-F '{text}': the part is sent as a file, with its name and its media type"));
             PartContent::File(file)
         } else {
             PartContent::Text(first)
@@ -180,6 +195,12 @@ impl Draft {
             }
             None => self.leave(format!("--form-string '{text}': it has no =")),
         }
+    }
+
+    /// A way to log in that sends nothing before the server has asked for it.
+    pub(super) fn challenged(&mut self, option: &str) {
+        self.waits_for_challenge = true;
+        self.leave(format!("--{option}: a scenario has nothing like it: the name and the password are not sent"));
     }
 
     pub(super) fn cookie(&mut self, text: Text) {
@@ -213,6 +234,9 @@ impl Draft {
     /// The requests to all URLs, all alike.
     pub(super) fn requests(mut self) -> Vec<Request> {
         let urls = std::mem::take(&mut self.urls);
+        if self.upload.as_ref().is_some_and(is_stdin) {
+            self.leave("-T: what comes from standard input is left out: put it into a file");
+        }
         if urls.is_empty() {
             self.leave("a command without a URL");
         }
@@ -224,7 +248,7 @@ impl Draft {
         let (url, user) = self.url(url);
         let authorization = self.authorization(user);
         self.default_header(&mut headers, ("Authorization", authorization));
-        self.default_header(&mut headers, ("Range", self.range.as_ref().map(|range| prefixed("bytes=", range))));
+        self.default_header(&mut headers, ("Range", self.range.as_ref().map(range)));
         self.default_header(&mut headers, ("User-Agent", self.user_agent.clone().filter(|agent| !agent.is_empty())));
         let accept = if self.json { "application/json" } else { "*/*" };
         self.default_header(&mut headers, ("Accept", Some(accept.into())));
@@ -280,7 +304,7 @@ impl Draft {
         if let Some(token) = &self.bearer {
             return Some(prefixed("Bearer ", token));
         }
-        let user = self.user.clone().or(of_url)?;
+        let user = self.user.clone().or(of_url).filter(|_| !self.waits_for_challenge)?;
         let (name, password) = split_once(&user, ':').unwrap_or_else(|| (user.clone(), Text::default()));
         let header = basic(&name, &password);
         if header.is_none() {
@@ -291,7 +315,7 @@ impl Draft {
 
     fn body(&self) -> Body {
         if let Some(file) = &self.upload {
-            return Body::File(file.clone());
+            return if is_stdin(file) { Body::Text(Text::default()) } else { Body::File(file.clone()) };
         }
         if !self.parts.is_empty() {
             return Body::Multipart(self.parts.clone());
@@ -311,15 +335,16 @@ impl Draft {
             Some(Piece::Literal(first)) if authority_at(first).is_none() => prefixed("http://", &url),
             _ => url,
         };
-        if let Some(Piece::Literal(first)) = self.upload.as_ref().and(url.0.last())
-            && first.ends_with('/')
+        if let Some(file) = self.upload.as_ref().filter(|file| !is_stdin(file)) {
+            name_upload(&mut url, file);
+        }
+        if !self.path_as_is
+            && let Some(plain) = url.as_literal().and_then(|url| url.parse().ok().map(|_: Url| without_dots_in(url)))
         {
-            // A folder: the file keeps its name.
-            let name = self.upload.as_ref().map(base_name).unwrap_or_default();
-            url.append(name);
+            url = Text::literal(plain);
         }
         let user = Self::take_user(&mut url);
-        let mut query = std::mem::take(&mut self.query);
+        let mut query = self.query.clone();
         if self.get && self.has_data {
             query.push(self.data.clone());
         }
@@ -389,6 +414,40 @@ fn trimmed(text: Text) -> Text {
     }
     trimmed.0.retain(|piece| !matches!(piece, Piece::Literal(text) if text.is_empty()));
     trimmed
+}
+
+/// Whether curl takes it for standard input.
+fn is_stdin(file: &Text) -> bool {
+    matches!(file.as_literal(), Some("-" | "."))
+}
+
+/// What curl asks for: a number alone is where it begins.
+fn range(told: &Text) -> Text {
+    let mut range = prefixed("bytes=", told);
+    if told.as_literal().is_some_and(|told| told.parse::<u64>().is_ok()) {
+        range.push_str("-");
+    }
+    range
+}
+
+/// Adds the name of an uploaded file where the path ends without one.
+fn name_upload(url: &mut Text, file: &Text) {
+    let ends_without = match url.0.last() {
+        Some(Piece::Literal(last)) if last.contains('?') => return,
+        Some(Piece::Literal(last)) if last.ends_with('/') => "",
+        Some(Piece::Literal(last)) if split_origin(last).is_some_and(|(_, path)| path.is_empty()) => "/",
+        _ => return,
+    };
+    url.push_str(ends_without);
+    url.append(base_name(file).map_literals(|name| utf8_percent_encode(name, NAME).to_string()));
+}
+
+/// An absolute URL without `.` and `..` in its path.
+fn without_dots_in(url: &str) -> String {
+    match split_origin(url) {
+        Some((origin, path)) if path.starts_with('/') => format!("{origin}{}", without_dots(path)),
+        _ => url.to_owned(),
+    }
 }
 
 fn prefixed(prefix: &str, text: &Text) -> Text {

@@ -98,7 +98,7 @@ pub(super) const OPTIONS: &[Opt] = &[
     opt(None, "fail-early", Nothing),
     opt(Some('q'), "disable", Nothing),
     opt(None, "max-filesize", NothingWithValue),
-    opt(None, "path-as-is", Nothing),
+    opt(None, "path-as-is", Flag(|draft| draft.path_as_is = true)),
     // How it connects; a run has its own options for that.
     opt(None, "connect-timeout", NothingWithValue),
     opt(None, "expect100-timeout", NothingWithValue),
@@ -137,10 +137,10 @@ pub(super) const OPTIONS: &[Opt] = &[
     opt(None, "tls13-ciphers", NothingWithValue),
     opt(None, "curves", NothingWithValue),
     // What changes the request or where it goes, and is told.
-    opt(None, "digest", Left),
-    opt(None, "ntlm", Left),
-    opt(None, "negotiate", Left),
-    opt(None, "anyauth", Left),
+    opt(None, "digest", Flag(|draft| draft.challenged("digest"))),
+    opt(None, "ntlm", Flag(|draft| draft.challenged("ntlm"))),
+    opt(None, "negotiate", Flag(|draft| draft.challenged("negotiate"))),
+    opt(None, "anyauth", Flag(|draft| draft.challenged("anyauth"))),
     opt(None, "aws-sigv4", LeftWithValue),
     opt(Some('n'), "netrc", Left),
     opt(None, "netrc-optional", Left),

@@ -133,7 +133,7 @@ fn what_has_no_place_is_told_with_its_line() {
     assert_eq!(
         notes.map(|note| note.to_string()).collect::<Vec<_>>(),
         [
-            "line 3: --digest: a scenario has nothing like it",
+            "line 3: --digest: a scenario has nothing like it: the name and the password are not sent",
             "line 3: --proxy http://p:1: a scenario has nothing like it",
             "line 3: the option --wonder is not known",
             "line 3: the command jq is left out",
@@ -156,5 +156,46 @@ fn no_option_is_listed_twice() {
         let rest = &options::OPTIONS[idx + 1..];
         assert!(rest.iter().all(|other| other.long != opt.long), "--{}", opt.long);
         assert!(opt.short.is_none() || rest.iter().all(|other| other.short != opt.short), "-{:?}", opt.short);
+    }
+}
+
+#[test]
+fn lines_become_the_requests_that_curl_sends() {
+    let first_lines = |line: &str| {
+        let all = requests(line).into_iter().map(|request| format!("{} {}", request.method, request.url));
+        all.collect::<Vec<_>>().join(", ")
+    };
+    for (line, sent) in [
+        ("curl --url-query a=b http://h/1 http://h/2", "GET http://h/1?a=b, GET http://h/2?a=b"),
+        ("curl -G -d a=b http://h/1 http://h/2", "GET http://h/1?a=b, GET http://h/2?a=b"),
+        ("curl -T 'dir/my file.txt' http://h", "PUT http://h/my%20file.txt"),
+        ("curl -T file.txt http://h/", "PUT http://h/file.txt"),
+        ("curl -T file.txt http://h/other", "PUT http://h/other"),
+        ("curl -T - http://h", "PUT http://h"),
+        ("curl http://h/a/../b?c=/../d", "GET http://h/b?c=/../d"),
+        ("curl h/x?u=http://a/../b", "GET http://h/x?u=http://a/../b"),
+        ("curl --path-as-is http://h/a/../b", "GET http://h/a/../b"),
+    ] {
+        assert_eq!(first_lines(line), sent, "{line}");
+    }
+    for (range, field) in [("600", "bytes=600-"), ("0-99", "bytes=0-99"), ("-5", "bytes=-5")] {
+        let sent = requests(&format!("curl -r {range} http://h/"));
+        assert_eq!(sent[0].header("Range").unwrap().to_string(), field);
+    }
+    assert!(requests("curl --digest -u a:b http://h/")[0].header("Authorization").is_none());
+}
+
+#[test]
+fn what_only_a_shell_can_send_is_told() {
+    for (line, told) in [
+        ("curl -d @- http://h/", "standard input"),
+        ("curl --data-binary @- http://h/ <<< x", "standard input"),
+        ("curl -T - http://h/x", "standard input"),
+        ("curl -F a=@- -F b=c http://h/", "standard input"),
+        ("curl -F 'a=<f.txt' http://h/", "sent as a file"),
+    ] {
+        let sent = requests(line);
+        assert!(sent[0].left.iter().any(|note| note.what.contains(told)), "{line}: {:?}", sent[0].left);
+        assert!(!matches!(&sent[0].body, Body::File(_)), "{line}");
     }
 }

@@ -1,6 +1,6 @@
 //! Requests that follow a redirect (RFC 9110 section 15.4).
 
-use fathom_http::url::{Url, authority_at};
+use fathom_http::url::{Url, authority_at, without_dots};
 
 use super::program::Server;
 
@@ -33,28 +33,6 @@ pub(crate) fn resolve(location: &[u8], servers: &[Server], (from, target): (u16,
     };
     let is_sound = joined.bytes().all(|byte| byte.is_ascii_graphic());
     is_sound.then(|| (from, without_dots(&joined).into_bytes()))
-}
-
-/// Takes `.` and `..` out of a path (RFC 3986 section 5.2.4).
-fn without_dots(target: &str) -> String {
-    let (path, query) = target.split_at(target.find('?').unwrap_or(target.len()));
-    let mut kept: Vec<&str> = Vec::new();
-    let mut segments = path.split('/').skip(1).peekable();
-    while let Some(segment) = segments.next() {
-        let is_last = segments.peek().is_none();
-        match segment {
-            "." | ".." => {
-                if segment == ".." {
-                    kept.pop();
-                }
-                if is_last {
-                    kept.push("");
-                }
-            }
-            _ => kept.push(segment),
-        }
-    }
-    format!("/{}{query}", kept.join("/"))
 }
 
 /// The request for another place: its target, its host, and after 303, or a `POST` after 301 and 302, a `GET` without a body.

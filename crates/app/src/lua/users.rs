@@ -107,19 +107,7 @@ impl Scripted {
         let state = &self.thread.state;
         let value: mlua::Result<Value> = state.vital.within(Callback::Delay, || self.delay.call(()));
         let value = value.map_err(|error| state.fault(Callback::Delay, &error))?;
-        let number = match &value {
-            Value::Integer(whole) => f64::from(i32::try_from(*whole).unwrap_or(i32::MAX)),
-            Value::Number(number) => *number,
-            Value::String(text) => text.to_str().ok().and_then(|text| text.trim().parse().ok()).unwrap_or(f64::NAN),
-            _ => f64::NAN,
-        };
-        if number.is_nan() || number < 0.0 {
-            let what = format!("{}, not a number of milliseconds", shown(&value));
-            return Err(self.fault(Callback::Delay, &what));
-        }
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and a day")]
-        let millis = number.min(DELAY_MS_MAX) as u64;
-        Ok(Nanos::from_millis(millis))
+        delay_of(&value).map_err(|what| self.fault(Callback::Delay, &what))
     }
 
     /// Has the script write the next request into the buffer.
@@ -250,5 +238,46 @@ impl Users for Scripted {
 
     fn conclude(self, _now: Nanos) -> Outcome {
         Outcome { state: self.thread.state, faults: self.faults, batches: self.batches }
+    }
+}
+
+/// How long a script wants to wait, or what is wrong with what it said.
+fn delay_of(value: &Value) -> Result<Nanos, String> {
+    let number = match value {
+        Value::Integer(whole) => f64::from(i32::try_from(*whole).unwrap_or(i32::MAX)),
+        Value::Number(number) => *number,
+        Value::String(text) => text.to_str().ok().and_then(|text| text.trim().parse().ok()).unwrap_or(f64::NAN),
+        _ => f64::NAN,
+    };
+    if number.is_nan() || number < 0.0 {
+        return Err(format!("{}, not a number of milliseconds", shown(value)));
+    }
+    if number > DELAY_MS_MAX {
+        return Err(format!("{}, more milliseconds than a day has", shown(value)));
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 0 and a day")]
+    let millis = number as u64;
+    Ok(Nanos::from_millis(millis))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delay_is_a_time_that_a_trial_may_last() {
+        for (value, delay) in [
+            (Value::Integer(5), Ok(Nanos::from_millis(5))),
+            (Value::Number(86_400_000.0), Ok(Nanos::from_millis(86_400_000))),
+            (Value::Number(1e300), Err("more milliseconds than a day has")),
+            (Value::Number(-1.0), Err("not a number of milliseconds")),
+            (Value::Nil, Err("not a number of milliseconds")),
+        ] {
+            match (delay_of(&value), delay) {
+                (Ok(given), Ok(wanted)) => assert_eq!(given, wanted),
+                (Err(told), Err(words)) => assert!(told.ends_with(words), "{told}"),
+                (given, _) => panic!("{value:?}: {given:?}"),
+            }
+        }
     }
 }

@@ -164,7 +164,9 @@ type Parsed = (Head, usize, Option<Range<usize>>);
 fn parse(bytes: &[u8], method: Method) -> Result<Option<Parsed>, Malformed> {
     let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let mut response = httparse::Response::new(&mut []);
-    let config = httparse::ParserConfig::default();
+    let mut config = httparse::ParserConfig::default();
+    // A user agent reads lines that were folded as one (RFC 9112 section 5.2).
+    config.allow_obsolete_multiline_headers_in_responses(true);
     let httparse::Status::Complete(length) =
         config.parse_response_with_uninit_headers(&mut response, bytes, &mut fields)?
     else {
@@ -196,7 +198,8 @@ fn framing(fields: &[httparse::Header<'_>], status: u16, method: Method) -> Resu
         let chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
         return Ok(if chunked { Framing::Chunked } else { Framing::UntilClose });
     }
-    let mut lengths = values(fields, "content-length").map(length);
+    // A list of the same number over and over is that number (RFC 9110 section 8.6).
+    let mut lengths = values(fields, "content-length").flat_map(|list| list.split(|&byte| byte == b',')).map(length);
     let Some(first) = lengths.next() else { return Ok(Framing::UntilClose) };
     match first {
         Some(length) if lengths.all(|other| other == first) => Ok(Framing::Length(length)),
@@ -234,6 +237,12 @@ mod tests {
             ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Length(5), Persistence::Stays),
             ("HTTP/1.1 200\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n", Length(5), Persistence::Stays),
             ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: x, Close\r\n\r\n", Length(5), Persistence::Closes),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5, 5\r\n\r\n", Length(5), Persistence::Stays),
+            (
+                "HTTP/1.1 200 OK\r\nX: folded\r\n  value\r\nContent-Length:\r\n\t5\r\nConnection: x,\r\n close\r\n\r\n",
+                Length(5),
+                Persistence::Closes,
+            ),
             ("HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\n", Length(5), Persistence::Closes),
             ("HTTP/1.0 200 OK\r\nContent-Length: 5\r\nConnection: Keep-Alive\r\n\r\n", Length(5), Persistence::Stays),
             (
@@ -262,7 +271,8 @@ mod tests {
             ("HTTP/1.1 101 Switching Protocols\r\n\r\n", Malformed::Switched),
             ("HTTP/1.1 200 OK\r\nA b: c\r\n\r\n", Malformed::Field),
             ("HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n", Malformed::ContentLength),
-            ("HTTP/1.1 200 OK\r\nContent-Length: 5, 5\r\n\r\n", Malformed::ContentLength),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5, 6\r\n\r\n", Malformed::ContentLength),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5,\r\n\r\n", Malformed::ContentLength),
             ("HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n", Malformed::ContentLength),
             ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", Malformed::ContentLength),
         ];

@@ -2,14 +2,38 @@
 
 use super::{
     super::{
-        diagnostic::Diagnostic,
-        tree::{Content, Header, Piece, Scenario, Source, Span, Statement, Template, Test},
+        diagnostic::{Diagnostic, nearest},
+        tree::{Content, Header, Piece, Scenario, Source, Span, Statement, Step, Template, Test},
     },
     Found, each, steps,
 };
 
 /// What follows from the body, and would contradict it.
 const FRAMING: [&str; 2] = ["content-length", "transfer-encoding"];
+
+/// Those of RFC 9110, RFC 5789, RFC 4918, RFC 3253 and RFC 5323, and what caches know.
+const METHODS: [&str; 20] = [
+    "GET",
+    "HEAD",
+    "POST",
+    "PUT",
+    "DELETE",
+    "OPTIONS",
+    "TRACE",
+    "PATCH",
+    "PROPFIND",
+    "PROPPATCH",
+    "MKCOL",
+    "COPY",
+    "MOVE",
+    "LOCK",
+    "UNLOCK",
+    "REPORT",
+    "SEARCH",
+    "QUERY",
+    "PURGE",
+    "CONNECT",
+];
 
 pub(super) fn check(scenario: &Scenario, found: &mut Found) {
     if scenario.users.is_empty() {
@@ -26,12 +50,32 @@ pub(super) fn check(scenario: &Scenario, found: &mut Found) {
         found.add(warning.fix("write `base http://host:port` above, or give a URL when it is run"));
     }
     for step in &steps {
+        method(step, found);
         let body = step.body.as_ref();
         if let Some(Content::Text(text) | Content::Json(text)) = body.map(|body| &body.content) {
             remark(text, body.map_or(text.span, |body| body.span), found);
         }
     }
     each(scenario.blocks(), &mut |statement| endless(statement, found));
+}
+
+/// A method that no standard has may be meant, and is more often a slip of the finger.
+fn method(step: &Step, found: &mut Found) {
+    let method = step.method.text.as_str();
+    if METHODS.contains(&method) {
+        return;
+    }
+    let warning = Diagnostic::warning(step.method.span, format!("no standard has a method `{method}`"));
+    let letters = |word: &str| {
+        let mut letters = word.as_bytes().to_vec();
+        letters.sort_unstable();
+        letters
+    };
+    let mixed_up = METHODS.iter().find(|known| letters(known) == letters(method)).map(|known| (*known).to_owned());
+    found.add(match mixed_up.or_else(|| nearest(method, METHODS.iter().copied())) {
+        Some(near) => warning.fix(format!("did you mean `{near}`?")),
+        None => warning,
+    });
 }
 
 fn field(header: &Header, found: &mut Found) {

@@ -221,9 +221,14 @@ impl Allowed {
 
     /// The same for whatever is sent later, such as to what a name stands for then.
     pub(crate) fn policy(&self) -> Policy {
+        Policy::own(self.networks())
+    }
+
+    /// All that is allowed by now, this machine included.
+    pub(crate) fn networks(&self) -> Vec<Network> {
         let own = [Network::LOOPBACK_V4, Network::LOOPBACK_V6];
         let answered = self.0.answered.borrow();
-        Policy::own(own.iter().chain(&self.0.networks).chain(self.0.pinned()).chain(&*answered).copied().collect())
+        own.iter().chain(&self.0.networks).chain(self.0.pinned()).chain(&*answered).copied().collect()
     }
 
     fn any(&self, judge: impl Fn(&Network) -> bool) -> bool {

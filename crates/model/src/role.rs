@@ -48,6 +48,9 @@ pub struct Meeting {
     pub with: Vec<std::net::IpAddr>,
     /// By which the other side is known: random, and of this trial alone.
     pub token: u64,
+    /// The networks that the user allows, where names may be looked up again during the trial; all, without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within: Option<Vec<String>>,
 }
 
 /// What one host does in one trial, as it is sent to its agent.

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, io};
 use fathom_engine::{Live, TestKind};
 use fathom_fleet::{Cast, Class, Error, Part, Supervision, TrialOutcome, TrialPlan};
 use fathom_model::{
-    Derivation, Phases, Plan, Role, Run, Settings, Side, State, TestPlan, TestRun, Trial, Unit, ValueKind, Verdict,
+    Derivation, Meeting, Phases, Plan, Role, Run, Settings, Side, State, TestPlan, TestRun, Trial, Unit, ValueKind,
+    Verdict,
     benchmark::OwnMaximum,
     plan::Reach,
     run::{Completeness, SCHEMA},
@@ -406,6 +407,14 @@ impl Course<'_> {
         }
     }
 
+    /// What the user allows, where names are looked up again during a test: the answers may be others than those that were asked for.
+    fn within(&self, test: &TestPlan, host: &str) -> Option<Vec<String>> {
+        let is_ours = matches!(self.plan.hosts.get(host), Some(Reach::This | Reach::At(_)));
+        let is_given = |name: &str| test.options.text(name).is_some_and(|word| word != "once");
+        let networks = || self.surroundings.allowed.networks().iter().map(ToString::to_string).collect();
+        (is_ours && is_given("url") && is_given("dns")).then(networks)
+    }
+
     /// Who plays what in a trial of a test: all that is made together has the options and the spans of the one that leads.
     fn trial_plan(&self, test: &TestPlan, round: u32, hosts: &Hosts) -> TrialPlan {
         let phases = phases(test, &self.plan.tests);
@@ -427,7 +436,7 @@ impl Course<'_> {
                 interface: place.interface.clone(),
                 peer: BTreeMap::new(),
                 cores: if is_answering { to_cores.clone() } else { from_cores.clone() },
-                meeting: fathom_model::Meeting::default(),
+                meeting: Meeting { within: self.within(test, host), ..Meeting::default() },
                 seed: self.plan.seed.wrapping_add(u64::from(round)),
             };
             Part { host: host.to_owned(), role, interfaces: place.interface.iter().cloned().collect() }

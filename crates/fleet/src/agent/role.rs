@@ -65,7 +65,11 @@ impl Part {
             entered.map_err(|cause| Failure::new(Class::Failed, format!("cannot enter the roster: {cause}")))?;
         policy::check(&equipment.policy, &role, kind.options())?;
         let observer = watch.map(|interfaces| (equipment.observer)(&interfaces));
-        let test = kind.prepare(&role, &equipment.policy).map_err(wanting)?;
+        let policy = equipment
+            .policy
+            .within(role.meeting.within.as_deref())
+            .map_err(|error| Failure::new(Class::Usage, error.to_string()))?;
+        let test = kind.prepare(&role, &policy).map_err(wanting)?;
         say(outbox, &FromAgent::Ready { ticket, endpoints: test.endpoints() });
 
         let Ok(Start { at: start, peer_clock }) = started.recv() else {

@@ -245,7 +245,7 @@ impl<'a, 'b> Course<'a, 'b> {
         let playing = &self.parts[n];
         let mut role = Box::new(playing.part.role.clone());
         role.peer.extend(endpoints);
-        role.meeting = self.meeting(n);
+        role.meeting = Meeting { within: role.meeting.within.take(), ..self.meeting(n) };
         // One observer per host: the first of its parts brings it, and sees the interfaces of all of them.
         let is_first = self.parts.iter().position(|other| other.id == playing.id) == Some(n);
         let watch = is_first.then(|| self.interfaces(playing.id));
@@ -260,7 +260,7 @@ impl<'a, 'b> Course<'a, 'b> {
         let others = (0..self.parts.len())
             .filter(|other| is_initiator(*other) != is_initiator(n) && self.parts[*other].cast == Some(cast));
         let with: Option<Vec<IpAddr>> = others.map(|other| self.parts[other].part.role.address).collect();
-        Meeting { with: with.unwrap_or_default(), token: self.tokens[cast] }
+        Meeting { with: with.unwrap_or_default(), token: self.tokens[cast], within: None }
     }
 
     fn interfaces(&self, id: HostId) -> Vec<String> {

@@ -426,3 +426,21 @@ fn a_stranger_gets_no_connection_to_the_port_of_a_test() {
         agent.say(&ToAgent::Abort { ticket: Ticket(ticket) });
     }
 }
+
+#[test]
+fn what_the_user_allows_travels_to_an_agent_of_the_users_own() {
+    let (stream, far) = UnixStream::pair().unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let equipment = agent::Equipment { kinds: &KINDS, ..equipment(Policy::anything()) };
+    let output = far.try_clone().unwrap();
+    thread::spawn(move || agent::serve(far, output, equipment));
+    let mut agent = Conversation { stream, decoder: Decoder::new(FROM_AGENT_MAX) };
+    let kind = fathom_engine::find(&KINDS, "http_closed").unwrap();
+    let given = Settings::default().with("url", "http://localhost:1/").with("dns", "connection");
+    let settings = given.complete(kind.options()).unwrap();
+    let mut role = role(*kind, Side::Initiator, settings);
+    role.meeting.within = Some(vec!["192.0.2.0/24".to_owned()]);
+    agent.prepare(1, role);
+    let refused = agent.ready(1).unwrap_err();
+    assert!(refused.starts_with("sending to") && refused.ends_with("is refused"), "{refused}");
+}

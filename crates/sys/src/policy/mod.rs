@@ -121,6 +121,19 @@ impl Policy {
         Self(Some(Arc::new(Bounds { controller: None, allowed })))
     }
 
+    /// The same where the user allows these networks only; a served host's own bounds are not widened by it.
+    ///
+    /// # Errors
+    /// One of them is none.
+    pub fn within(&self, networks: Option<&[String]>) -> Result<Self, NetworkError> {
+        match networks {
+            Some(networks) if self.0.is_none() => {
+                networks.iter().map(|network| network.parse()).collect::<Result<_, _>>().map(Self::own)
+            }
+            _ => Ok(self.clone()),
+        }
+    }
+
     /// Whether roles are played for somebody else than the owner of the host.
     #[must_use]
     pub fn is_for_others(&self) -> bool {
@@ -294,6 +307,17 @@ mod tests {
         assert!(Refused::within(&refused).is_some());
         let own = Policy::own(vec![Network::LOOPBACK_V4, Network::LOOPBACK_V6]);
         assert!(own.resolve("localhost", 80).unwrap().iter().all(|to| to.address().unwrap().port() == 80));
+    }
+
+    #[test]
+    fn what_the_user_allows_narrows_an_agent_of_the_user_and_widens_no_other() {
+        let networks = ["192.0.2.0/24".to_owned()];
+        let allows = |policy: &Policy, address: &str| policy.permit(address.parse().unwrap()).is_ok();
+        let own = Policy::anything().within(Some(&networks)).unwrap();
+        assert!(allows(&own, "192.0.2.1:80") && !allows(&own, "198.18.0.3:80"));
+        assert!(!allows(&served().within(Some(&networks)).unwrap(), "192.0.2.1:80"));
+        assert!(allows(&Policy::anything().within(None).unwrap(), "198.18.0.3:80"));
+        assert!(Policy::anything().within(Some(&["x".to_owned()])).is_err());
     }
 
     #[test]

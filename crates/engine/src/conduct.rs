@@ -412,7 +412,7 @@ impl MeasuredCpu {
         for (glance, before) in glances.iter().zip(before) {
             let spent = glance.cpu.spent() - before;
             let of_core = self.by_core.entry(glance.cpu.core()).or_insert(Nanos::ZERO);
-            *of_core = *of_core + spent;
+            *of_core += spent;
         }
     }
 }

@@ -22,9 +22,8 @@ impl Failures {
         let mut failures = Self::default();
         for (what, n) in errors {
             let place = match what.split_once(':') {
-                Some(("script", _)) => continue,
                 // The tools say nothing of what is under way at their end.
-                Some((_, " unanswered" | " the answer did not end")) => continue,
+                Some(("script", _) | (_, " unanswered" | " the answer did not end")) => continue,
                 Some((_, " timeout")) => &mut failures.timeout,
                 Some(("read" | "parse", _)) => &mut failures.receive,
                 Some(("send", _)) => &mut failures.send,

@@ -47,7 +47,6 @@ impl Query {
             match (quote, char) {
                 (Some(_), '\\') => drop(chars.next()),
                 (Some(open), _) if open == char => quote = None,
-                (Some(_), _) => {}
                 (None, '\'' | '"') => quote = Some(char),
                 (None, '.') if before == '.' => query.n_descents += 1,
                 (None, ',') => n_selectors += 1,

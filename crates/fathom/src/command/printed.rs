@@ -108,6 +108,6 @@ fn options_that_findings_put_behind_a_command_are_taken_there() {
             let line = format!("fathom {command} --rounds 2 --duration 1s {option} {option}");
             shape().try_get_matches_from(shlex::split(&line).unwrap()).is_ok()
         };
-        assert!(commands.iter().any(|command| is_taken(command)), "{option}");
+        assert!(commands.iter().any(is_taken), "{option}");
     }
 }

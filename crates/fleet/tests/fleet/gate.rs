@@ -130,7 +130,7 @@ impl Conversation {
     }
 
     fn hear(&mut self) -> Vec<FromAgent> {
-        let mut chunk = [0; 64 << 10];
+        let mut chunk = [0; 8 << 10];
         match self.stream.read(&mut chunk) {
             Ok(n) => {
                 assert!(n > 0, "the agent is gone");

@@ -50,8 +50,9 @@ impl Token {
     /// A message of the receiver as it is sent.
     #[must_use]
     pub(crate) fn message(self, message: Message) -> [u8; MESSAGE] {
-        let [a, b, c, d, e, f, g, h] = self.whole;
-        [a, b, c, d, e, f, g, h, message as u8]
+        let mut bytes = [message as u8; MESSAGE];
+        bytes[..self.whole.len()].copy_from_slice(&self.whole);
+        bytes
     }
 
     /// What a receiver said; nothing when it is not the receiver of this flow.

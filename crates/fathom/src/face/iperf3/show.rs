@@ -79,7 +79,9 @@ impl Show {
         self.has_ended = true;
         if self.is_stream {
             let last = self.document.last_events(error);
-            last.into_iter().for_each(|(name, part)| self.event(name, &part));
+            for (name, part) in last {
+                self.event(name, &part);
+            }
             return;
         }
         let document = printed(&self.document.whole(error));

@@ -177,7 +177,8 @@ fn a_server_that_closes_idle_connections_is_no_error() {
     let (told, crossed) = mpsc::channel();
     let address = server(move |stream| {
         stream.write_all(OK)?;
-        stream.shutdown(std::net::Shutdown::Write)?;
+        // The last answer may end the trial, which resets the connection.
+        let _ = stream.shutdown(std::net::Shutdown::Write);
         // A client that was held up may have asked again before it saw the end; only the server knows that.
         let _ = told.send(read_request(stream).is_some());
         Err(std::io::ErrorKind::Other.into())

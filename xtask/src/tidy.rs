@@ -23,6 +23,32 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lab", &["model", "sys"]),
     ("fleet", &["model", "sys", "engine"]),
 ];
+/// Crates whose tests are played for others too: what they touch is asked of `sys::policy`.
+const PLAYED_FOR_OTHERS: [&str; 4] = ["packet", "transport", "http", "app"];
+/// What touches the network, a file or a variable without asking.
+const UNASKED: [&str; 8] = [
+    "TcpStream::connect",
+    "to_socket_addrs()",
+    "fs::read(",
+    "fs::read_to_string(",
+    "File::open(",
+    "File::options(",
+    "File::create",
+    "env::var(",
+];
+/// Where that is right, and why.
+const UNASKED_ALLOWED: &[(&str, &str)] = &[
+    (
+        "app/src/lua/script.rs",
+        "a script is refused to others, and every address that it looks up is judged before it is used",
+    ),
+    ("app/src/scenario/check/files.rs", "`fathom app check` is the user's own"),
+    ("app/src/scenario/walk/rows.rs", "`fathom app check` is the user's own"),
+    ("http/src/books/ledger.rs", "an option of the kind File, which is refused to others"),
+    ("packet/src/craft/settings.rs", "an option of the kind File, which is refused to others"),
+    ("packet/src/pktgen/root.rs", "the files of the kernel's pktgen"),
+    ("packet/src/xdp/strays.rs", "counters of the kernel"),
+];
 /// A function fits on a screen.
 const FUNCTION_LINES_MAX: usize = 70;
 
@@ -36,11 +62,25 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
             format!("{shown}:{line}: function {name} has {n} lines, the most is {FUNCTION_LINES_MAX}")
         }));
         faults.extend(missing_sources(root, &text).map(|source| format!("{shown}: there is no {source}")));
+        faults.extend(unasked(&shown, &text).map(|(line, what)| {
+            format!("{shown}:{line}: `{what}` asks no policy: what a role touches is judged where it is opened (sys::policy)")
+        }));
         if shown.contains("/src/") && !text.starts_with("//!") {
             faults.push(format!("{shown}: a module begins with what it is for"));
         }
     }
     Ok(faults)
+}
+
+/// What a role could touch without being judged: line and call. Files of the kernel and tests are nobody's secret.
+fn unasked<'a>(shown: &str, text: &'a str) -> impl Iterator<Item = (usize, &'static str)> + use<'a> {
+    let is_played = PLAYED_FOR_OTHERS.iter().any(|name| shown.starts_with(&format!("crates/{name}/src/")));
+    let is_allowed = UNASKED_ALLOWED.iter().any(|(file, _)| shown.ends_with(file)) || shown.ends_with("/tests.rs");
+    let text = text.split("#[cfg(test)]").next().filter(|_| is_played && !is_allowed).unwrap_or_default();
+    text.lines().enumerate().filter_map(|(idx, line)| {
+        let call = UNASKED.into_iter().find(|call| line.contains(call))?;
+        (!["\"/proc/", "\"/sys/"].iter().any(|kernel| line.contains(kernel))).then_some((idx + 1, call))
+    })
 }
 
 fn layering(root: &Path) -> anyhow::Result<Vec<String>> {
@@ -122,6 +162,14 @@ mod tests {
         let text = format!("pub(crate) fn short() {{\n    step();\n}}\n\npub fn long<T>(t: T) {{\n{body}}}\n");
         let found: Vec<_> = long_functions(&text).collect();
         assert_eq!(found, [(5, "long".to_owned(), FUNCTION_LINES_MAX + 2)]);
+    }
+
+    #[test]
+    fn what_a_role_would_touch_without_being_judged_is_found() {
+        let text = "fn f() {\n    fs::read(path);\n    fs::read_to_string(\"/proc/stat\");\n}\n#[cfg(test)]\nmod tests { fs::read(path) }";
+        let found = |shown: &str| unasked(shown, text).collect::<Vec<_>>();
+        assert_eq!(found("crates/http/src/new.rs"), [(2, "fs::read(")]);
+        assert!(found("crates/monitor/src/new.rs").is_empty() && found("crates/http/src/books/ledger.rs").is_empty());
     }
 
     #[test]

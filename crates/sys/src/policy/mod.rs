@@ -146,6 +146,10 @@ impl Policy {
     /// Not all of them may.
     pub fn judge(&self, network: Network) -> Result<(), Refused> {
         let Some(bounds) = &self.0 else { return Ok(()) };
+        if network.is_group() {
+            let what = format!("sending to {network} is refused: it stands for many hosts, which a lab alone may load");
+            return Err(Refused { what, hint: None });
+        }
         let controller = bounds.controller.map(Network::from);
         if controller.iter().chain(&bounds.allowed).any(|range| range.covers(&network)) {
             return Ok(());
@@ -285,13 +289,23 @@ mod tests {
             let address = allowed.parse().unwrap();
             assert_eq!(served().permit(address).unwrap().address(), Some(address));
         }
-        for other in ["198.18.0.2:9", "127.0.0.1:1", "[::1]:1", "255.255.255.255:9", "[::ffff:203.0.113.1]:80"] {
+        for other in ["198.18.0.2:9", "127.0.0.1:1", "[::1]:1", "[::ffff:203.0.113.1]:80"] {
             let address: SocketAddr = other.parse().unwrap();
             let refused = served().permit(address).unwrap_err();
             assert!(refused.hint.unwrap().starts_with("start the server there with --allow "), "{other}");
             assert!(Policy::own(Vec::new()).permit(address).is_err() && Policy::anything().permit(address).is_ok());
         }
         assert!(served().permit_frames(["10.0.0.1".parse().unwrap(), "11.0.0.1".parse().unwrap()]).is_err());
+    }
+
+    #[test]
+    fn an_address_of_many_hosts_is_for_labs_alone() {
+        let everybody = Policy::served("198.18.0.1".parse().unwrap(), vec!["0.0.0.0/0".parse().unwrap()]);
+        assert!(everybody.permit("203.0.113.1:9".parse().unwrap()).is_ok());
+        for group in ["224.0.0.1:9", "[ff02::1]:9", "255.255.255.255:9"] {
+            assert!(everybody.permit(group.parse().unwrap()).is_err(), "{group}");
+            assert!(Policy::anything().permit(group.parse().unwrap()).is_ok(), "{group}");
+        }
     }
 
     #[test]

@@ -37,6 +37,12 @@ impl Network {
         }
     }
 
+    /// Whether its addresses stand for many hosts at once: multicast, or the broadcast of a link.
+    #[must_use]
+    pub fn is_group(&self) -> bool {
+        self.address.is_multicast() || self.address == IpAddr::V4(Ipv4Addr::BROADCAST)
+    }
+
     /// Whether all of another range lies within.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {

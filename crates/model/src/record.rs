@@ -138,11 +138,14 @@ pub struct Record {
 impl Record {
     /// Measures all work up to its end: a count ended the trial, and not the time.
     ///
-    /// Ticks that noticed the end later would make every rate too low.
+    /// Ticks that noticed the end later would make every rate too low, and a last tick before the end of the last turn too high.
     pub fn measure_until(&mut self, end: Nanos) {
         self.measured_ns = (Nanos::ZERO, end);
         for tick in self.timeline.end_ns.iter_mut().rev().take_while(|tick| **tick > end) {
             *tick = end;
+        }
+        if let Some(last) = self.timeline.end_ns.last_mut() {
+            *last = end;
         }
         // Without a warm-up there is no steady state to be missed.
         self.notes.retain(|note| note.id != "no-steady-state");

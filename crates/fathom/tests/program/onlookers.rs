@@ -68,9 +68,12 @@ impl Switch {
     }
 }
 
-/// Whether a kernel asks or announces something of its own accord: ARP, and IPv6 to its groups.
+/// Whether a kernel asks or announces something of its own accord: ARP, IGMP, and IPv6 to its groups.
 fn is_of_kernel(frame: &[u8]) -> bool {
-    frame.starts_with(&[0xff; 6]) && frame[12..14] == [8, 6] || frame.starts_with(&[0x33, 0x33])
+    const IGMP: u8 = 2;
+    let is_arp = frame.starts_with(&[0xff; 6]) && frame[12..14] == [8, 6];
+    let is_igmp = frame.starts_with(&[1, 0, 0x5e]) && frame[12..14] == [8, 0] && frame[23] == IGMP;
+    is_arp || is_igmp || frame.starts_with(&[0x33, 0x33])
 }
 
 /// All that a socket has received that no kernel sends by itself.

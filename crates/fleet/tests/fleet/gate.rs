@@ -107,12 +107,18 @@ impl Wires {
     }
 }
 
-/// All that arrived of the agent's, but for what a kernel announces to groups of IPv6.
+/// Whether a kernel announces its groups: IPv6 to its own, IPv4 by IGMP.
+fn is_of_kernel(frame: &[u8]) -> bool {
+    const IGMP: u8 = 2;
+    frame.starts_with(&[0x33, 0x33]) || (frame.starts_with(&[1, 0, 0x5e]) && frame.get(23) == Some(&IGMP))
+}
+
+/// All that arrived of the agent's, but for what a kernel announces.
 fn arrived(capture: &Receiver) -> Vec<Vec<u8>> {
     let (mut inbox, mut seen) = (Inbox::default(), Vec::new());
     while capture.wait(Nanos::from_millis(50)).unwrap() && capture.receive(&mut inbox).unwrap() > 0 {
         let frames = inbox.frames().map(|(frame, _)| frame.to_vec());
-        seen.extend(frames.filter(|frame| !frame.starts_with(&[0x33, 0x33]) && frame[6..12] != THIRD_MAC));
+        seen.extend(frames.filter(|frame| !is_of_kernel(frame) && frame[6..12] != THIRD_MAC));
     }
     assert_eq!(capture.take_seen().unwrap().dropped.0, 0, "all that came was looked at");
     seen

@@ -195,7 +195,10 @@ fn a_crowd_of_strangers_locks_nobody_out() {
     let mut door = Door::open(limits, start_echo);
     let crowd: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(&door.address).unwrap()).collect();
     for _ in 0..15 {
-        connect(&door.address, &door.key).unwrap();
+        let mut stream = connect(&door.address, &door.key).unwrap();
+        // What comes back shows that it was served.
+        stream.write_all(b"x").unwrap();
+        stream.read_exact(&mut [0]).unwrap();
     }
     let mut oldest = crowd.first().unwrap();
     let mut said = Vec::new();

@@ -124,8 +124,7 @@ mod tests {
 
     #[test]
     fn a_destination_outside_is_told_before_anything_is_opened() {
-        let peers =
-            ["203.0.113.1:80", "203.0.113.1", "[2001:db8::1]:80", "255.255.255.255:9", "10.0.0.1:1,203.0.113.1:2"];
+        let peers = ["203.0.113.1:80", "203.0.113.1", "[2001:db8::1]:80", "10.0.0.1:1,203.0.113.1:2"];
         for peer in peers {
             let failure = judge(&role(Settings::default(), &[("anything", peer)])).unwrap_err();
             assert_eq!(failure.class, Class::Preflight, "{peer}");

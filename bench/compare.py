@@ -161,6 +161,10 @@ RECEIVER_ROW = replace(
 )
 STREAM_ROWS = [
     stream("1 flow, each with its defaults", tools.fathom_stream(), tools.iperf3(), 1.4),
+    replace(
+        stream("1 flow, `as iperf3` at both ends, its defaults", tools.iperf3(face=True), tools.iperf3(), 1.4),
+        target=tools.serve_both_iperf3,
+    ),
     stream("1 flow, blocks of 128 KiB", tools.fathom_stream("--write", "128KiB"), tools.iperf3("-l", "128K"), 1.05),
     stream("2 flows, each with its defaults", tools.fathom_stream("--flows", "2"), tools.iperf3("-P", "2"), 1.15),
     stream("1 flow, sendfile", tools.fathom_stream("--send", "sendfile"), tools.iperf3("-Z"), 1.05),

@@ -17,6 +17,7 @@ AGENT_PORT = 7700
 RESPONDER_PORT = 8080
 NGINX_PORT = 8081
 IPERF_PORT = 5201
+FACE_PORT = 5211
 NETPERF_PORT = 12865
 SOCKPERF_PORT = 11111
 CONNECTIONS = 100
@@ -268,9 +269,12 @@ def jmeter(plan: str) -> Tool:
     return Tool("jmeter", words, work, start_s=15)
 
 
-def iperf3(*options: str) -> Tool:
+def iperf3(*options: str, face: bool = False) -> Tool:
+    """iperf3's client, or `fathom as iperf3` towards a server of its own kind."""
+
     def words(lab: Lab, seconds: float) -> list[str]:
-        return ["iperf3", "-c", lab.address[TARGET], "-p", str(IPERF_PORT), "-t", str(whole(seconds)), "-J", *options]
+        tool, port = ([lab.fathom, "as", "iperf3"], FACE_PORT) if face else (["iperf3"], IPERF_PORT)
+        return [*tool, "-c", lab.address[TARGET], "-p", str(port), "-t", str(whole(seconds)), "-J", *options]
 
     def work(finished: Finished) -> Work:
         end = json.loads(finished.output)["end"]
@@ -280,7 +284,7 @@ def iperf3(*options: str) -> Tool:
         # Sent bytes are its work; those that arrived are its rate.
         return Work(units=end["sum_sent"]["bytes"], per_s=end["sum_received"]["bits_per_second"] / 8)
 
-    return Tool("iperf3", words, work)
+    return Tool("fathom as iperf3" if face else "iperf3", words, work)
 
 
 def netperf(test: str) -> Tool:
@@ -454,6 +458,12 @@ def serve_fathom(lab: Lab):
 def serve_iperf3(lab: Lab):
     lab.start(TARGET, ["iperf3", "-s", "-p", str(IPERF_PORT)])
     lab.listens(IPERF_PORT)
+
+
+def serve_both_iperf3(lab: Lab):
+    serve_iperf3(lab)
+    lab.start(TARGET, [lab.fathom, "as", "iperf3", "-s", "-p", str(FACE_PORT)])
+    lab.listens(FACE_PORT)
 
 
 def serve_netperf(lab: Lab):

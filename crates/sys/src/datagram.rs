@@ -18,7 +18,7 @@ use fathom_model::units::Nanos;
 use crate::{
     Error, Result,
     control::{CONTROL_SIZE, Control, control_messages, time},
-    socket::{self, Wait},
+    socket::{self, Sender, Wait},
 };
 
 /// The shape of a batch.
@@ -322,8 +322,20 @@ impl ReceiveBatch {
     /// Where the first datagram of the last call came from; nothing when none came.
     #[must_use]
     pub fn source(&self) -> Option<SocketAddr> {
-        (self.headers.used > 0).then_some(())?;
-        socket_address(&self.names[0].0)
+        self.source_of(0)
+    }
+
+    /// Where a datagram of the last call came from; nothing when it is not known.
+    #[must_use]
+    pub fn source_of(&self, index: usize) -> Option<SocketAddr> {
+        let name = self.names.get(..self.headers.used.min(self.names.len()))?.get(index)?;
+        socket_address(&name.0)
+    }
+
+    /// The same, to answer it alone.
+    #[must_use]
+    pub fn sender(&self, index: usize) -> Option<Sender> {
+        self.source_of(index).map(Sender::of)
     }
 
     /// The socket's drop counter as last told; nothing before the first drop.
@@ -547,6 +559,12 @@ mod tests {
             let mut questions = ReceiveBatch::of_questions(Shape { count: 4, size: 8 });
             let mut answers = SendBatch::of_answers(Shape { count: 4, size: 8 });
             assert_eq!(questions.receive(&far, Wait::Block).unwrap(), Some(3));
+            let sources: Vec<_> = near.iter().map(|socket| socket::local_address(socket).ok()).collect();
+            assert_eq!([0, 1, 2, 3].map(|index| questions.source_of(index))[..3], sources);
+            assert_eq!(
+                (questions.source_of(3), questions.sender(1).and_then(|sender| sender.address())),
+                (None, sources[1])
+            );
             // The second question gets no answer.
             for (index, question) in [0, 2].into_iter().enumerate() {
                 answers.set_length(index, 3);

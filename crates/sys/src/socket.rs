@@ -246,11 +246,28 @@ pub fn recv(socket: impl AsFd, bytes: &mut [u8], wait: Wait) -> Result<Option<us
     not_now(rustix::net::recv(socket, bytes, flags).map(|(count, _)| count), "recv")
 }
 
+/// The same without taking it: the next receive finds it again (`MSG_PEEK`).
+///
+/// # Errors
+/// As [`recv`].
+pub fn peek(socket: impl AsFd, bytes: &mut [u8], wait: Wait) -> Result<Option<usize>> {
+    let flags = match wait {
+        Wait::Block => RecvFlags::PEEK,
+        Wait::Never => RecvFlags::PEEK | RecvFlags::DONTWAIT,
+    };
+    not_now(rustix::net::recv(socket, bytes, flags).map(|(count, _)| count), "recv")
+}
+
 /// The sender of a datagram, to answer to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sender(rustix::net::SocketAddrAny);
 
 impl Sender {
+    /// Only what was received from may be answered, so only this crate makes one.
+    pub(crate) fn of(address: SocketAddr) -> Self {
+        Self(address.into())
+    }
+
     /// Its address; nothing for a socket of the local kind.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {

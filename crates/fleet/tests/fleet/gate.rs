@@ -97,8 +97,11 @@ impl Wires {
     }
 
     fn agent(&self) -> Conversation {
+        self.agent_of(Policy::served(CONTROLLER.parse().unwrap(), Vec::new()))
+    }
+
+    fn agent_of(&self, policy: Policy) -> Conversation {
         let (near, far) = UnixStream::pair().unwrap();
-        let policy = Policy::served(CONTROLLER.parse().unwrap(), Vec::new());
         let equipment = agent::Equipment { kinds: &KINDS, ..equipment(policy) };
         let output = far.try_clone().unwrap();
         self.agent.enter_with(|| thread::spawn(move || agent::serve(far, output, equipment))).unwrap();
@@ -354,6 +357,70 @@ fn not_one_frame_reaches_a_third_host_whatever_roles_are_made_up() {
     assert!(!arrived(&capture).is_empty(), "the capture sees what is sent");
 }
 
+/// The responder of a kind whose trial lasts a while, with options, in the hands of an owner who allows the third host.
+fn responder(wires: &Wires, kind: &str, options: &[(&str, &str)]) -> (Conversation, Role, SocketAddr) {
+    let mut agent = wires.agent_of(Policy::served(CONTROLLER.parse().unwrap(), vec![THIRD.parse().unwrap()]));
+    let kind = fathom_engine::find(&KINDS, kind).unwrap();
+    let given = options.iter().fold(Settings::default(), |all, (name, text)| all.with(name, *text));
+    let mut role = role(*kind, Side::Responder, given.complete(kind.options()).unwrap());
+    role.phases.measure_ns = Nanos::from_secs(5);
+    role.meeting.token = 0x0123_4567_89ab_cdef;
+    agent.prepare(1, role.clone());
+    let told = agent.ready(1).unwrap();
+    agent.say(&ToAgent::Start { ticket: Ticket(1), at: clock::now(), peer_clock: None });
+    let to = told.get("address").or(told.get("addresses")).unwrap().parse().unwrap();
+    (agent, role, to)
+}
+
+/// A socket of the controller's that the role answers.
+fn asks(wires: &Wires, to: SocketAddr) -> UdpSocket {
+    let open = || UdpSocket::bind((CONTROLLER, 7777)).unwrap();
+    let socket = wires.controller.enter_with(open).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.connect(to).unwrap();
+    socket
+}
+
+/// Sends datagrams from the controller that claim to be from the third host; how long their frames are together.
+fn forge(wires: &Wires, to: SocketAddr, payloads: &[&[u8]]) -> usize {
+    const ETHERNET: usize = 14;
+    let send = || {
+        let sender = Sender::open(to.ip(), Broadcast::Refused).unwrap();
+        let target = Policy::anything().permit(SocketAddr::new(to.ip(), 0)).unwrap();
+        let packets = payloads.iter().map(|payload| datagram((THIRD.parse().unwrap(), 7777), to, payload));
+        packets.map(|packet| sender.send(&packet, &target).map(|_| ETHERNET + packet.len()).unwrap()).sum()
+    };
+    wires.controller.enter_with(send).unwrap()
+}
+
+#[test]
+fn an_address_that_has_not_proved_itself_gets_no_more_bytes_than_came_from_it() {
+    if lacks_root() {
+        return;
+    }
+    let wires = Wires::up();
+    let capture = wires.capture();
+    let (mut agent, role, to) = responder(&wires, "udp_rr", &[("request", "8"), ("response", "60000")]);
+    let token = (role.meeting.token ^ role.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+    let request = (token << 40 | 1).to_be_bytes();
+    // A return that nobody was challenged for is no proof either.
+    let guess = [&[0xfe][..], &[7; 7]].concat();
+    let mut claims = vec![&request[..]; 20];
+    claims.push(&guess);
+    let n_forged = forge(&wires, to, &claims);
+    let asks = asks(&wires, to);
+    let mut room = vec![0; 65_507];
+    asks.send(&request).unwrap();
+    assert_eq!(asks.recv(&mut room).unwrap(), request.len(), "a challenge is no longer than the request");
+    room[0] = 0xfe;
+    asks.send(&room[..request.len()]).unwrap();
+    asks.send(&request).unwrap();
+    assert_eq!(asks.recv(&mut room).unwrap(), 60_000, "who has returned it is answered");
+    let n_arrived: usize = arrived(&capture).iter().map(Vec::len).sum();
+    assert!((1..=n_forged).contains(&n_arrived), "{n_arrived} bytes for {n_forged}");
+    agent.say(&ToAgent::Abort { ticket: Ticket(1) });
+}
+
 /// An IPv4 packet with a UDP datagram, without the checksum that is optional there (RFC 768).
 fn datagram(from: (Ipv4Addr, u16), to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let IpAddr::V4(target) = to.ip() else { unreachable!("the wires are of version 4") };
@@ -378,32 +445,21 @@ fn a_stream_goes_to_no_host_that_a_datagram_claims_to_be_from() {
     }
     let wires = Wires::up();
     let capture = wires.capture();
-    let mut agent = wires.agent();
-    let kind = fathom_engine::find(&KINDS, "udp_stream_down").unwrap();
-    let settings = Settings::default().with("rate", "10M").complete(kind.options()).unwrap();
-    let mut role = role(*kind, Side::Responder, settings);
-    role.phases.measure_ns = Nanos::from_millis(600);
-    role.meeting.token = 0x0123_4567_89ab_cdef;
-    let here = [&(role.meeting.token ^ role.seed).to_be_bytes()[..], &[1]].concat();
-    agent.prepare(1, role);
-    let told = agent.ready(1).unwrap();
-    let to: SocketAddr = told["addresses"].parse().unwrap();
-    let forge = |from: &str| {
-        let sender = Sender::open(to.ip(), Broadcast::Refused).unwrap();
-        let target = Policy::anything().permit(SocketAddr::new(to.ip(), 0)).unwrap();
-        sender.send(&datagram((from.parse().unwrap(), 7777), to, &here), &target).unwrap();
-    };
-    wires.controller.enter_with(|| forge(THIRD)).unwrap();
-    agent.say(&ToAgent::Start { ticket: Ticket(1), at: clock::now(), peer_clock: None });
-    // The same from the controller's address begins the stream: the first that is believed has it.
-    let receiver = || {
-        let socket = UdpSocket::bind((CONTROLLER, 7777)).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        socket.send_to(&here, to).unwrap();
-        socket.recv(&mut [0; 2000]).unwrap()
-    };
-    assert!(wires.controller.enter_with(receiver).unwrap() > 100);
-    assert_eq!(arrived(&capture), Vec::<Vec<u8>>::new());
+    let (mut agent, role, to) = responder(&wires, "udp_stream_down", &[("rate", "10M")]);
+    let message =
+        |kind: u8, number: [u8; 8]| [&(role.meeting.token ^ role.seed).to_be_bytes()[..], &[kind], &number].concat();
+    let (here, guess) = (message(1, [0; 8]), message(5, [7; 8]));
+    let n_forged = forge(&wires, to, &[&here, &guess]);
+    // The same from the controller's address, which returns what it is sent, begins the stream.
+    let asks = asks(&wires, to);
+    let mut room = [0; 2000];
+    asks.send(&here).unwrap();
+    assert_eq!(asks.recv(&mut room).unwrap(), here.len());
+    let number = room[9..17].try_into().unwrap();
+    asks.send(&message(5, number)).unwrap();
+    assert!(asks.recv(&mut room).unwrap() > 100);
+    let n_arrived: usize = arrived(&capture).iter().map(Vec::len).sum();
+    assert!((1..=n_forged).contains(&n_arrived), "{n_arrived} bytes for {n_forged}");
     agent.say(&ToAgent::Abort { ticket: Ticket(1) });
 }
 

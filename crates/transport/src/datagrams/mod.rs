@@ -3,6 +3,7 @@
 //! What a datagram begins with is a [`Codec`]: ours, or that of another tool. A [`Sender`] sends what is due in one step, a
 //! [`Receiver`] takes what has come in one; when to begin, when to end and how to agree on it is the caller's.
 
+mod challenge;
 mod delay;
 mod jitter;
 mod receive;
@@ -12,6 +13,7 @@ mod wire;
 
 use fathom_model::units::Nanos;
 
+pub(crate) use challenge::{Challenges, Proved};
 pub(crate) use delay::{ClockOffset, Clocks};
 pub(crate) use receive::{Arrived, Receipts, Receiver, room};
 pub(crate) use send::{Joined, Load, Sender, Sendings, Step};

@@ -11,8 +11,10 @@ use super::{Codec, Header, Part};
 /// The length of the header; shorter datagrams carry no number.
 pub(crate) const LENGTH: usize = 18;
 
-/// The length of what a receiver says.
-pub(crate) const MESSAGE: usize = 9;
+/// The length of what the two ends say to each other beside the stream: token, kind and number.
+///
+/// All are equally long, so that an answer is never longer than its question; a mark of the end is longer than any.
+pub(crate) const MESSAGE: usize = 17;
 
 /// The upper bits of the time of sending, which a monotonic clock reaches after 146 years.
 const END: u64 = 1 << 63;
@@ -27,15 +29,43 @@ pub(crate) struct Token {
     whole: [u8; 8],
 }
 
-/// What a receiver tells its sender.
+/// What is said beside the stream; all but the challenge by the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message {
     /// Here I am: send to where this comes from.
-    Here = 1,
+    Here,
     /// I have seen a mark of the end.
-    Seen = 2,
+    Seen,
     /// Enough: come to the end.
-    Enough = 3,
+    Enough,
+    /// Whoever you are, return this number from where it arrives.
+    Challenge(u64),
+    /// The number of a challenge.
+    Return(u64),
+}
+
+impl Message {
+    /// The kind as it is sent, and the number.
+    const fn parts(self) -> (u8, u64) {
+        match self {
+            Self::Here => (1, 0),
+            Self::Seen => (2, 0),
+            Self::Enough => (3, 0),
+            Self::Challenge(number) => (4, number),
+            Self::Return(number) => (5, number),
+        }
+    }
+
+    const fn of(parts: (u8, u64)) -> Option<Self> {
+        match parts {
+            (1, 0) => Some(Self::Here),
+            (2, 0) => Some(Self::Seen),
+            (3, 0) => Some(Self::Enough),
+            (4, number) => Some(Self::Challenge(number)),
+            (5, number) => Some(Self::Return(number)),
+            _ => None,
+        }
+    }
 }
 
 impl Token {
@@ -47,18 +77,21 @@ impl Token {
         Self { short, whole: (secret ^ u64::from(flow)).to_be_bytes() }
     }
 
-    /// A message of the receiver as it is sent.
+    /// A message as it is sent.
     #[must_use]
     pub(crate) fn message(self, message: Message) -> [u8; MESSAGE] {
-        let mut bytes = [message as u8; MESSAGE];
-        bytes[..self.whole.len()].copy_from_slice(&self.whole);
+        let (kind, number) = message.parts();
+        let mut bytes = [kind; MESSAGE];
+        bytes[..8].copy_from_slice(&self.whole);
+        bytes[9..].copy_from_slice(&number.to_be_bytes());
         bytes
     }
 
-    /// What a receiver said; nothing when it is not the receiver of this flow.
+    /// What the other end of this flow said; nothing when it was somebody else.
     #[must_use]
     pub(crate) fn heard(self, datagram: &[u8]) -> Option<Message> {
-        [Message::Here, Message::Seen, Message::Enough].into_iter().find(|one| self.message(*one) == datagram)
+        let (kind, number) = datagram.strip_prefix(&self.whole)?.split_first()?;
+        Message::of((*kind, u64::from_be_bytes(number.try_into().ok()?)))
     }
 }
 
@@ -168,10 +201,15 @@ mod tests {
     #[test]
     fn a_message_is_heard_by_the_sender_of_its_flow_only() {
         let token = Token::new(42, 3);
-        for message in [Message::Here, Message::Seen, Message::Enough] {
-            assert_eq!(token.heard(&token.message(message)), Some(message));
-            assert_eq!(Token::new(42, 4).heard(&token.message(message)), None);
+        let numbered = [Message::Challenge(1 << 63), Message::Return(7)];
+        for message in [Message::Here, Message::Seen, Message::Enough].into_iter().chain(numbered) {
+            let datagram = token.message(message);
+            assert_eq!(token.heard(&datagram), Some(message));
+            assert_eq!(Token::new(42, 4).heard(&datagram), None);
+            assert_eq!(token.heard(&datagram[1..]), None);
+            assert_eq!(token.heard(&datagram[..MESSAGE - 1]), None);
         }
         assert_eq!(token.heard(&[0]), None);
+        const { assert!(MESSAGE <= LENGTH, "a mark is answered with a message") };
     }
 }

@@ -1,6 +1,7 @@
 //! The side that answers: a socket per worker, and each request is answered when it comes.
 //!
 //! A worker with one flow has one request at a time; one with several takes what has come meanwhile, and answers it, in one call each.
+//! Both answer only addresses that have returned a challenge, which is no longer than a request.
 
 use std::net::SocketAddr;
 
@@ -8,12 +9,13 @@ use fathom_engine::{Crew, Error, Session, Test, Worker};
 use fathom_model::{Endpoints, Note, Record, Side};
 use fathom_sys::{
     datagram::{ReceiveBatch, SendBatch, Sent, Shape},
-    socket::{self, Socket, Wait},
+    socket::{self, Sender, Socket, Wait},
 };
 
-use super::{Header, OF_RESPONDER, Terms};
+use super::{CHALLENGE, Header, OF_RESPONDER, RETURN, Terms, proof};
 use crate::{
     causes::Causes,
+    datagrams::{Challenges, Proved},
     exchange::sizes::Class,
     link::{self, Doors, PATIENCE},
 };
@@ -66,9 +68,11 @@ impl Test for Answering {
         let Self { terms, sockets, notes, .. } = *self;
         let role = &terms.role;
         let crew = Crew { states: sockets, counters: OF_RESPONDER, cores: &role.cores, until: role.side.into() };
+        let challenges = Challenges::default();
         let conducted = crew.conduct(session, &mut (), |worker, socket| {
-            let answering = if terms.n_flows > terms.n_workers { answer_many } else { answer };
-            Ok(answering(&worker, &socket, &terms))
+            let (proved, causes) = (Proved::default(), Causes::default());
+            let clerk = Clerk { worker, socket: &socket, terms: &terms, challenges: &challenges, proved, causes };
+            Ok(if terms.n_flows > terms.n_workers { clerk.answer_many() } else { clerk.answer() })
         })?;
         let mut record = conducted.record(role.side);
         conducted.workers.into_iter().for_each(|causes| causes.add_to(&mut record));
@@ -134,67 +138,98 @@ impl Answers {
     }
 }
 
-/// Answers the requests of several flows, as many at a time as have come.
-fn answer_many(worker: &Worker<'_>, socket: &Socket, terms: &Terms) -> Causes {
-    let mut causes = Causes::default();
-    let longest = terms.sizes.longest_request().max(terms.sizes.longest_response());
-    let count = (BATCH_BYTES / longest).clamp(1, BATCH_MAX);
-    // A byte more than a request may have, so that one that is too long is noticed.
-    let mut requests = ReceiveBatch::of_questions(Shape { count, size: terms.sizes.longest_request() + 1 });
-    let mut answers = Answers::new(terms, count);
-    while !worker.is_over() {
-        match requests.receive(socket, Wait::Block) {
-            Ok(Some(n)) => {
-                for index in 0..n {
-                    match request(terms, requests.payload(index)) {
-                        Some(request) => answers.write(request, (&requests, index)),
-                        None => worker.add(STRANGERS, 1),
-                    }
-                }
-                worker.add(RECEIVED, u64::try_from(answers.n_written).unwrap_or(0));
-                answers.send(worker, (socket, &mut causes));
-            }
-            Ok(None) => {}
-            Err(error) => causes.count(&error),
-        }
-    }
-    causes
+/// One worker, its socket, and who has proved itself there.
+struct Clerk<'a> {
+    worker: Worker<'a>,
+    socket: &'a Socket,
+    terms: &'a Terms,
+    challenges: &'a Challenges,
+    proved: Proved,
+    causes: Causes,
 }
 
-fn answer(worker: &Worker<'_>, socket: &Socket, terms: &Terms) -> Causes {
-    let mut causes = Causes::default();
-    let mut answers = terms.sizes.messages(Side::Responder, terms.role.seed);
-    // A byte more than a request may have, so that one that is too long is noticed.
-    let mut room = vec![0; terms.sizes.longest_request() + 1];
-    let wait = if terms.spins { Wait::Never } else { Wait::Block };
-    let mut n_looks = 0_u32;
-    loop {
-        match socket::recv_from(socket, &mut room, wait) {
-            Ok(Some((length, sender))) => {
-                let Some((header, class)) = request(terms, &room[..length]) else {
-                    worker.add(STRANGERS, 1);
-                    continue;
-                };
-                worker.add(RECEIVED, 1);
-                let answer = &mut answers[class.idx()];
-                header.write(answer);
-                match socket::send_to(socket, answer, (&sender, Wait::Block)) {
-                    Ok(Some(_)) => worker.add(TRANSACTIONS, 1),
-                    Ok(None) => causes.note("sendto: no room in the socket"),
-                    Err(error) => causes.count(&error),
-                }
+impl Clerk<'_> {
+    /// The request of a datagram, if it is one and its sender has proved itself.
+    #[inline]
+    fn admit(&mut self, datagram: &[u8], from: Option<SocketAddr>) -> Option<(Header, Class)> {
+        request(self.terms, datagram).filter(|_| from.is_some_and(|from| self.proved.has(from.ip())))
+    }
+
+    /// Challenges who asks without a proof, and believes who returns a challenge.
+    #[cold]
+    fn challenge(&mut self, datagram: &[u8], sender: Option<&Sender>) {
+        let asked = sender.and_then(|sender| Some((sender, sender.address()?)));
+        let number = asked.map(|(_, from)| self.challenges.of(from)).unwrap_or_default();
+        match asked {
+            Some((_, from)) if datagram == proof(RETURN, number) => self.proved.add(from.ip()),
+            Some((sender, _)) if request(self.terms, datagram).is_some() => {
+                let sent = socket::send_to(self.socket, &proof(CHALLENGE, number), (sender, Wait::Block));
+                let _ = sent.map_err(|error| self.causes.count(&error));
             }
-            Ok(None) => {
-                n_looks += 1;
-                if (wait == Wait::Block || n_looks.is_multiple_of(LOOKS)) && worker.is_over() {
-                    return causes;
-                }
-            }
-            Err(error) => causes.count(&error),
+            _ => self.worker.add(STRANGERS, 1),
         }
-        // A flood does not keep the worker beyond the end.
-        if wait == Wait::Block && worker.is_over() {
-            return causes;
+    }
+
+    /// Answers the requests of several flows, as many at a time as have come.
+    fn answer_many(mut self) -> Causes {
+        let longest = self.terms.sizes.longest_request().max(self.terms.sizes.longest_response());
+        let count = (BATCH_BYTES / longest).clamp(1, BATCH_MAX);
+        // A byte more than a request may have, so that one that is too long is noticed.
+        let mut requests = ReceiveBatch::of_questions(Shape { count, size: self.terms.sizes.longest_request() + 1 });
+        let mut answers = Answers::new(self.terms, count);
+        while !self.worker.is_over() {
+            match requests.receive(self.socket, Wait::Block) {
+                Ok(Some(n)) => {
+                    for index in 0..n {
+                        match self.admit(requests.payload(index), requests.source_of(index)) {
+                            Some(request) => answers.write(request, (&requests, index)),
+                            None => self.challenge(requests.payload(index), requests.sender(index).as_ref()),
+                        }
+                    }
+                    self.worker.add(RECEIVED, u64::try_from(answers.n_written).unwrap_or(0));
+                    answers.send(&self.worker, (self.socket, &mut self.causes));
+                }
+                Ok(None) => {}
+                Err(error) => self.causes.count(&error),
+            }
+        }
+        self.causes
+    }
+
+    /// Answers the requests of one flow, each when it comes.
+    fn answer(mut self) -> Causes {
+        let mut answers = self.terms.sizes.messages(Side::Responder, self.terms.role.seed);
+        // A byte more than a request may have, so that one that is too long is noticed.
+        let mut room = vec![0; self.terms.sizes.longest_request() + 1];
+        let wait = if self.terms.spins { Wait::Never } else { Wait::Block };
+        let mut n_looks = 0_u32;
+        loop {
+            match socket::recv_from(self.socket, &mut room, wait) {
+                Ok(Some((length, sender))) => match self.admit(&room[..length], sender.address()) {
+                    Some((header, class)) => {
+                        self.worker.add(RECEIVED, 1);
+                        let answer = &mut answers[class.idx()];
+                        header.write(answer);
+                        match socket::send_to(self.socket, answer, (&sender, Wait::Block)) {
+                            Ok(Some(_)) => self.worker.add(TRANSACTIONS, 1),
+                            Ok(None) => self.causes.note("sendto: no room in the socket"),
+                            Err(error) => self.causes.count(&error),
+                        }
+                    }
+                    None => self.challenge(&room[..length], Some(&sender)),
+                },
+                Ok(None) => {
+                    n_looks += 1;
+                    if (wait == Wait::Block || n_looks.is_multiple_of(LOOKS)) && self.worker.is_over() {
+                        return self.causes;
+                    }
+                }
+                Err(error) => self.causes.count(&error),
+            }
+            // A flood does not keep the worker beyond the end.
+            if wait == Wait::Block && self.worker.is_over() {
+                return self.causes;
+            }
         }
     }
 }

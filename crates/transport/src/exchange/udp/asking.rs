@@ -11,10 +11,11 @@ use fathom_sys::{
     socket::{self, Socket, Wait},
 };
 
-use super::{COUNTERS, Header, N_CLOSED, Terms, place};
+use super::{CHALLENGE, COUNTERS, Header, N_CLOSED, RETURN, Terms, place, proof};
 use crate::{
     exchange::{
         books::{Ask, Books},
+        sizes::Class,
         tally::{self, Tally},
     },
     link::{self, deal},
@@ -90,6 +91,8 @@ struct Flow {
     /// The number of the last request.
     number: u64,
     ask: Option<Ask>,
+    /// The number of the request that was last sent again behind the return of a challenge.
+    repeated: u64,
 }
 
 /// What became of a look for an answer.
@@ -100,6 +103,12 @@ enum Look {
     Other,
     /// Nothing was there.
     Nothing,
+}
+
+/// The number of a challenge, which its return has too.
+fn challenge(datagram: &[u8]) -> Option<u64> {
+    let number = u64::from_be_bytes(datagram.try_into().ok()?);
+    (datagram[0] == CHALLENGE).then_some(number)
 }
 
 /// One worker's flows.
@@ -127,7 +136,7 @@ impl<'a> Party<'a> {
             terms,
             session,
             free: (0..sockets.len()).rev().collect(),
-            flows: sockets.into_iter().map(|socket| Flow { socket, number: 0, ask: None }).collect(),
+            flows: sockets.into_iter().map(|socket| Flow { socket, number: 0, ask: None, repeated: 0 }).collect(),
             requests: terms.sizes.messages(Side::Initiator, terms.role.seed),
             // A byte more than there may be, so that too much is noticed.
             room: vec![0; terms.sizes.longest_response() + 1],
@@ -147,13 +156,34 @@ impl<'a> Party<'a> {
         let flow = &mut self.flows[idx];
         flow.number += 1;
         flow.ask = Some(Ask { sent_at: at, intended, class });
-        let request = &mut self.requests[class.idx()];
-        Header { class, token: self.terms.token, number: flow.number }.write(request);
         self.n_under_way += 1;
         self.books.worker.add(place::SENT, 1);
+        self.send(idx, class);
+    }
+
+    #[inline]
+    fn send(&mut self, idx: usize, class: Class) {
+        let flow = &self.flows[idx];
+        let request = &mut self.requests[class.idx()];
+        Header { class, token: self.terms.token, number: flow.number }.write(request);
         if let Err(error) = socket::send(&flow.socket, request, Wait::Never) {
             self.books.tally.causes.count(&error);
         }
+    }
+
+    /// Returns a challenge, and sends the request that it was the answer to once more: its time begins anew.
+    #[cold]
+    fn prove(&mut self, idx: usize, (number, at): (u64, Nanos)) {
+        let flow = &mut self.flows[idx];
+        if let Err(error) = socket::send(&flow.socket, &proof(RETURN, number), Wait::Never) {
+            self.books.tally.causes.count(&error);
+        }
+        // Once for each request, so that forged challenges do not make many of one.
+        let Some(ask) = flow.ask.as_mut().filter(|_| flow.repeated != flow.number) else { return };
+        flow.repeated = flow.number;
+        ask.sent_at = at;
+        let class = ask.class;
+        self.send(idx, class);
     }
 
     /// Looks for the answer of a flow once.
@@ -172,7 +202,10 @@ impl<'a> Party<'a> {
         let at = clock::now();
         let header = Header::read(&self.room[..length]).filter(|header| header.token == self.terms.token);
         let Some(header) = header else {
-            self.books.worker.add(place::STRANGERS, 1);
+            match challenge(&self.room[..length]) {
+                Some(number) => self.prove(idx, (number, at)),
+                None => self.books.worker.add(place::STRANGERS, 1),
+            }
             return (Look::Other, at);
         };
         match flow.ask {

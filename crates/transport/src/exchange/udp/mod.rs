@@ -2,6 +2,9 @@
 //!
 //! A datagram begins with the class of its sizes, a token of the trial and its number, eight bytes in all. An answer that does not
 //! come in time is lost: it is counted, and the flow goes on with the next transaction, so a loss costs a time-out and no more.
+//!
+//! The first request of an address is answered with a challenge of eight bytes. The initiator returns it and sends the request
+//! again; answers go only to addresses that have returned theirs.
 
 mod answering;
 mod asking;
@@ -75,6 +78,17 @@ const HEADER: usize = 8;
 /// Numbers have so many bits; a flow would reach the end after days at the highest rates.
 const NUMBER_BITS: u32 = 40;
 
+/// What takes the place of the class where an address is challenged, and where it returns the challenge.
+const CHALLENGE: u8 = 0xff;
+const RETURN: u8 = 0xfe;
+
+/// A challenge or its return: behind its first byte are 56 bits that only the challenged address knows.
+fn proof(kind: u8, number: u64) -> [u8; HEADER] {
+    let mut datagram = number.to_be_bytes();
+    datagram[0] = kind;
+    datagram
+}
+
 /// What a datagram says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Header {
@@ -93,6 +107,7 @@ impl Header {
     fn read(datagram: &[u8]) -> Option<Self> {
         let bits = u64::from_be_bytes(*datagram.first_chunk()?);
         let [class, high, low, ..] = bits.to_be_bytes();
+        (class < RETURN).then_some(())?;
         let (token, number) = (u16::from_be_bytes([high, low]), bits & ((1 << NUMBER_BITS) - 1));
         Some(Self { class: Class(class), token, number })
     }
@@ -182,5 +197,9 @@ mod tests {
         assert_eq!(Header::read(&datagram), Some(header));
         assert_eq!(datagram[8], 7);
         assert_eq!(Header::read(&datagram[..7]), None);
+        for kind in [CHALLENGE, RETURN] {
+            let proof = proof(kind, u64::MAX / 3);
+            assert_eq!((proof[0], Header::read(&proof)), (kind, None), "it is neither request nor answer");
+        }
     }
 }

@@ -16,7 +16,9 @@ use super::{
 };
 use crate::{
     causes::Causes,
-    datagrams::{Arrived, ClockOffset, Clocks, Joined, LENGTH, Message, Own, Part, Receipts, Receiver, Token, room},
+    datagrams::{
+        Arrived, ClockOffset, Clocks, Joined, LENGTH, MESSAGE, Message, Own, Part, Receipts, Receiver, Token, room,
+    },
     link::PATIENCE,
     options::SocketOptions,
 };
@@ -34,7 +36,7 @@ const NAP: Nanos = Nanos::from_micros(50);
 const FEW: u64 = 8;
 /// The quantile of the one-way delay that is a metric.
 const TOLD: f64 = 0.99;
-/// How often a receiver says where it is, until something comes.
+/// How long a receiver waits before it says again where it is; each time twice as long, up to [`PATIENCE`].
 const HERE_EVERY: Nanos = Nanos::from_millis(10);
 
 /// One side that receives, ready to start.
@@ -196,13 +198,9 @@ impl Flow<'_> {
     /// Receives until nothing more comes after the end.
     fn receive(mut self, mut receiver: Receiver<'_, Own>) -> (Option<Receipts>, Causes) {
         let (mut has_found, mut has_ended, mut over_since) = (false, false, None);
-        if self.side == Side::Initiator {
-            self.say(Message::Here);
-            self.wait_at_most(HERE_EVERY);
-        }
         loop {
             let part = if self.worker.phase() == Phase::WarmUp { Part::WarmUp } else { Part::Measured };
-            match receiver.step(Wait::Block, part) {
+            match self.introduce(&receiver).and_then(|()| receiver.step(Wait::Block, part)) {
                 Ok(Some(arrived)) => {
                     // With a stranger's datagram among them, whose address it is that is known cannot be told.
                     if !has_found && arrived.counts.received > 0 && arrived.strangers == 0 {
@@ -223,9 +221,6 @@ impl Flow<'_> {
                     if self.worker.is_over() && self.side == Side::Responder {
                         break;
                     }
-                    if self.side == Side::Initiator && receiver.next() == 0 {
-                        self.say(Message::Here);
-                    }
                 }
                 Err(error) => {
                     self.causes.count(&error);
@@ -241,6 +236,28 @@ impl Flow<'_> {
         }
         let receipts = receiver.finish().map_err(|error| self.causes.count(&error)).ok();
         (receipts, self.causes)
+    }
+
+    /// Says where an initiator is, and proves it, until the stream is there.
+    ///
+    /// What is not a challenge is left in the socket, because it is counted with the stream.
+    fn introduce(&self, receiver: &Receiver<'_, Own>) -> fathom_sys::Result<()> {
+        let mut wait = HERE_EVERY;
+        while self.side == Side::Initiator && receiver.next() == 0 && !self.worker.is_over() {
+            self.say(Message::Here);
+            self.wait_at_most(wait);
+            wait = (wait * 2).min(PATIENCE);
+            let mut room = [0; MESSAGE + 1];
+            while let Some(n) = socket::peek(self.socket, &mut room, Wait::Block)? {
+                let Some(Message::Challenge(number)) = self.token.heard(&room[..n]) else { return Ok(()) };
+                if self.worker.is_over() {
+                    break;
+                }
+                socket::recv(self.socket, &mut room, Wait::Never)?;
+                self.say(Message::Return(number));
+            }
+        }
+        Ok(())
     }
 
     /// Makes the most of the first datagram: it says where the sender is, and that the sender knows where we are.

@@ -10,7 +10,7 @@ use fathom_sys::{
 use super::{END_MARK_GAP, END_MARKS, Stream};
 use crate::{
     causes::Causes,
-    datagrams::{LENGTH, Load, MESSAGE, Message, Own, Part, Sender, Sendings, Step, Token},
+    datagrams::{Challenges, LENGTH, Load, MESSAGE, Message, Own, Part, Sender, Sendings, Step, Token},
     options::{self, SocketOptions},
     traffic::{Schedule, Share},
 };
@@ -163,15 +163,25 @@ impl Flow<'_> {
         }
     }
 
-    /// Waits until the receiver says where it is, and connects to it.
+    /// Waits until the receiver says where it is and proves it, and connects to it.
     fn find_receiver(&mut self, socket: &Socket) -> bool {
+        let challenges = Challenges::default();
         while !self.worker.is_over() {
             let mut room = [0; MESSAGE + 1];
             let found = socket::recv_from(socket, &mut room, Wait::Block).and_then(|came| {
-                let here = came.filter(|(n, _)| self.token.heard(&room[..*n]) == Some(Message::Here));
-                let Some(from) = here.and_then(|(_, sender)| sender.address()) else { return Ok(false) };
-                socket::associate(socket, &self.options.permit(from)?)?;
-                Ok(true)
+                let Some((n, sender)) = came else { return Ok(false) };
+                let Some(from) = sender.address() else { return Ok(false) };
+                let number = challenges.of(from);
+                match self.token.heard(&room[..n]) {
+                    Some(Message::Here) => {
+                        let challenge = self.token.message(Message::Challenge(number));
+                        socket::send_to(socket, &challenge, (&sender, Wait::Block)).map(|_| false)
+                    }
+                    Some(Message::Return(returned)) if returned == number => {
+                        socket::associate(socket, &self.options.permit(from)?).map(|()| true)
+                    }
+                    _ => Ok(false),
+                }
             });
             match found {
                 Ok(true) => return true,
@@ -182,7 +192,7 @@ impl Flow<'_> {
                 }
             }
         }
-        self.causes.note("no receiver said where it is");
+        self.causes.note("no receiver said and proved where it is");
         false
     }
 

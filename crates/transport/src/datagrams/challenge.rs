@@ -1,0 +1,64 @@
+//! Return routability: an address gets payload only after it has returned what was sent to it (RFC 9000 section 8).
+//!
+//! A datagram may claim any source. Without this, a few bytes with a forged source would send many to somebody else.
+
+use std::{collections::HashSet, hash::BuildHasher as _, hash::RandomState, net::IpAddr, net::SocketAddr};
+
+/// Makes the challenges of one trial; a clone makes the same.
+///
+/// A challenge is a keyed hash of the address, so that nothing is kept for an address that never returns it.
+/// The key is the operating system's randomness and not of the trial's seed, which the other side knows.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Challenges(RandomState);
+
+impl Challenges {
+    /// What an address has to return.
+    pub(crate) fn of(&self, address: SocketAddr) -> u64 {
+        self.0.hash_one((address.ip(), address.port()))
+    }
+}
+
+/// The addresses that have proved themselves to one socket.
+#[derive(Debug, Default)]
+pub(crate) struct Proved {
+    all: HashSet<IpAddr>,
+    /// The one that was looked up last: nearly always the next one too.
+    last: Option<IpAddr>,
+}
+
+impl Proved {
+    pub(crate) fn add(&mut self, address: IpAddr) {
+        self.all.insert(address);
+    }
+
+    #[inline]
+    pub(crate) fn has(&mut self, address: IpAddr) -> bool {
+        if self.last != Some(address) {
+            self.last = self.all.contains(&address).then_some(address);
+        }
+        self.last.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_challenge_is_of_one_address_and_one_trial() {
+        let (ours, others) = (Challenges::default(), Challenges::default());
+        let [one, two]: [SocketAddr; 2] = ["198.18.0.1:7", "198.18.0.1:8"].map(|text| text.parse().unwrap());
+        assert_eq!(ours.of(one), ours.clone().of(one));
+        assert_ne!(ours.of(one), ours.of(two));
+        assert_ne!(ours.of(one), others.of(one));
+    }
+
+    #[test]
+    fn only_addresses_that_were_added_have_proved_themselves() {
+        let [one, two]: [IpAddr; 2] = ["198.18.0.1", "fd00::1"].map(|text| text.parse().unwrap());
+        let mut proved = Proved::default();
+        assert!(!proved.has(one));
+        proved.add(one);
+        assert!(proved.has(one) && !proved.has(two) && proved.has(one));
+    }
+}

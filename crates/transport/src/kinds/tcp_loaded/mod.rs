@@ -21,7 +21,7 @@ use fathom_model::{
 use fathom_sys::{policy::Policy, socket::Socket};
 
 use self::probe::{Asking, Probes};
-use super::tcp_stream::flow::{Flow, Told};
+use super::tcp_stream::flow::{Flow, LastMoved, Told};
 use crate::{
     flows::{FlowWatch, PayloadCount},
     link::Opening,
@@ -241,8 +241,9 @@ impl Test for Loaded {
         }
         let mut watch = watch(&tasks, (sent, received));
         let crew = Crew { states: tasks, counters, cores: &role.cores, until: side.into() };
+        let last_moved = LastMoved::default();
         let conducted = crew.conduct(session, &mut watch, |worker, task| {
-            let flow = |socket, counter| Flow::new(worker, (session, side), (socket, counter));
+            let flow = |socket, counter| Flow::new(worker, (session, side), (socket, counter), &last_moved);
             Ok(match task {
                 Task::Send(socket) => {
                     let cannot = |cause| Error::System { what: "send a stream".to_owned(), cause };

@@ -5,6 +5,7 @@
 use std::{
     cell::{Cell, RefCell},
     net::Shutdown,
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use fathom_engine::{Session, Stop, Worker};
@@ -20,7 +21,7 @@ use crate::{
     stream::{Account, Ended, Receiving, Sending, UncopiedSends},
 };
 
-/// How long nothing may arrive of what is under way at the end.
+/// How long nothing may arrive of what is under way at the end, on any flow: on a slow path one of many waits for its turn.
 const DRAIN_MAX: Nanos = Nanos::from_secs(3);
 /// How long it may take to arrive in all: less than a controller waits for the end of a role.
 const DRAIN_LONGEST: Nanos = Nanos::from_secs(10);
@@ -41,6 +42,7 @@ pub(in crate::kinds) struct Flow<'a> {
     n_bytes: Cell<u64>,
     /// How the end arrives, once it is waited for.
     drain: Cell<Option<Drain>>,
+    last_moved: &'a LastMoved,
     is_cut: Cell<bool>,
     causes: RefCell<Causes>,
 }
@@ -78,6 +80,7 @@ impl<'a> Flow<'a> {
         worker: Worker<'a>,
         (session, side): (&'a Session, Side),
         of: (&'a Socket, usize),
+        last_moved: &'a LastMoved,
     ) -> Self {
         Self {
             worker,
@@ -89,6 +92,7 @@ impl<'a> Flow<'a> {
             has_waited: Cell::new(false),
             n_bytes: Cell::new(0),
             drain: Cell::new(None),
+            last_moved,
             is_cut: Cell::new(false),
             causes: RefCell::default(),
         }
@@ -185,8 +189,8 @@ impl<'a> Flow<'a> {
     /// Whether to give up on the end of a stream: aborted, nothing moves any more, or it takes too long although it does.
     fn is_lost(&self, n_moved: u64) -> bool {
         let now = clock::now();
-        let mut drain = self.drain.get().unwrap_or(Drain { begin: now, n_moved, moved_at: now });
-        let left = drain.look(n_moved, now);
+        let mut drain = self.drain.get().unwrap_or_else(|| Drain::new(n_moved, now, self.last_moved));
+        let left = drain.look(n_moved, now, self.last_moved);
         self.drain.set(Some(drain));
         match left {
             Some(Left::Stands) => self.causes.borrow_mut().note(&self.why_late()),
@@ -211,21 +215,40 @@ enum Left {
     Moves,
 }
 
-/// How what is under way at the end arrives.
+/// When bytes last moved behind the end, on any flow of a side.
+#[derive(Debug, Default)]
+pub(in crate::kinds) struct LastMoved(AtomicU64);
+
+impl LastMoved {
+    fn note(&self, now: Nanos) {
+        self.0.fetch_max(now.0, Ordering::Relaxed);
+    }
+
+    fn at(&self) -> Nanos {
+        Nanos(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// How what is under way at the end arrives on one flow.
 #[derive(Debug, Clone, Copy)]
 struct Drain {
     begin: Nanos,
     n_moved: u64,
-    moved_at: Nanos,
 }
 
 impl Drain {
+    fn new(n_moved: u64, begin: Nanos, last_moved: &LastMoved) -> Self {
+        last_moved.note(begin);
+        Self { begin, n_moved }
+    }
+
     /// Takes note of how much has moved by now; whether the rest is to be given up.
-    fn look(&mut self, n_moved: u64, now: Nanos) -> Option<Left> {
+    fn look(&mut self, n_moved: u64, now: Nanos, last_moved: &LastMoved) -> Option<Left> {
         if n_moved > self.n_moved {
-            (self.n_moved, self.moved_at) = (n_moved, now);
+            self.n_moved = n_moved;
+            last_moved.note(now);
         }
-        if now - self.moved_at > DRAIN_MAX {
+        if now - last_moved.at() > DRAIN_MAX {
             return Some(Left::Stands);
         }
         (now - self.begin > DRAIN_LONGEST).then_some(Left::Moves)
@@ -298,17 +321,30 @@ mod tests {
     #[test]
     fn an_end_that_goes_on_arriving_is_waited_for_and_one_that_stands_is_not() {
         let secs = Nanos::from_secs;
-        let drain = || Drain { begin: secs(100), n_moved: 5, moved_at: secs(100) };
-        let mut standing = drain();
-        assert_eq!(standing.look(5, secs(103)), None);
-        assert_eq!(standing.look(5, secs(104)), Some(Left::Stands));
-        let mut slow = drain();
+        let of_all = LastMoved::default();
+        let mut standing = Drain::new(5, secs(100), &of_all);
+        assert_eq!(standing.look(5, secs(103), &of_all), None);
+        assert_eq!(standing.look(5, secs(104), &of_all), Some(Left::Stands));
+        let of_all = LastMoved::default();
+        let mut slow = Drain::new(5, secs(100), &of_all);
         for second in 1..=10 {
-            assert_eq!(slow.look(5 + second, secs(100 + second)), None, "after {second} s");
+            assert_eq!(slow.look(5 + second, secs(100 + second), &of_all), None, "after {second} s");
         }
-        assert_eq!(slow.look(20, secs(111)), Some(Left::Moves), "it would keep the next trial from its start");
-        slow.look(21, secs(111));
-        assert_eq!(slow.look(21, secs(115)), Some(Left::Stands));
+        assert_eq!(slow.look(20, secs(111), &of_all), Some(Left::Moves), "it would keep the next trial from its start");
+        slow.look(21, secs(111), &of_all);
+        assert_eq!(slow.look(21, secs(115), &of_all), Some(Left::Stands));
+    }
+
+    #[test]
+    fn a_flow_that_waits_for_its_turn_is_not_given_up_while_others_move() {
+        let secs = Nanos::from_secs;
+        let of_all = LastMoved::default();
+        let (mut waiting, mut moving) = (Drain::new(5, secs(100), &of_all), Drain::new(5, secs(100), &of_all));
+        for second in 1..=6 {
+            assert_eq!(moving.look(5 + second, secs(100 + second), &of_all), None);
+            assert_eq!(waiting.look(5, secs(100 + second), &of_all), None, "after {second} s");
+        }
+        assert_eq!(waiting.look(5, secs(110), &of_all), Some(Left::Stands), "the others have ended");
     }
 
     #[test]
@@ -323,9 +359,10 @@ mod tests {
         };
         let session = Session::new(clock::now(), phases);
         let source = Source::Buffer(Payload::random(10_000, 1));
+        let last_moved = LastMoved::default();
         let crew = Crew { states: vec![()], counters: &[count::BYTES_SENT], cores: &[], until: Until::PhasesOver };
         let conducted = crew.conduct(&session, &mut (), |worker, ()| {
-            let flow = Flow::new(worker, (&session, Side::Initiator), (&near, 0));
+            let flow = Flow::new(worker, (&session, Side::Initiator), (&near, 0), &last_moved);
             Ok(flow.send(Sending::new(&near, &source).unwrap()))
         });
         let conducted = conducted.unwrap();

@@ -18,7 +18,7 @@ use fathom_model::{
 use fathom_sys::{clock, policy::Policy, socket::Socket, transmit::MemoryFile};
 
 use self::{
-    flow::{Flow, Told},
+    flow::{Flow, LastMoved, Told},
     metrics::{KIBIBYTES_MOVED, KIBIBYTES_RECEIVED, KIBIBYTES_SENT},
 };
 use crate::{
@@ -392,9 +392,10 @@ impl Test for Stream {
         let first = tasks.first().map(|task| Arc::clone(&task.socket));
         let mut watch = watch(&tasks, (sent, received));
         let crew = Crew { states: tasks, counters, cores: &role.cores, until: side.into() };
+        let last_moved = LastMoved::default();
         let conducted = crew.conduct(session, &mut watch, |worker, Task { socket, idx, inlet }| {
             let start = worker.start;
-            let flow = |counter| Flow::new(worker, (session, side), (&socket, counter));
+            let flow = |counter| Flow::new(worker, (session, side), (&socket, counter), &last_moved);
             match inlet {
                 Some(inlet) => Ok(flow(received).receive(demand.receiving(&socket, inlet))),
                 None => Ok(flow(sent).send(demand.sending((&socket, &source), (idx, start))?)),

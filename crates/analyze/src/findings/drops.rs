@@ -24,14 +24,16 @@ struct Dropped<'a> {
     what: String,
     evidence: Vec<fathom_model::Evidence>,
     n: u64,
-    /// Of how many packets, where that is known.
+    /// Of how many packets that came to the place, those that it dropped among them, where that is known.
     of: u64,
     next: Option<NextStep>,
 }
 
 impl Dropped<'_> {
     fn finding(self, seen: &Evidenced<'_>) -> Option<Finding> {
-        let share = ratio(self.n, self.of).unwrap_or(1.0);
+        // Some drivers leave out of one counter what another counts; a share of that would be none.
+        let share_known = ratio(self.n, self.of).filter(|share| *share <= 1.0);
+        let share = share_known.unwrap_or(1.0);
         // A test that accounts for every packet tells of every drop.
         let accounted = seen.n_lost().is_some_and(|lost| lost > 0);
         if self.n == 0 || (share < TOLD && !accounted) {
@@ -39,8 +41,7 @@ impl Dropped<'_> {
         }
         let explains = explained(self.n, seen.n_lost());
         let is_cause = share >= HOLDS_BACK && explains.is_none_or(|explains| explains >= CAUSE);
-        let of =
-            if self.of > 0 { format!(" of {} ({})", grouped(self.of), percent(share.min(1.0))) } else { String::new() };
+        let of = share_known.map_or(String::new(), |share| format!(" of {} ({})", grouped(self.of), percent(share)));
         Some(Finding {
             id: self.id.to_owned(),
             short: self.short.to_owned(),
@@ -164,6 +165,7 @@ impl Cause for Backlog {
         let on_host = |host: &str| {
             let grown = seen.growth_by_instance(host, host::SOFTNET_DROPPED);
             let (core, _) = grown.first()?;
+            let n: u64 = grown.iter().map(|(_, n)| n).sum();
             let most = doubled(seen, host, "net.core.netdev_max_backlog", 10_000);
             let dropped = Dropped {
                 id: self.id(),
@@ -171,8 +173,8 @@ impl Cause for Backlog {
                 host,
                 what: format!("the backlog of {core} on {host} was full"),
                 evidence: grown.iter().map(|(core, n)| counted(host, &format!("softnet_dropped {core}"), *n)).collect(),
-                n: grown.iter().map(|(_, n)| n).sum(),
-                of: seen.growth(host, host::SOFTNET_PROCESSED, None),
+                n,
+                of: n + seen.growth(host, host::SOFTNET_PROCESSED, None),
                 next: Some(step(
                     format!("sysctl -w net.core.netdev_max_backlog={most}"),
                     "let longer bursts wait instead of being dropped",
@@ -206,15 +208,17 @@ impl Cause for DeviceReceive {
             let counters =
                 [(host::DEV_RX_DROPPED, dropped), (host::DEV_RX_FIFO, fifo)].into_iter().filter(|(_, n)| *n > 0);
             let evidence = counters.map(|(name, n)| counted(host, &format!("{name} {interface}"), n)).collect();
+            // The device counts again what the backlog of a core behind it drops.
+            let n = dropped.saturating_sub(seen.growth(host, host::SOFTNET_DROPPED, None)).max(fifo);
             let dropped = Dropped {
                 id: self.id(),
                 short: "device drops",
                 host,
                 what: format!("{interface} on {host} dropped what arrived"),
                 evidence,
-                // The device counts again what the backlog of a core behind it drops.
-                n: dropped.saturating_sub(seen.growth(host, host::SOFTNET_DROPPED, None)).max(fifo),
-                of: arrived(seen, host),
+                n,
+                // What had no room in a ring, or in a device that is memory, was not received.
+                of: arrived(seen, host) + if seen.is_memory(host) { n } else { fifo },
                 // A device that is memory has no ring that could be set.
                 next: (!seen.is_memory(host))
                     .then(|| step(format!("ethtool -G {interface} rx 4096"), "hold longer bursts in the ring")),
@@ -252,11 +256,16 @@ impl Cause for DeviceSend {
                 what: format!("{interface} on {host} dropped what was to be sent"),
                 evidence: vec![counted(host, &format!("{} {interface}", host::DEV_TX_DROPPED), n)],
                 n,
-                of: seen.growth(host, host::DEV_TX_FRAMES, Some(interface)),
-                next: Some(step(
-                    format!("ip link set {interface} txqueuelen 10000"),
-                    "hold longer bursts in the queue",
-                )),
+                of: n + seen.growth(host, host::DEV_TX_FRAMES, Some(interface)),
+                // A device that is memory has no queue of its own: its other end did not take the frames.
+                next: Some(if seen.is_memory(host) {
+                    step(
+                        format!("ip link show {interface}"),
+                        "show whether its MTU is larger than that of its other end",
+                    )
+                } else {
+                    step(format!("ip link set {interface} txqueuelen 10000"), "hold longer bursts in the queue")
+                }),
             };
             dropped.finding(seen)
         };
@@ -373,6 +382,28 @@ mod tests {
         assert!(finding.title.ends_with("100 dropped of 1,000 (10 %)"), "{}", finding.title);
         assert_eq!(finding.next.unwrap().command, "tc -s qdisc show dev eth0");
         assert_eq!(story.finding("device-send-drops"), None);
+    }
+
+    #[test]
+    fn what_a_veth_cannot_hand_on_is_a_share_of_what_it_was_offered() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1000]);
+        story.driver("veth");
+        story.host_counter("client", (host::DEV_TX_FRAMES, "eth0"), 10);
+        story.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 990);
+        let finding = story.finding("device-send-drops").unwrap();
+        assert!(finding.title.ends_with("990 dropped of 1,000 (99 %)"), "{}", finding.title);
+        assert_eq!(finding.next.unwrap().command, "ip link show eth0");
+    }
+
+    #[test]
+    fn a_share_of_more_than_everything_is_not_told() {
+        let mut story = Story::new();
+        story.tcp_stream(&[1000]);
+        story.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), 10);
+        story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 990);
+        let title = story.finding("device-receive-drops").unwrap().title;
+        assert!(title.ends_with("990 dropped"), "{title}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use fathom_model::{
     units::{grouped, percent, ratio},
 };
 
-use super::{Cause, Evidenced, counted};
+use super::{Cause, Evidenced, counted, nothing_done};
 use crate::window::host_of;
 
 /// From one failure in a hundred on, a value says less than it seems to.
@@ -26,6 +26,9 @@ impl Cause for Errors {
     }
 
     fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        if nothing_done::tells_errors(seen) {
+            return Vec::new();
+        }
         // Also those of trials that are left out of the value: errors may be why they did not end.
         let records = || seen.test.trials.iter().flat_map(|trial| &trial.records);
         let mut causes: BTreeMap<(&str, &str), u64> = BTreeMap::new();
@@ -96,6 +99,16 @@ mod tests {
         let record = story.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.totals.extend([(count::REQUESTS.to_owned(), 0), (count::CONNECTIONS.to_owned(), 14)]);
         assert!(story.finding("errors").unwrap().title.starts_with("14 errors (100 % of all)"));
+    }
+
+    #[test]
+    fn errors_that_left_nothing_are_told_once() {
+        let mut story = Story::new();
+        story.http(0, 4);
+        let record = story.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.errors.insert("read: timeout".to_owned(), 4);
+        assert!(story.finding(super::super::NOTHING_DONE).unwrap().title.contains("read: timeout"));
+        assert_eq!(story.finding("errors"), None);
     }
 
     #[test]

@@ -10,6 +10,13 @@ use crate::summaries::main_rate;
 
 /// The id of its findings, which the state of a run depends on.
 pub(crate) const NOTHING_DONE: &str = "nothing-done";
+/// Its evidence where errors are why.
+const ERRORS: &str = "errors";
+
+/// Whether a finding says already that nothing came of a test because of its errors.
+pub(super) fn tells_errors(seen: &Evidenced<'_>) -> bool {
+    NothingDone.look(seen).iter().flat_map(|finding| &finding.evidence).any(|shown| shown.counter == ERRORS)
+}
 
 /// Looks whether a test did any of the work that it is about.
 pub(crate) struct NothingDone;
@@ -88,7 +95,7 @@ fn no_work(seen: &Evidenced<'_>) -> Option<(String, Vec<Evidence>)> {
         (None, Layer::Http | Layer::App) => "nothing was done: not one request was answered".to_owned(),
         _ => "nothing was done: no data arrived and no exchange was completed".to_owned(),
     };
-    let told = [(count::SENT, n_sent), (counter.as_ref(), total(counter)), ("errors", n_failed)];
+    let told = [(count::SENT, n_sent), (counter.as_ref(), total(counter)), (ERRORS, n_failed)];
     let told = told.into_iter().filter(|(name, n)| *n > 0 || *name == counter.as_ref());
     Some((title, told.map(|(name, n)| counted(&seen.test.from, name, n)).collect()))
 }

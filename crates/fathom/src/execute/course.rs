@@ -276,7 +276,8 @@ impl Course<'_> {
                 };
                 self.progress.ended();
                 if let Some(cut) = run.tests[idx].benchmark.as_ref().and_then(|benchmark| benchmark.cut.as_ref()) {
-                    run.completeness = Completeness::Incomplete { reason: format!("{}: {cut}", test.name) };
+                    run.completeness =
+                        Completeness::Incomplete { reason: format!("{}: {cut}", run.tests[idx].named()) };
                 }
                 if error.is_none()
                     && !is_search
@@ -284,7 +285,8 @@ impl Course<'_> {
                         .into_iter()
                         .find_map(|test| test.trials.last().and_then(out_of_data))
                 {
-                    run.completeness = Completeness::Incomplete { reason: format!("{}: {reason}", test.name) };
+                    run.completeness =
+                        Completeness::Incomplete { reason: format!("{}: {reason}", run.tests[idx].named()) };
                     return Ok(());
                 }
                 if let Some(error) = error {

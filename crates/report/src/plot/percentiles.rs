@@ -45,11 +45,14 @@ pub(crate) fn spoken(name: &str) -> String {
     name.trim_end_matches("_ns").replace('_', " ")
 }
 
+/// What is a thousandth of the slowest line is drawn on the axis.
+const SHOWN: u64 = 1000;
+
 /// Draws every distribution of a test that took time: a line at nothing would stretch the axis down to a nanosecond.
 pub(crate) fn percentiles(test: &TestRun) -> Plot {
     let mut all = merged(test);
     all.retain(|_, histogram| histogram.max().is_some_and(|max| max > 0));
-    let lowest = all.values().filter_map(Histogram::min).min().ok_or("No latency was recorded in this test.")?;
+    let lowest = lowest(&all).ok_or("No latency was recorded in this test.")?;
     let highest = all.values().filter_map(Histogram::max).max().unwrap_or(lowest);
     let n_most = all.values().map(Histogram::count).max().unwrap_or(1);
     let ticks = log_ticks(approximate(lowest.max(1)), approximate(highest.max(1)));
@@ -60,12 +63,38 @@ pub(crate) fn percentiles(test: &TestRun) -> Plot {
     };
     let x = Scale::log((1.0, approximate(n_most.max(100))), (LEFT, WIDTH - RIGHT));
     let y = Scale::log(bounds, (HEIGHT - BOTTOM, TOP));
-    Ok(draw(&all, &ticks, &x, &y))
+    Ok(draw(&distinct(&all), &ticks, &x, &y))
 }
 
-fn draw(all: &BTreeMap<&str, Histogram>, ticks: &[f64], x: &Scale, y: &Scale) -> Markup {
+/// Where the axis begins: at the lowest value that is not nothing beside the others.
+fn lowest(all: &BTreeMap<&str, Histogram>) -> Option<u64> {
+    let slowest = all.values().filter_map(|histogram| histogram.quantile(0.5)).max()?;
+    all.values().filter_map(Histogram::min).min().map(|lowest| lowest.max(slowest / SHOWN))
+}
+
+/// The lines that can be told apart, each with all its names: one above another would hide it.
+fn distinct<'a>(all: &'a BTreeMap<&str, Histogram>) -> Vec<(String, &'a Histogram)> {
+    let mut lines: Vec<(String, &Histogram)> = Vec::new();
+    for (name, histogram) in all {
+        match lines.iter_mut().find(|(_, other)| is_alike(other, histogram)) {
+            Some((names, _)) => *names = format!("{names}, {}", spoken(name)),
+            None => lines.push((spoken(name), histogram)),
+        }
+    }
+    lines
+}
+
+/// Whether two lines lie on each other wherever both are drawn.
+fn is_alike(a: &Histogram, b: &Histogram) -> bool {
+    const ALIKE: f64 = 0.03;
+    let near = |((_, one), (_, other)): (&(f64, f64), &(f64, f64))| (one - other).abs() <= ALIKE * one.max(*other);
+    let (a, b) = (curve(a), curve(b));
+    a.len() == b.len() && a.iter().zip(&b).all(near)
+}
+
+fn draw(all: &[(String, &Histogram)], ticks: &[f64], x: &Scale, y: &Scale) -> Markup {
     let labels: Vec<(f64, String)> = ticks.iter().map(|tick| (*tick, time(*tick))).collect();
-    let n_most = all.values().map(Histogram::count).max().unwrap_or(1);
+    let n_most = all.iter().map(|(_, histogram)| histogram.count()).max().unwrap_or(1);
     html! {
         svg.plot viewBox={ "0 0 " (px(WIDTH)) " " (px(HEIGHT)) } role="img" aria-label="latency by percentile" {
             (y_grid(y, &labels, (LEFT, WIDTH - RIGHT), ""))
@@ -75,14 +104,14 @@ fn draw(all: &BTreeMap<&str, Histogram>, ticks: &[f64], x: &Scale, y: &Scale) ->
             }
             g.pick data-x=(x.describe("p")) data-y=(y.describe("ns")) data-title="" {
                 @for (index, (name, histogram)) in all.iter().enumerate() {
-                    (line(&spoken(name), index, histogram, (x, y)))
+                    (line(name, index, histogram, (x, y)))
                 }
             }
         }
-        @if all.len() > 1 {
+        @if all.len() > 1 || all.iter().any(|(name, _)| name.contains(", ")) {
             ul.legend {
-                @for (index, name) in all.keys().enumerate() {
-                    li { span class={ "key s" (index % N_COLOURS + 1) } {} (spoken(name)) }
+                @for (index, (name, _)) in all.iter().enumerate() {
+                    li { span class={ "key s" (index % N_COLOURS + 1) } {} (name) }
                 }
             }
         }
@@ -146,6 +175,33 @@ mod tests {
         assert_eq!(points.last(), Some(&(1000.0, 1_000_000.0)));
         assert!(points.windows(2).all(|pair| pair[0].1 <= pair[1].1));
         assert!(curve(&Histogram::new()).is_empty());
+    }
+
+    /// A distribution of a hundred values, each as much longer than the last as the first is.
+    fn of(first: u64) -> Histogram {
+        let mut histogram = Histogram::new();
+        (1..=100).for_each(|value| histogram.record(value * first));
+        histogram
+    }
+
+    #[test]
+    fn lines_on_each_other_are_one_with_both_names() {
+        let all =
+            BTreeMap::from([("first_byte_ns", of(10_000)), ("send_ns", of(500)), ("service_time_ns", of(10_100))]);
+        let names: Vec<String> = distinct(&all).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["first byte, service time", "send"]);
+    }
+
+    #[test]
+    fn the_axis_does_not_reach_down_to_what_took_no_time() {
+        let mut short = of(1);
+        short.record_n(0, 10_000);
+        let all = BTreeMap::from([("download_time_ns", short), ("service_time_ns", of(10_000))]);
+        assert!(
+            lowest(&all).is_some_and(|ns| (400..600).contains(&ns)),
+            "a thousandth of the median: {:?}",
+            lowest(&all)
+        );
     }
 
     #[test]

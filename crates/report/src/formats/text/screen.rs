@@ -107,7 +107,12 @@ impl Screen {
 /// Breaks a text at blanks into lines of at most so many characters; a longer word keeps its line for itself.
 pub(super) fn wrap(text: &str, room: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
-    for word in text.split(' ').filter(|word| !word.is_empty()) {
+    let pieces = pieces(text);
+    // A number keeps its unit where a line has room for both.
+    let fits = |piece: &String| piece.chars().count() <= room;
+    let words =
+        pieces.iter().flat_map(|piece| if fits(piece) { vec![piece.as_str()] } else { piece.split(' ').collect() });
+    for word in words {
         let line = lines.last_mut().expect("there is always a line");
         if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > room {
             lines.push(word.to_owned());
@@ -119,6 +124,24 @@ pub(super) fn wrap(text: &str, room: usize) -> Vec<String> {
         }
     }
     lines
+}
+
+/// The words of a text, a number together with the unit behind it.
+fn pieces(text: &str) -> Vec<String> {
+    const UNITS: [&str; 10] = ["bit/s", "pps", "req/s", "/s", "B", "iB", "s", "ns", "µs", "%"];
+    let is_unit = |word: &str| {
+        let bare = word.strip_prefix(['k', 'K', 'M', 'G', 'T', 'm']).unwrap_or(word);
+        bare.is_empty() || UNITS.contains(&bare)
+    };
+    let mut pieces: Vec<String> = Vec::new();
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        let begins_with_digit = |piece: &&mut String| piece.starts_with(|c: char| c.is_ascii_digit());
+        match pieces.last_mut().filter(begins_with_digit).filter(|_| is_unit(word)) {
+            Some(number) => *number = format!("{number} {word}"),
+            None => pieces.push(word.to_owned()),
+        }
+    }
+    pieces
 }
 
 /// The text in so many columns: cut with an ellipsis, or filled with blanks.
@@ -156,6 +179,9 @@ mod tests {
     fn text_is_broken_at_blanks_only() {
         assert_eq!(wrap("one two three", 7), ["one two", "three"]);
         assert_eq!(wrap("", 7), [""]);
+        assert_eq!(wrap("ceiling 3.95 Mpps", 14), ["ceiling", "3.95 Mpps"]);
+        assert_eq!(wrap("ceiling of 68.3 k req/s", 16), ["ceiling of", "68.3 k req/s"]);
+        assert_eq!(wrap("ceiling 3.95 Mpps", 4), ["ceiling", "3.95", "Mpps"], "where there is no room for both");
         assert_eq!(fitted("softirq", 5), "softi".chars().take(4).collect::<String>() + "…");
     }
 

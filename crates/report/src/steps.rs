@@ -108,7 +108,7 @@ fn cell(summary: Option<&Summary>) -> Cell {
     let Some((summary, value)) = known else {
         return Cell { text: MISSING.to_owned(), interval: String::new(), few: false };
     };
-    let few = summary.note.as_deref().is_some_and(|note| note.starts_with(view::TOO_FEW));
+    let few = view::is_too_few(summary);
     // How many rounds there were stands above the table; here it would only widen every column.
     let interval = if summary.is_vague() { view::NOT_KNOWN.to_owned() } else { view::interval(summary) };
     Cell { text: summary.metric.show(value), interval, few }

@@ -173,10 +173,21 @@ pub(crate) fn quantiles<'a>(test: &'a TestRun, headline: &Summary) -> Vec<&'a Su
 /// Those quantiles on one line, if there are any.
 fn quantile_row<'a>(test: &'a TestRun, headline: &Summary) -> Option<Row<'a>> {
     let group = quantiles(test, headline);
-    let values: Vec<String> = group.iter().filter_map(|s| Some(s.metric.show(s.value?))).collect();
+    let values: Vec<String> = group.iter().filter_map(|s| quantile_value(s)).collect();
     let titles: Vec<&str> = group.iter().map(|s| s.metric.title.as_ref()).collect();
     let label = with_common_start(&titles);
     (!group.is_empty()).then(|| Row { result: with_common_unit(&values, " · "), ..empty(test, label) })
+}
+
+/// A quantile as far as it is known: one from too few samples would be another one the next time, and a note says so.
+pub(crate) fn quantile_value(summary: &Summary) -> Option<String> {
+    let value = summary.metric.show(summary.value?);
+    Some(if is_too_few(summary) { MISSING.to_owned() } else { value })
+}
+
+/// Whether a value comes from fewer samples than it needs.
+pub(crate) fn is_too_few(summary: &Summary) -> bool {
+    summary.note.as_deref().is_some_and(|note| note.starts_with(TOO_FEW))
 }
 
 /// One value as a line of a table: with its interval, and its limit where it has one.
@@ -184,6 +195,10 @@ pub(crate) fn value_row<'a>(test: &'a TestRun, summary: &Summary, label: String)
     let limit = test.limits.iter().find(|limit| limit.metric == summary.metric.name);
     let (used, mark) = limit.map_or((String::new(), Mark::Plain), |limit| used(limit, summary));
     let named = label == summary.metric.title;
+    // What is promised is judged all the same.
+    if named && limit.is_none() && is_too_few(summary) {
+        return Row { result: MISSING.to_owned(), ..empty(test, label) };
+    }
     Row {
         result: match summary.value {
             None => format!("{MISSING}  {}", summary.note.as_deref().unwrap_or("not measured")),
@@ -269,16 +284,18 @@ pub(crate) fn with_common_start(titles: &[&str]) -> String {
     rest.map_or_else(|| titles.join(" · "), |rest| format!("{start}{}", rest.join(" · ")))
 }
 
-/// Values joined, with their unit written once if it is the same.
+/// Values joined, with their unit written once if it is the same; behind the last of them what there is no value of.
 pub(crate) fn with_common_unit(values: &[String], between: &str) -> String {
-    let split: Vec<(&str, &str)> = values.iter().filter_map(|value| value.split_once(' ')).collect();
-    match split.first() {
-        Some((_, unit)) if split.len() == values.len() && split.iter().all(|(_, other)| other == unit) => {
+    let (known, missing) = values.split_at(values.iter().take_while(|value| *value != MISSING).count());
+    let split: Vec<(&str, &str)> = known.iter().filter_map(|value| value.split_once(' ')).collect();
+    let together = match split.first() {
+        Some((_, unit)) if split.len() == known.len() && split.iter().all(|(_, other)| other == unit) => {
             let numbers: Vec<&str> = split.iter().map(|(number, _)| *number).collect();
-            format!("{} {unit}", numbers.join(between))
+            vec![format!("{} {unit}", numbers.join(between))]
         }
-        _ => values.join(between),
-    }
+        _ => known.to_vec(),
+    };
+    [together.as_slice(), missing].concat().join(between)
 }
 
 fn used(limit: &Limit, summary: &Summary) -> (String, Mark) {
@@ -348,6 +365,22 @@ pub(crate) const fn state_mark(state: State) -> Mark {
         State::Broken | State::Invalid => Mark::Broken,
         State::Open | State::Disturbed | State::Incomplete => Mark::Open,
     }
+}
+
+/// What of several tests comes from too few samples, in one note, then the other notes: each behind the name of its test.
+pub(crate) fn notes_of_tests(run: &Run, shown: impl Fn(&TestRun, &Summary) -> bool) -> Vec<String> {
+    let (mut few, mut others) = (Vec::new(), Vec::new());
+    for test in &run.tests {
+        let name = test.named();
+        for (note, _) in notes(run, test, |summary| shown(test, summary)) {
+            match note.strip_prefix(TOO_FEW) {
+                Some(what) => few.push(format!("{name}: {}", what.trim_start_matches("for "))),
+                None => others.push(format!("{name}: {note}")),
+            }
+        }
+    }
+    let few = (!few.is_empty()).then(|| format!("{MISSING} {TOO_FEW}for {}", few.join("; ")));
+    few.into_iter().chain(others).collect()
 }
 
 /// The beginning of a note that several values of a test may have.

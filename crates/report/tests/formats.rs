@@ -74,12 +74,12 @@ fathom evaluate 10.0.0.2 --expect 'udp_stream.loss_ratio <= 0'
 
   layer   test                 result       95 % interval  limit                used
   http    GET /, 100 conn.     182 k req/s  ± 0.40 %       ceiling 610 k req/s  30 %   ◂ one queue
-          p50 · p99 · p99.9    510 µs · 1.89 ms · 4.18 ms
+          p50 · p99 · p99.9    510 µs · 1.89 ms · –
   tcp     stream, 8 flows      9.10 Gbit/s  ± 0.40 %       line 23.5 Gbit/s     39 %   ◂ one queue
           rr                   48.2 µs p50  47.9 – 48.5
-          p99 · p99.9          178 · 395 µs
+          p99 · p99.9          178 µs · –
           connect + rr         38.0 k/s     ± 0.40 %
-          p50 · p99 · p99.9    151 µs · 559 µs · 1.24 ms
+          p50 · p99 · p99.9    151 · 559 µs · –
           3 of 5 rounds
   udp     1,400 B at 5 Gbit/s  loss 0.31 %  0.29 – 0.33    <= 0 %               ✗      ◂ socket full
           goodput              4.99 Gbit/s  ± 0.40 %       asked 5 Gbit/s       100 %
@@ -89,9 +89,9 @@ fathom evaluate 10.0.0.2 --expect 'udp_stream.loss_ratio <= 0'
   sent 31,248,112 datagrams = received 31,151,998 + socket buffer 93,114 + softnet backlog 2,880 +
   unexplained 120
 
-  note  http GET /, 100 connections: too few samples for p99.9 (30,000 of 100,000)
-  note  tcp request/response, 1 flow: too few samples for p99.9 (30,000 of 100,000)
-  note  tcp connect + request/response: too few samples for p99.9 (30,000 of 100,000)
+  note  – too few samples for http GET /, 100 connections: p99.9 (30,000 of 100,000); tcp
+        request/response, 1 flow: p99.9 (30,000 of 100,000); tcp connect + request/response: p99.9
+        (30,000 of 100,000)
   note  tcp connect + request/response: the rate was not steady after 400 ms of warm-up; the
         interval is wider than it had to be
   note  web-1: the driver's own counters could not be read: ethtool -S is not permitted

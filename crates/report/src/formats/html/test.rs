@@ -103,7 +103,7 @@ fn headline(run: &Run, test: &TestRun) -> Markup {
         @if !quantiles.is_empty() {
             p.quantiles {
                 @for summary in quantiles {
-                    span { (summary.metric.title) b { (summary.value.map(|ns| summary.metric.show(ns)).unwrap_or_default()) } }
+                    span { (summary.metric.title) b { (view::quantile_value(summary).unwrap_or_default()) } }
                 }
             }
         }

@@ -157,13 +157,7 @@ fn conserved(screen: &mut Screen, conservation: &Conservation) {
 }
 
 fn notes(screen: &mut Screen, run: &Run) {
-    let of = |test: &fathom_model::TestRun| {
-        let name = test.named();
-        view::notes(run, test, |summary| view::in_table(test, summary))
-            .into_iter()
-            .map(move |(text, _)| format!("{name}: {text}"))
-    };
-    let mut all: Vec<String> = run.tests.iter().flat_map(of).collect();
+    let mut all = view::notes_of_tests(run, view::in_table);
     all.extend(view::losses(run));
     screen.gap();
     for note in all.iter().take(NOTES_MAX) {

@@ -36,7 +36,7 @@ pub enum Answers {
     /// Every probe: several lengths are tried at the same time.
     #[default]
     Free,
-    /// By error messages, which hosts limit: one length at a time, and silence is believed only while short packets are answered.
+    /// By error messages, which hosts limit: one length at a time.
     Limited,
 }
 
@@ -77,8 +77,10 @@ pub struct PathMtu {
     told: BTreeMap<IpAddr, u32>,
     too_long_here: Option<u16>,
     next_send: Nanos,
-    /// Whether short packets are sent once more, to see that the target still answers at all.
+    /// Whether what vanishes is sent once more, beside short packets that show whether the target still answers at all.
     is_confirming: bool,
+    /// The trials before are no sign that a length is lost: one that was lost there came through later.
+    believed_from: usize,
     /// Whether it did not.
     has_fallen_silent: bool,
 }
@@ -100,6 +102,7 @@ impl PathMtu {
             too_long_here: None,
             next_send: Nanos::ZERO,
             is_confirming: false,
+            believed_from: 0,
             has_fallen_silent: false,
         }
     }
@@ -133,7 +136,12 @@ impl PathMtu {
         let answered = self.trials.iter().filter(|trial| trial.is_answered).map(|trial| trial.length).max();
         self.good = answered;
         let good = answered.unwrap_or(0);
-        let failed = self.trials.iter().map(|trial| trial.length).filter(|length| *length > good).min();
+        if self.is_confirming && u32::from(good) >= self.bad {
+            self.is_confirming = false;
+            self.believed_from = self.trials.len();
+        }
+        let failed =
+            self.trials[self.believed_from..].iter().map(|trial| trial.length).filter(|length| *length > good).min();
         let here = self.too_long_here.filter(|here| *here > good);
         let beyond = u32::from(self.range.ceiling) + 1;
         self.bad = failed.into_iter().chain(here).min().map_or(beyond, u32::from);
@@ -182,10 +190,10 @@ impl Course for PathMtu {
             self.round = self.trials.len();
             let tries = usize::from(self.range.tries);
             let mut lengths = self.next_lengths();
-            let must_confirm = self.range.answers == Answers::Limited && !self.is_confirming;
-            if lengths.is_empty() && must_confirm && self.found().vanishing_from.is_some() {
+            let vanishing = self.found().vanishing_from.filter(|_| lengths.is_empty() && !self.is_confirming);
+            if let Some(vanishing) = vanishing {
                 self.is_confirming = true;
-                lengths.push(self.range.floor);
+                lengths = vec![self.range.floor, vanishing];
             }
             self.queue = lengths.into_iter().flat_map(|length| std::iter::repeat_n(length, tries)).collect();
         }

@@ -426,6 +426,24 @@ fn a_path_as_wide_as_the_device_takes_one_round_and_an_unreachable_host_has_none
 }
 
 #[test]
+fn a_burst_of_loss_does_not_make_a_path_narrower() {
+    for mtu in [1400, 1500] {
+        // The first four probes, of the floor and the ceiling, are two of each length.
+        for burst in [2..4, 4..12, 8..20, 12..40] {
+            let lost = burst.clone().collect();
+            let mut network = Network { lost, ..Network::of(&[Router { mtu, speaks: false, ..ROUTER }]) };
+            let found = network.path_mtu();
+            let vanishing = (mtu < 1500).then_some(1401);
+            assert_eq!(
+                (found.mtu.map(usize::from), found.vanishing_from),
+                (Some(mtu), vanishing),
+                "{burst:?} of {mtu}"
+            );
+        }
+    }
+}
+
+#[test]
 fn one_lost_probe_does_not_make_a_path_narrower() {
     for lost in 0..6 {
         let mut network = Network { lost: vec![lost], ..Network::of(&[Router { mtu: 1400, ..ROUTER }]) };

@@ -44,6 +44,11 @@ const AGENT: &str = "198.18.0.2";
 const THIRD: &str = "198.18.1.3";
 const AGENT_BESIDE_THIRD: &str = "198.18.1.2";
 const THIRD_MAC: [u8; 6] = [2, 0, 0, 0, 9, 3];
+/// The same by version 6.
+const CONTROLLER_V6: &str = "fd00:18::1";
+const AGENT_V6: &str = "fd00:18::2";
+const THIRD_V6: &str = "fd00:19::3";
+const AGENT_BESIDE_THIRD_V6: &str = "fd00:19::2";
 /// So many roles are played at once, below the agent's bound.
 const AT_ONCE: usize = 12;
 /// Longer than any role takes that is told to end.
@@ -60,19 +65,25 @@ impl Wires {
     fn up() -> Self {
         let wires =
             Self { controller: NetNs::new().unwrap(), agent: NetNs::new().unwrap(), third: NetNs::new().unwrap() };
+        // An address of version 6 is of use at once, and not after a second of asking whether another host has it.
+        let at_once = || fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0").unwrap();
+        for host in [&wires.controller, &wires.agent, &wires.third] {
+            host.enter_with(at_once).unwrap();
+        }
         for (name, other, mac, addresses) in [
-            ("e0", &wires.controller, [2, 0, 0, 0, 9, 1], [AGENT, CONTROLLER]),
-            ("e1", &wires.third, THIRD_MAC, [AGENT_BESIDE_THIRD, THIRD]),
+            ("e0", &wires.controller, [2, 0, 0, 0, 9, 1], [[AGENT, AGENT_V6], [CONTROLLER, CONTROLLER_V6]]),
+            ("e1", &wires.third, THIRD_MAC, [[AGENT_BESIDE_THIRD, AGENT_BESIDE_THIRD_V6], [THIRD, THIRD_V6]]),
         ] {
             let near = VethEnd { name, mac: None };
             let far = VethEnd { name, mac: Some(mac) };
             let veth = Veth { near, far, far_namespace: Some(other.as_fd()), mtu_bytes: 1500, n_queues: 1 };
             wires.agent.enter_with(|| Netlink::open().unwrap().add_veth(&veth).unwrap()).unwrap();
-            for (host, address) in [&wires.agent, other].into_iter().zip(addresses) {
+            for (host, [v4, v6]) in [&wires.agent, other].into_iter().zip(addresses) {
                 host.enter_with(|| {
                     let mut netlink = Netlink::open().unwrap();
                     let index = netlink.link(name).unwrap().index;
-                    netlink.add_address(index, address.parse().unwrap(), 24).unwrap();
+                    netlink.add_address(index, v4.parse().unwrap(), 24).unwrap();
+                    netlink.add_address(index, v6.parse().unwrap(), 64).unwrap();
                     netlink.set_up(index).unwrap();
                     let loopback = netlink.link("lo").unwrap().index;
                     netlink.set_up(loopback).unwrap();
@@ -110,10 +121,21 @@ impl Wires {
     }
 }
 
-/// Whether a kernel announces its groups: IPv6 to its own, IPv4 by IGMP.
+/// Whether a kernel announces itself: its groups by IGMP and MLD, and that it has come by a solicitation of routers.
+///
+/// Who looks for a neighbour is about to send to it, so that is not among them.
 fn is_of_kernel(frame: &[u8]) -> bool {
     const IGMP: u8 = 2;
-    frame.starts_with(&[0x33, 0x33]) || (frame.starts_with(&[1, 0, 0x5e]) && frame.get(23) == Some(&IGMP))
+    const HOP_BY_HOP: u8 = 0;
+    const ICMPV6: u8 = 58;
+    const ROUTER_SOLICITATION: u8 = 133;
+    let byte = |at: usize| frame.get(at).copied();
+    let is_v6 = match byte(20) {
+        Some(HOP_BY_HOP) => byte(54) == Some(ICMPV6),
+        Some(ICMPV6) => byte(54) == Some(ROUTER_SOLICITATION),
+        _ => false,
+    };
+    frame.starts_with(&[0x33, 0x33]) && is_v6 || frame.starts_with(&[1, 0, 0x5e]) && byte(23) == Some(IGMP)
 }
 
 /// All that arrived of the agent's, but for what a kernel announces.
@@ -246,8 +268,29 @@ const TEXTS: &[&str] = &[
     "closed 1\nstep x\n  GET http://198.18.1.3:7777/\n",
     "step x\n  GET /\n",
     "198.18.0.1:9",
+    "fd00:19::3",
+    "[fd00:19::3]:7777",
+    "http://[fd00:19::3]:7777/",
+    "[ff02::1%e1]:7777",
+    "[fe80::ff:fe00:903%e1]:7777",
+    "eth > 33:33:00:00:00:01 / ip6 > ff02::1 / udp",
     "e1",
     "",
+];
+/// Where crafted roles lead, and the address that they claim for the agent.
+const LEADS: &[(&str, &str)] = &[
+    ("198.18.1.3:7777", AGENT),
+    ("http://198.18.1.3:7777/", AGENT_BESIDE_THIRD),
+    ("[fd00:19::3]:7777", AGENT_V6),
+    ("http://[fd00:19::3]:7777/", AGENT_BESIDE_THIRD_V6),
+    // Groups, an address of the link alone (by MAC, RFC 4291 appendix A), and version 4 in the form of version 6.
+    ("[ff02::1%3]:7777", AGENT_BESIDE_THIRD_V6),
+    ("[ff05::2]:7777", AGENT_V6),
+    ("[fe80::ff:fe00:903%3]:7777", AGENT_BESIDE_THIRD_V6),
+    ("[::ffff:198.18.1.3]:7777", AGENT_BESIDE_THIRD),
+    // The agent's own: what comes to it there is none of the controller's business.
+    ("198.18.1.2:7777", AGENT_BESIDE_THIRD),
+    ("[fd00:19::2]:7777", AGENT_BESIDE_THIRD_V6),
 ];
 /// The keys by which responders of all kinds tell where they are.
 const KEYS: &[&str] =
@@ -287,7 +330,7 @@ fn made_up(rng: &mut Rng) -> Role {
         let text = if rng.u8(..16) == 0 { any(rng, TEXTS) } else { "198.18.0.1:9" };
         role.peer.insert((*key).to_owned(), text.to_owned());
     }
-    let addresses = [AGENT, AGENT_BESIDE_THIRD, THIRD, CONTROLLER, "203.0.113.77"];
+    let addresses = [AGENT, AGENT_BESIDE_THIRD, THIRD, CONTROLLER, "203.0.113.77", AGENT_V6, THIRD_V6, "ff02::1"];
     if rng.u8(..4) == 0 {
         role.address = rng.bool().then(|| any(rng, &addresses).parse().unwrap());
         role.interface = Some(any(rng, &["e0", "e1", "lo", "none0"]).to_owned());
@@ -300,23 +343,43 @@ fn made_up(rng: &mut Rng) -> Role {
 /// Roles in which everything that leads somewhere leads to the third host.
 fn crafted() -> Vec<Role> {
     let lead = |kind: &&'static dyn TestKind, side, n: usize| {
-        let (text, address) = [("198.18.1.3:7777", AGENT), ("http://198.18.1.3:7777/", AGENT_BESIDE_THIRD)][n];
+        let (text, address) = LEADS[n % LEADS.len()];
         let leads = |option: &&OptionDoc| matches!(option.value, ValueKind::Destination);
         let given = kind.options().iter().filter(leads).fold(Settings::default(), |all, one| all.with(one.name, text));
         let settings = given.complete(kind.options()).unwrap_or(given);
         let mut role = role(*kind, side, settings);
         for key in KEYS {
-            role.peer.insert((*key).to_owned(), "198.18.1.3:7777".to_owned());
+            role.peer.insert((*key).to_owned(), text.to_owned());
         }
         role.peer.insert("mac".to_owned(), "02:00:00:00:09:03".to_owned());
         role.peer.insert("port".to_owned(), "7777".to_owned());
         role.address = Some(address.parse().unwrap());
-        role.interface = Some(["e0", "e1"][n].to_owned());
-        role.meeting.with = vec![THIRD.parse().unwrap()];
+        role.interface = Some(["e0", "e1"][n % 2].to_owned());
+        role.meeting.with = vec![THIRD.parse().unwrap(), THIRD_V6.parse().unwrap()];
         role
     };
     let sides = [Side::Initiator, Side::Responder];
-    KINDS.iter().flat_map(|kind| sides.into_iter().flat_map(move |side| [0, 1].map(|n| lead(kind, side, n)))).collect()
+    let of = |(first, kind)| {
+        sides.into_iter().flat_map(move |side| [0, 1, first + 2, first + 3].map(|n| lead(kind, side, n)))
+    };
+    KINDS.iter().enumerate().map(|(idx, kind)| (2 * idx, kind)).flat_map(of).collect()
+}
+
+/// Roles of every kind that lead nowhere: no address, no peer, and an option only where it is a text to be read.
+fn leading_nowhere() -> Vec<Role> {
+    let nowhere = |kind: &&'static dyn TestKind, side, is_complete: bool| {
+        let text = "step x\n  GET /\n";
+        let given = Settings::default();
+        let given =
+            if kind.options().iter().any(|one| one.name == "script") { given.with("script", text) } else { given };
+        let settings = given.complete(kind.options()).ok().filter(|_| is_complete).unwrap_or(given);
+        Role { address: None, interface: None, ..role(*kind, side, settings) }
+    };
+    let sides = [Side::Initiator, Side::Responder];
+    let of = |kind| {
+        sides.into_iter().flat_map(move |side| [false, true].map(|is_complete| nowhere(kind, side, is_complete)))
+    };
+    KINDS.iter().flat_map(of).collect()
 }
 
 fn lacks_root() -> bool {
@@ -338,7 +401,7 @@ fn not_one_frame_reaches_a_third_host_whatever_roles_are_made_up() {
     let mut agent = wires.agent();
     let mut rng = Rng::with_seed(13);
     let mut roles = crafted();
-    assert!(roles.len() >= 60, "of {} kinds", KINDS.len());
+    assert!(roles.len() >= 100, "{} of {} kinds", roles.len(), KINDS.len());
     roles.extend((0..2_000).map(|_| made_up(&mut rng)));
     let (mut first, mut n_ready) = (1, 0);
     while !roles.is_empty() {
@@ -351,10 +414,25 @@ fn not_one_frame_reaches_a_third_host_whatever_roles_are_made_up() {
         assert!(seen.is_empty(), "{seen:x?} of one of\n{}", names.join("\n"));
     }
     assert!(n_ready > 200, "many of them were played: {n_ready}");
-    // That the capture sees what is sent is seen by one that is.
-    let send = || UdpSocket::bind((AGENT_BESIDE_THIRD, 0)).unwrap().send_to(b"x", (THIRD, 7)).unwrap();
-    wires.agent.enter_with(send).unwrap();
-    assert!(!arrived(&capture).is_empty(), "the capture sees what is sent");
+    // That the capture sees what is sent is seen by some that is.
+    let ways = [(AGENT_BESIDE_THIRD, THIRD), (AGENT_BESIDE_THIRD_V6, THIRD_V6), (AGENT_BESIDE_THIRD_V6, "ff02::1%e1")];
+    for (from, to) in ways {
+        let send = || UdpSocket::bind((from, 0)).unwrap().send_to(b"x", (to, 7)).unwrap();
+        wires.agent.enter_with(send).unwrap();
+        assert!(!arrived(&capture).is_empty(), "the capture sees what is sent to {to}");
+    }
+}
+
+#[test]
+fn a_role_that_leads_nowhere_is_refused_or_played_by_every_kind_without_a_panic() {
+    if lacks_root() {
+        return;
+    }
+    let wires = Wires::up();
+    let mut agent = wires.agent();
+    for (first, roles) in (0..).map(|n| 1 + n * 100).zip(leading_nowhere().chunks(AT_ONCE)) {
+        agent.play(first, roles.to_vec());
+    }
 }
 
 /// The responder of a kind whose trial lasts a while, with options, in the hands of an owner who allows the third host.

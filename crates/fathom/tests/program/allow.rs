@@ -1,6 +1,12 @@
 //! Whom a run may load: options, the file, names, and the question at a terminal.
 
-use std::fs;
+use std::{fs, net::UdpSocket};
+
+use fathom_model::units::{Bytes, Nanos};
+use fathom_sys::{
+    netlink::Netlink,
+    packet_socket::{Inbox, Receiver},
+};
 
 use crate::stage::{BRIEF, Ending, LabUp, Stage, lacks_root, skip, tree};
 
@@ -101,6 +107,72 @@ fn a_name_allows_the_addresses_that_it_has() {
     });
 }
 
+/// The addresses of `shop.test` in turn: one that is allowed, and one that is not.
+const TOLD: [[u8; 4]; 2] = [[198, 18, 0, 2], [198, 18, 0, 3]];
+
+/// More questions than are asked before the start.
+const N_BEFORE: usize = 16;
+
+/// Answers like a DNS server (RFC 1035 section 4), until an empty datagram comes; how often each address was told.
+///
+/// It begins to alternate after [`N_BEFORE`] questions, because the first ones are asked before the start.
+fn tell_in_turn(socket: &UdpSocket) -> [usize; 2] {
+    const TYPE_A: [u8; 4] = [0, 1, 0, 1];
+    let (mut told, mut room) = ([0; 2], [0; 512]);
+    loop {
+        let (n, from) = socket.recv_from(&mut room).unwrap();
+        if n == 0 {
+            return told;
+        }
+        // Behind the header of 12 bytes is one name that ends with 0, its type and its class.
+        let end = 12 + room[12..n].iter().position(|byte| *byte == 0).unwrap() + 5;
+        let mut answer = [&room[..2], &[0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0], &room[12..end]].concat();
+        if room[end - 4..end] == TYPE_A {
+            let which = usize::from(told[0] >= N_BEFORE && told[0] > told[1]);
+            told[which] += 1;
+            answer[7] = 1;
+            // The name of the question, an address of IPv4 that is valid for no time, four bytes long.
+            answer.extend([&[0xc0, 12][..], &TYPE_A, &[0; 4], &[0, 4], &TOLD[which]].concat());
+        }
+        socket.send_to(&answer, from).unwrap();
+    }
+}
+
+#[test]
+fn a_name_that_changes_during_a_run_leads_to_no_address_that_is_not_allowed() {
+    with_responder("allowdns", |stage, lab| {
+        let [allowed, other] = TOLD.map(std::net::Ipv4Addr::from);
+        lab.exec("b", &["ip", "address", "add", &format!("{other}/24"), "dev", "eth0"]).ends().succeeded();
+        let open = || Receiver::open(Netlink::open().unwrap().link("eth0").unwrap().index, Bytes(8 << 20)).unwrap();
+        let capture = lab.enter_with("b", open);
+        let dns = lab.enter_with("a", || UdpSocket::bind("127.0.0.1:53").unwrap());
+        let dns = std::thread::spawn(move || tell_in_turn(&dns));
+        let resolver = stage.path("resolv.conf");
+        fs::write(&resolver, "nameserver 127.0.0.1\n").unwrap();
+        let load = format!(
+            "mount --bind {} /etc/resolv.conf && {} http http://shop.test:8080/ --dns connection --per-connection 1 --ip 4 \
+             --allow {allowed} --json --duration 300ms --warmup 0s --rounds 1",
+            resolver.display(),
+            stage.program().display()
+        );
+        let run = lab.exec("a", &["unshare", "--mount", "sh", "-c", &load]).ends().run();
+        lab.enter_with("a", || UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&[], "127.0.0.1:53").unwrap());
+        let [n_allowed, n_other] = dns.join().unwrap();
+        assert!(n_allowed > N_BEFORE && n_other > 0, "{n_allowed}, {n_other}");
+        let errors = &run.tests[0].trials[0].records.values().next().unwrap().errors;
+        assert!(errors.keys().any(|cause| cause.contains("not allowed")), "{errors:?}");
+        let mut inbox = Inbox::default();
+        let mut n_seen = 0;
+        while capture.wait(Nanos::from_millis(50)).unwrap() && capture.receive(&mut inbox).unwrap() > 0 {
+            for (frame, _) in inbox.frames() {
+                n_seen += 1;
+                assert!(!frame.windows(4).any(|bytes| bytes == TOLD[1]), "{frame:x?}");
+            }
+        }
+        assert!(n_seen > 0, "the capture sees what arrives");
+    });
+}
+
 #[test]
 fn a_person_at_a_terminal_is_asked_once_and_a_pipe_never() {
     with_responder("allowasked", |stage, lab| {
@@ -142,6 +214,8 @@ fn single_packets_at_the_pace_of_ping_and_an_iperf3_server_need_no_line() {
     stranger(&["probe", B, "--count", "3", "--interval", "10ms"]).code(3);
     stranger(&["probe", B, "--flood", "--duration", "100ms"]).code(3);
     stranger(&["probe", B, "--ports", "22"]).code(3);
+    stranger(&["as", "hping3", "-1", "-c", "2", "-i", "u100000", B]).succeeded();
+    stranger(&["as", "hping3", "-1", "-c", "2", "-i", "u99999", B]).code(3);
     stranger(&["probe", "224.0.0.1", "--count", "1"]).refused(3, &["never a target"]);
     let server = lab.exec("b", &[program, "serve", "--only", "iperf3", "--iperf3"]);
     server.says("iperf3 ");

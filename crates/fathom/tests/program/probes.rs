@@ -267,7 +267,9 @@ fn what_cannot_be_probed_is_refused_with_the_way_out() {
     refused(3, &["127.0.0.1", "--count", "1", "--timeout", "1h"], &["option `timeout` takes"]);
     let face =
         |code, words: &[&str], said: &[&str]| stage.fathom([&["as", "hping3"], words].concat()).refused(code, said);
-    face(3, &["-S", "192.0.2.1"], &["192.0.2.1 is not a target", "fathom as --allow 192.0.2.1 hping3 -S 192.0.2.1"]);
+    let flood = "fathom as --allow 192.0.2.1 hping3 --flood 192.0.2.1";
+    face(3, &["--flood", "192.0.2.1"], &["192.0.2.1 is not a target", flood]);
+    face(3, &["224.0.0.1"], &["224.0.0.1 is never a target"]);
     face(3, &["-S", "-a", "192.0.2.9", "127.0.0.1"], &["192.0.2.9 is not this host's address", "labs alone"]);
     face(3, &["-S", "--rand-source", "127.0.0.1"], &["--rand-source makes up", "labs alone"]);
     face(1, &["--listen", ""], &["--listen needs a signature"]);

@@ -157,12 +157,19 @@ impl LabUp<'_> {
 
     /// The Ethernet address of a host's first interface.
     pub(crate) fn mac(&self, host: &str) -> [u8; 6] {
+        let lab = self.lab();
+        let name = &lab.host(host).unwrap().interfaces()[0].name;
+        self.enter_with(host, || Netlink::open().unwrap().link(name).unwrap()).mac.unwrap()
+    }
+
+    /// Runs work of this process on one of its hosts; sockets that it returns stay there.
+    pub(crate) fn enter_with<T: Send>(&self, host: &str, work: impl FnOnce() -> T + Send) -> T {
+        self.lab().host(host).unwrap().enter_with(work).unwrap()
+    }
+
+    fn lab(&self) -> Lab {
         let state = StateFolder::open(&self.stage.state()).unwrap();
-        let lab = Lab::find(&state, &self.name.parse().unwrap()).unwrap();
-        let host = lab.host(host).unwrap();
-        let name = &host.interfaces()[0].name;
-        let link = host.enter_with(|| Netlink::open().unwrap().link(name).unwrap());
-        link.unwrap().mac.unwrap()
+        Lab::find(&state, &self.name.parse().unwrap()).unwrap()
     }
 
     /// Starts any program on one of its hosts.

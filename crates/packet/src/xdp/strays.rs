@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use fathom_model::Note;
 use fathom_sys::bpf::{
     Assembler, Label, Operation,
     Register::{R2, R3, R7, R8},
@@ -15,6 +16,8 @@ use crate::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 pub struct Strays {
     /// The ports of TCP connections, the remote one in the upper half, as they stand in what arrives.
     connections: Vec<u32>,
+    /// Connections beyond [`CONNECTIONS_MAX`], whose frames are counted.
+    n_more: usize,
 }
 
 /// The most connections that are told apart; a host under test has few.
@@ -43,11 +46,26 @@ impl Strays {
     /// What would be counted in the network namespace of the calling thread.
     pub(crate) fn here() -> Self {
         let files = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
-        let all = files.iter().filter_map(|file| fs::read_to_string(file).ok());
-        let mut connections: Vec<u32> =
-            all.flat_map(|text| text.lines().filter_map(connection).collect::<Vec<_>>()).collect();
+        let tables: Vec<String> = files.iter().filter_map(|file| fs::read_to_string(file).ok()).collect();
+        Self::of(&tables)
+    }
+
+    /// The connections of tables such as `/proc/net/tcp`.
+    fn of(tables: &[String]) -> Self {
+        let mut connections: Vec<u32> = tables.iter().flat_map(|text| text.lines().filter_map(connection)).collect();
+        let n_more = connections.len().saturating_sub(CONNECTIONS_MAX);
         connections.truncate(CONNECTIONS_MAX);
-        Self { connections }
+        Self { connections, n_more }
+    }
+
+    /// Says how many connections are not told apart, if there are such.
+    pub(crate) fn note(&self) -> Option<Note> {
+        let Self { n_more, .. } = self;
+        let text = format!(
+            "this host has {n_more} TCP connections more than the {CONNECTIONS_MAX} that the counter leaves out: their frames \
+             count as frames of the test"
+        );
+        (*n_more > 0).then(|| Note { id: "frames-of-connections".to_owned(), text })
     }
 
     /// Whether a frame is one of these.
@@ -170,7 +188,7 @@ pub(super) mod tests {
     }
 
     pub(crate) fn strays() -> Strays {
-        Strays { connections: vec![1, KNOWN] }
+        Strays { connections: vec![1, KNOWN], n_more: 0 }
     }
 
     #[test]
@@ -179,6 +197,17 @@ pub(super) mod tests {
             assert_eq!(strays().has(&frame), is_stray, "{frame:x?}");
         }
         assert!(!strays().has(&[]) && !strays().has(&[0x33; 14]));
+    }
+
+    #[test]
+    fn more_connections_than_are_told_apart_are_noted_with_their_number() {
+        let line = |port: usize| format!("   0: 0100007F:{port:04X} 0100007F:0016 01 00000000:00000000 00:00000000");
+        let table = |n: usize| (1..=n).map(line).collect::<Vec<_>>().join("\n");
+        let few = Strays::of(&[table(CONNECTIONS_MAX)]);
+        assert_eq!((few.connections.len(), few.note()), (CONNECTIONS_MAX, None));
+        let many = Strays::of(&[table(CONNECTIONS_MAX), table(3)]);
+        assert_eq!(many.connections, few.connections);
+        assert!(many.note().unwrap().text.starts_with("this host has 3 TCP connections more than the 64 "));
     }
 
     #[test]

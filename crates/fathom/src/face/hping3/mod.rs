@@ -23,7 +23,7 @@ use fathom_sys::{clock, policy::Policy, raw_ip::Broadcast, signal};
 
 use super::load;
 use crate::{
-    allow::Allowed,
+    allow::{self, Allowed},
     exit::{Exit, Screen, privileges},
     target,
 };
@@ -85,8 +85,10 @@ pub(super) fn run(words: &[String], allowed: &Allowed) -> anyhow::Result<Exit> {
     let preferred = addresses.iter().find(|address| address.is_ipv4()).or_else(|| addresses.first());
     let Some(target) = preferred.copied() else { return Ok(FAILED) };
     let is_in_lab = target::is_in_lab();
-    if !is_in_lab {
-        allowed.check(&options.host, &[target])?;
+    match options.is_at_pace_of_ping() {
+        _ if is_in_lab => {}
+        true => allow::check_single(&options.host, &[target])?,
+        false => allowed.check(&options.host, &[target])?,
     }
     let own = source_towards(target).map_err(|error| {
         Screen::new(Exit::Preflight, format!("there is no route to {target}"))

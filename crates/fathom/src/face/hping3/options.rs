@@ -1,7 +1,7 @@
 //! hping3's command line, read as hping3 reads it.
 
 use fathom_model::units::Nanos;
-use fathom_packet::probe::TcpFlags;
+use fathom_packet::{kinds::probe, probe::TcpFlags};
 
 use super::super::getopt::{Dialect, Item, Long, Syntax, atoi};
 
@@ -196,6 +196,14 @@ pub(super) struct Options {
     pub(super) keep_ttl: bool,
     pub(super) stops_at_host: bool,
     pub(super) without_hop_rtt: bool,
+}
+
+impl Options {
+    /// Whether it sends so few packets that anybody may send them, as ping does; one that is cut into many is many.
+    pub(super) fn is_at_pace_of_ping(&self) -> bool {
+        let is_single = !matches!(self.mode, Mode::Scan(_)) && self.virtual_mtu.is_none();
+        is_single && !self.flood && self.interval >= probe::PING_INTERVAL
+    }
 }
 
 impl Default for Options {
@@ -432,6 +440,22 @@ mod tests {
 
     fn reading(line: &str) -> Result<Options, Early> {
         read(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn few_single_packets_are_at_the_pace_of_ping() {
+        for (line, expected) in [
+            ("host", true),
+            ("-S -p 80 -c 3 -i u100000 host", true),
+            ("-T host", true),
+            ("-i u99999 host", false),
+            ("--fast host", false),
+            ("--flood host", false),
+            ("-S -8 1-100 host", false),
+            ("-f -d 1000 host", false),
+        ] {
+            assert_eq!(reading(line).unwrap().is_at_pace_of_ping(), expected, "{line}");
+        }
     }
 
     #[test]

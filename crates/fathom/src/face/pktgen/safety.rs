@@ -2,13 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use fathom_lab::{Lab, StateFolder};
 use fathom_packet::{
     kinds::frames::neighbour_towards,
     pktgen::{Addresses, Params, Setting, Switch, Value},
     wire::MacAddress,
 };
-use fathom_sys::{namespace::NetNs, netlink::Netlink};
+use fathom_sys::netlink::Netlink;
 
 use super::{
     asked,
@@ -17,11 +16,12 @@ use super::{
 use crate::{
     allow::Allowed,
     exit::{Exit, Screen, engine_screen},
+    target,
 };
 
 /// Refuses a job that would send where nobody has allowed it.
 pub(super) fn check(job: &Job, allowed: &Allowed) -> anyhow::Result<()> {
-    if is_in_a_lab()? {
+    if target::is_in_lab() {
         return Ok(());
     }
     let mut netlink = Netlink::open()?;
@@ -59,21 +59,6 @@ fn check_way(device: &Device, (first, end): (IpAddr, IpAddr), netlink: &mut Netl
         }
         _ => Ok(()),
     }
-}
-
-/// Whether this network namespace belongs to a lab that is up.
-fn is_in_a_lab() -> anyhow::Result<bool> {
-    let here = NetNs::current()?;
-    let state = StateFolder::from_environment()?;
-    for (name, _) in fathom_lab::list(&state)? {
-        let Ok(lab) = Lab::find(&state, &name) else { continue };
-        for host in lab.hosts() {
-            if host.namespaces().net.is_same(&here)? {
-                return Ok(true);
-            }
-        }
-    }
-    Ok(false)
 }
 
 fn refused(what: String, why: &str) -> Screen {

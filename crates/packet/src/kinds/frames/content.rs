@@ -2,7 +2,7 @@
 
 use fathom_engine::Error;
 use fathom_model::Settings;
-use fathom_sys::namespace::NetNs;
+use fathom_sys::{namespace::NetNs, policy::Policy};
 
 use super::device::Device;
 use crate::craft::{self, Blueprint, CraftError, Outline, Setup, judge};
@@ -17,8 +17,14 @@ pub(super) enum Reach {
 }
 
 impl Reach {
-    /// Where the calling thread is.
-    pub(super) fn here() -> Result<Self, Error> {
+    /// Where the calling thread is; for others it is never a lab.
+    ///
+    /// Only the launcher of a lab's agents puts them into another namespace than its own. A user who runs `ip netns exec NAME fathom`
+    /// has the agent as a child in the same namespace: that is no lab, because nobody knows where its wires end.
+    pub(super) fn here(policy: &Policy) -> Result<Self, Error> {
+        if policy.is_for_others() {
+            return Ok(Self::World);
+        }
         let cause = |cause| Error::System { what: "tell whether this is a lab".to_owned(), cause };
         Ok(if NetNs::is_inherited().map_err(cause)? { Self::World } else { Self::Lab })
     }

@@ -83,6 +83,7 @@ impl Receiving {
         let is_stepped = role.settings.span(STEP_AT).is_some();
         let stepping = if is_stepped { Stepping::Once } else { Stepping::None };
         let strays = if places.is_empty() { Strays::here() } else { Strays::default() };
+        notes.extend(strays.note());
         let expected =
             Expected { tag: Mark::tag_of(trial), places, n_flows: outline.n_flows, pktgen, stepping, strays };
         let counter = Counter::open(&device, &role.settings, &expected, &mut notes)?;

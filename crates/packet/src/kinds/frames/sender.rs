@@ -57,7 +57,7 @@ const SOURCE_PORT: u16 = 49_152;
 impl Sending {
     pub(super) fn prepare(role: &Role, policy: &Policy) -> Result<Self, Error> {
         let mut device = Device::find(role)?;
-        let (settings, reach) = (&role.settings, Reach::here()?);
+        let (settings, reach) = (&role.settings, Reach::here(policy)?);
         let setup = Setup { ends: ends(&mut device, role, reach)?, mtu_bytes: device.mtu_bytes(), seed: role.seed };
         let permit = policy.permit_frames(setup.ends.target.addresses())?;
         let blueprint = Arc::new(content::blueprint(settings, &setup, (&device, reach))?);

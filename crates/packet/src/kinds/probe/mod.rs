@@ -90,7 +90,7 @@ pub fn destination(kind: &str, settings: &Settings) -> Option<String> {
 }
 
 /// The fastest pace at which ping probes for a user without privileges is five a second; a tenth of a second is as harmless.
-const PING_INTERVAL: Nanos = Nanos::from_millis(100);
+pub const PING_INTERVAL: Nanos = Nanos::from_millis(100);
 /// As far, and as often at a hop, as the tools do that trace a route for anybody.
 const TRACE_MAX: (u64, u64) = (64, 10);
 

@@ -58,6 +58,7 @@ NGINX = tools.Page(tools.NGINX_PORT)
 OWN = tools.Page(tools.RESPONDER_PORT)
 HTTP = f"HTTP keep-alive, {tools.CONNECTIONS} connections, 1 thread, {tools.FILE_BYTES} bytes"
 CLOSES = "connection per request"
+OPEN_RATE = 20_000
 LARGE_BATCH = tools.fathom_http(NGINX, "--batch", "32", "--batch-wait", "500us")
 LIKE_AB = tools.fathom_http(NGINX, "--per-connection", "1")
 
@@ -110,6 +111,13 @@ HTTP_ROWS = [
     Row(
         *("HTTP open model, 50,000/s, fathom serve", "request", 1, tools.fathom_http(OWN, "--rate", "50k"), tools.wrk(OWN)),
         remark="fathom keeps a rate, wrk is in its closed model",
+        is_paced=True,
+        aim=1.0,
+    ),
+    Row(
+        *(f"HTTP open model, {OPEN_RATE:,}/s, cheap pacing, fathom serve", "request", 1),
+        *(tools.fathom_http(OWN, "--rate", str(OPEN_RATE), "--pacing", "cheap"), tools.wrk2(OWN, OPEN_RATE)),
+        remark="both send what is due now and then: fathom at most once a millisecond, wrk2 when a timer of its connection ends",
         is_paced=True,
         aim=1.0,
     ),
@@ -554,6 +562,7 @@ def machine(n_pairs: int, seconds: float) -> list[str]:
         "fathom": first_line(fathom_program(), "--version"),
         "wrk": first_line("wrk", "--version"),
         "ab": first_line("ab", "-V"),
+        "wrk2": "wrk2" if shutil.which("wrk2") else "wrk2 not installed",
         "h2load": first_line("h2load", "--version"),
         "hey": "hey of Debian" if shutil.which("hey") else "not installed",
         "nginx": first_line("nginx", "-v"),

@@ -201,6 +201,17 @@ def wrk(page: Page, script: Optional[str] = None, is_by_bytes: bool = False) -> 
     return Tool("wrk", words, work)
 
 
+def wrk2(page: Page, rate: int) -> Tool:
+    """At a rate. Its first 10 s are for its calibration, but requests and processor time are of the whole run."""
+    plain = wrk(page)
+
+    def words(lab: Lab, seconds: float) -> list[str]:
+        _, *others = plain.words(lab, seconds)
+        return ["wrk2", "-R", str(rate), *others]
+
+    return Tool("wrk2", words, plain.work)
+
+
 def ab(page: Page, *options: str) -> Tool:
     """One thread. It ends after its time or its number of requests, whichever comes first."""
 

@@ -5,6 +5,7 @@
 
 mod arrivals;
 mod constant;
+mod pacer;
 mod profile;
 mod queue;
 mod waking;
@@ -12,6 +13,7 @@ mod waking;
 pub use arrivals::{Arrivals, Process, Share};
 pub use constant::Constant;
 use fathom_model::units::Nanos;
+pub use pacer::{Pacer, Pacing};
 pub use profile::{Profile, ProfileError};
 pub use queue::{Free, LATE, Late, Queue, Start};
 pub use waking::Waking;

@@ -7,7 +7,7 @@ use std::{iter::Peekable, ops::Range};
 
 use fathom_model::units::Nanos;
 
-use super::Arrivals;
+use super::{Arrivals, Pacing};
 
 /// A start this much later than intended is late: it is what our own pacing stays below in 99 of 100 starts.
 pub const LATE: Nanos = Nanos::from_micros(50);
@@ -46,6 +46,8 @@ pub struct Start {
 pub struct Queue<I: Iterator<Item = Nanos> = Arrivals> {
     ahead: Peekable<I>,
     behind: I,
+    /// From this lag on a start is late.
+    late_from: Nanos,
     n_due: u64,
     n_started: u64,
     /// The numbers of the requests that became due while connections were free and the worker did not look.
@@ -55,7 +57,14 @@ pub struct Queue<I: Iterator<Item = Nanos> = Arrivals> {
 impl<I: Iterator<Item = Nanos> + Clone> Queue<I> {
     /// The queue before the first arrival.
     pub fn new(arrivals: I) -> Self {
-        Self { ahead: arrivals.clone().peekable(), behind: arrivals, n_due: 0, n_started: 0, overslept: 0..0 }
+        let (ahead, behind) = (arrivals.clone().peekable(), arrivals);
+        Self { ahead, behind, late_from: LATE, n_due: 0, n_started: 0, overslept: 0..0 }
+    }
+
+    /// With starts that may be as late as a pacing makes them.
+    #[must_use]
+    pub fn paced(self, pacing: Pacing) -> Self {
+        Self { late_from: pacing.late_from(), ..self }
     }
 
     /// When the next request becomes due that was not noticed yet; nothing when none will.
@@ -70,7 +79,7 @@ impl<I: Iterator<Item = Nanos> + Clone> Queue<I> {
         let mut n_late = 0;
         while let Some(at) = self.ahead.next_if(|at| *at <= elapsed) {
             self.n_due += 1;
-            n_late += u64::from(elapsed - at > LATE);
+            n_late += u64::from(elapsed - at > self.late_from);
         }
         // Those noticed latest were due first.
         if is_ours && n_late > 0 {
@@ -92,7 +101,7 @@ impl<I: Iterator<Item = Nanos> + Clone> Queue<I> {
         let intended = self.behind.next()?;
         let lag = elapsed - intended;
         let is_ours = self.overslept.contains(&self.n_started);
-        let late = (lag > LATE).then_some(if is_ours { Late::OwnProcessor } else { Late::NoConnection });
+        let late = (lag > self.late_from).then_some(if is_ours { Late::OwnProcessor } else { Late::NoConnection });
         self.n_started += 1;
         Some(Start { intended, lag, late })
     }
@@ -148,6 +157,18 @@ mod tests {
         let late: Vec<_> = std::iter::from_fn(|| queue.start(micros(1020))).map(|start| start.late).collect();
         assert_eq!(late[..9], [Some(Late::OwnProcessor); 9]);
         assert_eq!(late[9], None);
+    }
+
+    #[test]
+    fn a_cheap_pacing_is_late_only_beyond_its_own_period() {
+        let mut queue = queue(None).paced(Pacing::Cheap);
+        queue.notice(micros(0), Free::Some);
+        queue.start(micros(0));
+        // The first two of 12 were due more than a period ago.
+        assert_eq!(queue.notice(micros(1260), Free::Some), 12);
+        let late: Vec<_> = std::iter::from_fn(|| queue.start(micros(1260))).map(|start| start.late).collect();
+        assert_eq!(late[..2], [Some(Late::OwnProcessor); 2]);
+        assert_eq!(late[2..], [None; 10]);
     }
 
     #[test]

@@ -110,7 +110,7 @@ const CLOSED: [OptionDoc; 7] = [
 ];
 
 /// What only an open load has.
-const OPEN: [OptionDoc; 3] = [
+const OPEN: [OptionDoc; 4] = [
     OptionDoc {
         name: "rate",
         value: ValueKind::Rate,
@@ -128,6 +128,12 @@ const OPEN: [OptionDoc; 3] = [
         value: ValueKind::Choice(&["constant", "poisson"]),
         default: Some("constant"),
         help: "evenly spaced, or at random as independent users come",
+    },
+    OptionDoc {
+        name: "pacing",
+        value: ValueKind::Choice(&["precise", "cheap"]),
+        default: Some("precise"),
+        help: "precise: each request at its time; cheap: those due within 1 ms together, for less CPU",
     },
 ];
 

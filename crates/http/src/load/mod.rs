@@ -14,11 +14,12 @@ use std::{mem, sync::Arc};
 use clients::{Clients, Duty};
 use fathom_engine::{
     Conducted, Crew, Error, Model, Session, Stop, Until, Way, Which, Worker,
-    pace::{Arrivals, Process, Profile, Share},
+    pace::{Arrivals, Pacing, Process, Profile, Share},
 };
 use fathom_model::{
-    Record, Role,
+    Histogram, Note, Record, Role,
     names::{count, distribution},
+    units::Nanos,
 };
 use fathom_sys::policy::Policy;
 use fathom_sys::reactor::{Epoll, Reactor, StampedEpoll, Uring};
@@ -34,6 +35,7 @@ use crate::{
 pub(crate) struct Schedule {
     pub(crate) profile: Profile,
     pub(crate) process: Process,
+    pub(crate) pacing: Pacing,
 }
 
 /// A load, ready to start.
@@ -62,7 +64,7 @@ impl Load {
         let mut target = Target::of((role, policy), kind)?;
         // A profile is gone through once, from the start to its end, as a number of requests is.
         target.is_counted |= schedule.as_ref().is_some_and(|schedule| schedule.profile.length().is_some());
-        let way = way(settings, if schedule.is_none() { Model::Closed } else { Model::Open })?;
+        let way = way(settings, model(schedule.as_ref()))?;
         let n_connections = settings.count("connections").unwrap_or(1);
         allow_connections(n_connections)?;
         let n_cores = u64::try_from(role.cores.len().max(1)).unwrap_or(1);
@@ -120,6 +122,7 @@ impl Load {
                 connections,
                 left: self.requests.map(|requests| share(requests, number)),
                 arrivals,
+                pacing: self.schedule.as_ref().map(|all| all.pacing).unwrap_or_default(),
                 batching: self.way.batching,
                 stop: session.stop.clone(),
             }
@@ -132,11 +135,34 @@ impl Load {
         let (response, lag) = (mem::take(&mut all.response), mem::take(&mut all.lag));
         let n_not_started = all.n_not_started;
         let mut record = record(conducted, all, (&self.target, &self.way));
-        if self.schedule.is_some() {
+        if let Some(schedule) = &self.schedule {
             record.totals.insert(names::NOT_STARTED.to_owned(), n_not_started);
+            record.notes.extend(pacing_note(schedule.pacing, &lag));
             let times = [(distribution::RESPONSE_TIME, response), (distribution::SCHEDULE_LAG, lag)];
             record.distributions.extend(times.map(|(name, times)| (name.to_owned(), times)));
         }
         record
     }
+}
+
+/// Whether answers may be waited for together: not where the next start would be late by it.
+fn model(schedule: Option<&Schedule>) -> Model {
+    match schedule.map(|schedule| schedule.pacing) {
+        Some(Pacing::Precise) => Model::Open,
+        Some(Pacing::Cheap) | None => Model::Closed,
+    }
+}
+
+/// Says how late requests were sent that had to wait for others.
+fn pacing_note(pacing: Pacing, lag: &Histogram) -> Option<Note> {
+    let [p50, p99] = [0.5, 0.99].map(|share| lag.quantile(share).map(Nanos));
+    let (p50, p99) = (p50?, p99?);
+    (pacing == Pacing::Cheap).then(|| Note {
+        id: "pacing".to_owned(),
+        text: format!(
+            "pacing cheap: requests due within {} left together, {p50} (p50) and {p99} (p99) after their time; \
+             the latency counts from that time, the service time does not",
+            Pacing::PERIOD
+        ),
+    })
 }

@@ -50,6 +50,7 @@ over_both! {
     connections_are_opened_as_they_are_needed
     a_stall_is_felt_by_all_requests_that_were_due_and_by_one_of_a_closed_loop
     response_time_is_lag_and_service_time_together
+    cheap_pacing_lets_requests_leave_together_and_counts_from_their_times
     what_an_overloaded_server_never_got_is_counted_and_enters_the_response_time
     a_request_that_is_never_answered_counts_with_the_time_that_it_was_waited_for
     a_server_that_closes_idle_connections_is_no_error
@@ -143,6 +144,19 @@ fn response_time_is_lag_and_service_time_together() {
     let mean = |name: &str| times(&record, name).mean().unwrap();
     let sum = mean(distribution::SCHEDULE_LAG) + mean(distribution::SERVICE_TIME);
     assert!((mean(distribution::RESPONSE_TIME) - sum).abs() < 1.0, "{sum}");
+}
+
+fn cheap_pacing_lets_requests_leave_together_and_counts_from_their_times() {
+    let options = [("rate", "10k"), ("requests", "1000"), ("connections", "100"), ("pacing", "cheap")];
+    let record = against(300, server_of(OK), &options);
+    let mean = |name: &str| times(&record, name).mean().unwrap();
+    // Between two looks is at least a millisecond, so that those due within it wait for half of that on average.
+    let lag = mean(distribution::SCHEDULE_LAG);
+    assert!(lag > 400_000.0, "{lag}");
+    assert!((mean(distribution::RESPONSE_TIME) - lag - mean(distribution::SERVICE_TIME)).abs() < 1.0);
+    assert_eq!(record.totals[count::REQUESTS], 1000);
+    let note = record.notes.iter().find(|note| note.id == "pacing").unwrap();
+    assert!(note.text.contains("(p50)") && note.text.contains("(p99)"), "{}", note.text);
 }
 
 fn what_an_overloaded_server_never_got_is_counted_and_enters_the_response_time() {

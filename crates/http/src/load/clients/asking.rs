@@ -15,7 +15,7 @@ struct Stamps {
 impl<R: Reactor> Clients<'_, R> {
     /// Starts what is due on connections that have nothing to do.
     pub(super) fn start_due(&mut self, now: Nanos) {
-        if self.agenda == Agenda::Closed || self.over_at.is_some() {
+        if self.agenda == Agenda::Closed || self.over_at.is_some() || !self.pacer.looks(now) {
             return;
         }
         for lane in 0..self.lanes.len() {
@@ -24,6 +24,7 @@ impl<R: Reactor> Clients<'_, R> {
             let n_due = queue.notice(now - self.start, free);
             if n_due > 0 {
                 self.accounts.add(Counter::Intended, n_due);
+                self.pacer.started(now);
             }
             while self.has_waiting(lane) && self.has_free(lane) {
                 let Some(idx) = self.lanes[lane].free.pop() else { break };

@@ -16,7 +16,7 @@ use std::{
 
 use fathom_engine::{
     Batching, Error, Phase, Stop, StopFlag, Worker,
-    pace::{self, Arrivals, Free, Late, Waking},
+    pace::{self, Arrivals, Free, Late, Pacer, Pacing},
 };
 use fathom_model::units::Nanos;
 use fathom_sys::{
@@ -62,6 +62,7 @@ pub(super) struct Duty {
     pub(super) left: Option<u64>,
     /// When requests are due; nothing in a closed load.
     pub(super) arrivals: Option<Arrivals>,
+    pub(super) pacing: Pacing,
     pub(super) batching: Batching,
     pub(super) stop: StopFlag,
 }
@@ -107,7 +108,7 @@ pub(super) struct Clients<'a, R> {
     pauses: BinaryHeap<Reverse<(Nanos, u32)>>,
     agenda: Agenda,
     batching: Batching,
-    waking: Waking,
+    pacer: Pacer,
     stop: StopFlag,
     start: Nanos,
     left: Option<u64>,
@@ -146,7 +147,7 @@ impl<'a, R: Reactor> Clients<'a, R> {
             pauses,
             agenda: if duty.arrivals.is_some() { Agenda::Open } else { Agenda::Closed },
             batching: duty.batching,
-            waking: Waking::default(),
+            pacer: Pacer::new(duty.pacing),
             stop: duty.stop,
             start: worker.start,
             left: duty.left,
@@ -178,7 +179,7 @@ impl<'a, R: Reactor> Clients<'a, R> {
                 .wait(patience)
                 .map_err(|cause| Error::System { what: "wait for answers".to_owned(), cause })?;
             if self.agenda == Agenda::Open && patience.until > now {
-                self.waking.learn(patience.until, clock::now());
+                self.pacer.learn(patience.until, clock::now());
             }
             for _ in 0..COMPLETIONS_MAX {
                 let Some(completion) = self.board.reactor.next() else { break };
@@ -226,7 +227,7 @@ impl<'a, R: Reactor> Clients<'a, R> {
         let queues = self.lanes.iter_mut().filter_map(|lane| lane.queue.as_mut());
         let due = queues.filter_map(Queue::next_due).min().filter(|_| self.over_at.is_none());
         if let Some(due) = due.map(|due| self.start + due) {
-            until = until.min((due.since(self.waking.early())).max(now));
+            until = until.min(self.pacer.until(due).max(now));
         }
         let batch = if self.may_ask { self.batching.batch(self.n_asking) } else { None };
         Patience { until, batch }
@@ -273,7 +274,7 @@ impl Duty {
         let left = self.left.and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX);
         let queue = self.arrivals.clone().map(|arrivals| {
             let rota = target.dialing.rota.from_part(self.idx, self.n_workers);
-            Queue::new(Share { arrivals: arrivals.take(left), rota, lane: idx })
+            Queue::new(Share { arrivals: arrivals.take(left), rota, lane: idx }).paced(self.pacing)
         });
         let own = self.connections.iter().enumerate().filter(|(_, lane)| usize::from(**lane) == idx);
         let shut: VecDeque<u32> = own.map(|(connection, _)| token(connection).0).collect();

@@ -110,7 +110,7 @@ pub fn serve(
     let (outbox, speaker) = connection::speak(output).map_err(Loss::Broken)?;
     let (events, inbox) = mpsc::channel();
     // Greeted before anything is read: a controller of another version learns whom it talks to.
-    let greeting = FromAgent::Hello(Greeting { tool: equipment.tool.clone(), facts: facts() });
+    let greeting = FromAgent::Hello(Greeting { tool: equipment.tool.clone(), facts: Facts::here() });
     outbox.send(&greeting).map_err(Loss::Garbled)?;
     let pulse = Pulse::new(equipment.liveness);
     let heard = events.clone();
@@ -128,17 +128,19 @@ pub fn serve(
     ending
 }
 
-/// What can be read of the host without any privilege.
-fn facts() -> Facts {
-    let line = |path| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
-    let boot_id = line("/proc/sys/kernel/random/boot_id");
-    // A time namespace shifts the monotonic clock of those in it; a kernel without them has one clock.
-    let namespace = fs::read_link("/proc/self/ns/time").unwrap_or_default();
-    Facts {
-        hostname: line("/proc/sys/kernel/hostname"),
-        clock: boot_id.as_ref().map(|boot_id| format!("{boot_id} {}", namespace.display())),
-        boot_id,
-        cores: thread::available_parallelism().ok().map(std::num::NonZero::get),
+impl Facts {
+    /// What can be read of this host without any privilege.
+    pub(crate) fn here() -> Self {
+        let line = |path| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+        let boot_id = line("/proc/sys/kernel/random/boot_id");
+        // A time namespace shifts the monotonic clock of those in it; a kernel without them has one clock.
+        let namespace = fs::read_link("/proc/self/ns/time").unwrap_or_default();
+        Self {
+            hostname: line("/proc/sys/kernel/hostname"),
+            clock: boot_id.as_ref().map(|boot_id| format!("{boot_id} {}", namespace.display())),
+            boot_id,
+            cores: thread::available_parallelism().ok().map(std::num::NonZero::get),
+        }
     }
 }
 

@@ -66,6 +66,8 @@ enum Turn {
 /// The hosts of a run, connected; dropped, it says goodbye to all.
 pub struct Fleet {
     tool: String,
+    /// Names the clock of this process, as agents name theirs.
+    clock: Option<String>,
     hosts: Vec<Host>,
     events: Receiver<Event>,
     tell: Sender<Event>,
@@ -79,7 +81,15 @@ impl Fleet {
     pub fn new(tool: impl Into<String>) -> Self {
         let (tell, events) = mpsc::channel();
         let wakefulness = Wakefulness::new(clock::now(), TURN_MAX);
-        Self { tool: tool.into(), hosts: Vec::new(), events, tell, next_ticket: 1, wakefulness }
+        Self {
+            tool: tool.into(),
+            clock: Facts::here().clock,
+            hosts: Vec::new(),
+            events,
+            tell,
+            next_ticket: 1,
+            wakefulness,
+        }
     }
 
     /// Greets the agent at the end of a link, and compares its clock with ours.
@@ -163,19 +173,30 @@ impl Fleet {
         self.find(name).is_ok_and(|id| !self.hosts[id].is_lost())
     }
 
+    /// A clock that has the name of ours is ours if one probe does not contradict.
     fn compare_clock(&mut self, id: HostId) -> Result<(), Error> {
-        let mut probes = Vec::with_capacity(PROBES.into());
-        for _ in 0..PROBES {
-            let asked = clock::now();
-            self.hosts[id].say(&ToAgent::Clock { t0: asked })?;
-            probes.push(self.wait(id, TELL_TIME, |t3, message| match message {
-                FromAgent::Clock { t0, t1, t2 } if t0 == asked => Some(Probe { t0, t1, t2, t3 }),
-                _ => None,
-            })?);
-        }
-        self.hosts[id].clock = Offset::estimate(&probes).expect("there are probes");
+        let mut probes = vec![self.probe_clock(id)?];
+        let one = Offset::estimate(&probes).expect("there is a probe");
+        let is_ours = self.clock.is_some() && self.clock == self.hosts[id].facts.clock;
+        self.hosts[id].clock = if is_ours && one.may_be_none() {
+            Offset { round_trip: one.round_trip, ..Offset::default() }
+        } else {
+            for _ in 1..PROBES {
+                probes.push(self.probe_clock(id)?);
+            }
+            Offset::estimate(&probes).expect("there are probes")
+        };
         self.hosts[id].compared = clock::now();
         Ok(())
+    }
+
+    fn probe_clock(&mut self, id: HostId) -> Result<Probe, Error> {
+        let asked = clock::now();
+        self.hosts[id].say(&ToAgent::Clock { t0: asked })?;
+        self.wait(id, TELL_TIME, |t3, message| match message {
+            FromAgent::Clock { t0, t1, t2 } if t0 == asked => Some(Probe { t0, t1, t2, t3 }),
+            _ => None,
+        })
     }
 
     /// Compares the clock once more if that is long ago, or costs nearly nothing.

@@ -53,6 +53,12 @@ impl Offset {
         })
     }
 
+    /// Whether the two clocks may show the same.
+    #[must_use]
+    pub const fn may_be_none(self) -> bool {
+        self.ns.unsigned_abs() <= self.error.0
+    }
+
     /// What their clock shows when ours shows this.
     #[must_use]
     pub const fn theirs(self, ours: Nanos) -> Nanos {

@@ -127,7 +127,7 @@ pub(crate) fn concurrency(options: &Settings) -> u64 {
 
 /// What identifies this machine and this build: a calibration of another one says nothing.
 fn machine() -> String {
-    let (environment, _) = crate::wire_up::environment_here();
+    let environment = fathom_monitor::machine(Path::new("/"));
     let fact = |topic, name| environment.get(topic, name).unwrap_or("?").to_owned();
     let build = if cfg!(debug_assertions) { "debug" } else { "release" };
     [

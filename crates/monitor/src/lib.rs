@@ -9,6 +9,6 @@ mod procfs;
 mod sources;
 mod watch;
 
-pub use environment::{InterfaceFacts, LineRate, Queues, environment, interfaces};
+pub use environment::{InterfaceFacts, LineRate, Queues, environment, interfaces, machine};
 pub use sources::{Recorder, SOURCES, Source, every_source};
 pub use watch::Watch;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use fathom_model::Environment;
-use fathom_monitor::{InterfaceFacts, environment, interfaces};
+use fathom_monitor::{InterfaceFacts, environment, interfaces, machine};
 use mutation::Mutation;
 
 fn tree(name: &str) -> PathBuf {
@@ -19,6 +19,16 @@ fn assert_facts(facts: &Environment, expected: &[(&str, &str, Option<&str>)]) {
     for (topic, name, value) in expected {
         assert_eq!(facts.get(topic, name), *value, "{topic}: {name}");
     }
+}
+
+#[test]
+fn a_machine_is_named_by_a_part_of_its_environment_without_its_settings() {
+    let (part, whole) = (machine(&tree("linux-6.18")), environment(&tree("linux-6.18"), &[]));
+    for (topic, name) in [("cpu", "model"), ("cpu", "count"), ("kernel", "release")] {
+        assert_eq!(part.get(topic, name), whole.get(topic, name), "{topic}: {name}");
+        assert!(part.get(topic, name).is_some(), "{topic}: {name}");
+    }
+    assert_eq!(part.get("tcp", "congestion_control"), None);
 }
 
 #[test]

@@ -69,6 +69,15 @@ pub fn environment(root: &Path, interfaces: &[InterfaceFacts]) -> Environment {
     facts
 }
 
+/// What tells machines of different speed apart: the kernel and the processors, read from few files.
+#[must_use]
+pub fn machine(root: &Path) -> Environment {
+    let mut facts = Environment::default();
+    note_some(&mut facts, ("kernel", "release"), content(&root.join("proc/sys/kernel/osrelease")));
+    processors(root, &mut facts);
+    facts
+}
+
 fn distribution(root: &Path, facts: &mut Environment) {
     let Some(text) = content(&root.join("etc/os-release")).or_else(|| content(&root.join("usr/lib/os-release"))) else {
         return;

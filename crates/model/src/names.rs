@@ -180,6 +180,8 @@ pub mod count {
     pub const SEND_REFUSED: &str = "send_refused";
     /// Dropped at the receiving socket (`SO_RXQ_OVFL`, `PACKET_STATISTICS`).
     pub const SOCKET_DROPPED: &str = "socket_dropped";
+    /// Dropped at the ports of a test: packets of addresses that take no part in it, and what found the port's queue full.
+    pub const PORT_DROPPED: &str = "port_dropped";
     /// Frames that were counted as received and then went on into the network stack.
     pub const PASSED_ON: &str = "passed_on";
     /// Frames for which the receiving AF_XDP socket's ring had no room (`rx_ring_full` of `XDP_STATISTICS`).

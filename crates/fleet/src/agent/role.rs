@@ -7,7 +7,7 @@ use std::{
 };
 
 use fathom_engine::{Live, Session, StopFlag, TestKind, find};
-use fathom_model::Role;
+use fathom_model::{Note, Record, Role, names::count};
 
 use super::{
     Equipment, Roster, Start,
@@ -68,7 +68,8 @@ impl Part {
         let policy = equipment
             .policy
             .within(role.meeting.within.as_deref())
-            .map_err(|error| Failure::new(Class::Usage, error.to_string()))?;
+            .map_err(|error| Failure::new(Class::Usage, error.to_string()))?
+            .of_one_role();
         let test = kind.prepare(&role, &policy).map_err(wanting)?;
         say(outbox, &FromAgent::Ready { ticket, endpoints: test.endpoints() });
 
@@ -83,8 +84,24 @@ impl Part {
         let (host, losses) = watch.map_or((None, Vec::new()), Watch::end);
         let mut record = record.map_err(|error| Failure::of_engine(&error, HasStarted::Yes))?;
         record.notes.extend(entered.and_then(|entered| entered.note()));
+        tell_dropped(&mut record, policy.n_dropped());
         Ok(Outcome { record, host, losses })
     }
+}
+
+/// Counts what was dropped at guarded sockets, beyond what the test itself knows of their buffers.
+fn tell_dropped(record: &mut Record, n_dropped: u64) {
+    let n_known = record.totals.get(count::SOCKET_DROPPED).copied().unwrap_or(0);
+    let n_strange = n_dropped.saturating_sub(n_known);
+    if n_strange == 0 {
+        return;
+    }
+    record.totals.insert(count::PORT_DROPPED.to_owned(), n_strange);
+    let text = format!(
+        "{n_strange} packets were dropped at the ports of this test: they came from other addresses, or the queue of the \
+         port was full"
+    );
+    record.notes.push(Note { id: "port-dropped".to_owned(), text });
 }
 
 /// The value, or the text of a panic on the way to it.

@@ -17,7 +17,7 @@ use fathom_fleet::{
     protocol::{self, Decoder, FROM_AGENT_MAX, FromAgent, Ticket, ToAgent},
 };
 use fathom_model::{
-    Endpoints, Meeting, OptionDoc, Phases, Role, Settings, Side, ValueKind,
+    Endpoints, Meeting, OptionDoc, Phases, Record, Role, Settings, Side, ValueKind,
     units::{Bytes, Nanos},
 };
 use fathom_sys::{
@@ -188,6 +188,19 @@ impl Conversation {
                     }
                     _ => {}
                 }
+            }
+        }
+    }
+
+    /// What a role that was told to end has recorded.
+    fn outcome(&mut self, of: u64) -> Record {
+        loop {
+            let outcome = self.hear().into_iter().find_map(|message| match message {
+                FromAgent::Outcome { ticket, outcome } if ticket.0 == of => Some(outcome.record),
+                _ => None,
+            });
+            if let Some(record) = outcome {
+                return record;
             }
         }
     }
@@ -459,13 +472,13 @@ fn asks(wires: &Wires, to: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Sends datagrams from the controller that claim to be from the third host; how long their frames are together.
-fn forge(wires: &Wires, to: SocketAddr, payloads: &[&[u8]]) -> usize {
+/// Sends datagrams from the controller that claim to be from another host; how long their frames are together.
+fn forge(wires: &Wires, (from, to): (&str, SocketAddr), payloads: &[&[u8]]) -> usize {
     const ETHERNET: usize = 14;
     let send = || {
         let sender = Sender::open(to.ip(), Broadcast::Refused).unwrap();
         let target = Policy::anything().permit(SocketAddr::new(to.ip(), 0)).unwrap();
-        let packets = payloads.iter().map(|payload| datagram((THIRD.parse().unwrap(), 7777), to, payload));
+        let packets = payloads.iter().map(|payload| datagram((from.parse().unwrap(), 7777), to, payload));
         packets.map(|packet| sender.send(&packet, &target).map(|_| ETHERNET + packet.len()).unwrap()).sum()
     };
     wires.controller.enter_with(send).unwrap()
@@ -485,18 +498,23 @@ fn an_address_that_has_not_proved_itself_gets_no_more_bytes_than_came_from_it() 
     let guess = [&[0xfe][..], &[7; 7]].concat();
     let mut claims = vec![&request[..]; 20];
     claims.push(&guess);
-    let n_forged = forge(&wires, to, &claims);
+    let n_forged = forge(&wires, (THIRD, to), &claims);
     let asks = asks(&wires, to);
     let mut room = vec![0; 65_507];
     asks.send(&request).unwrap();
     assert_eq!(asks.recv(&mut room).unwrap(), request.len(), "a challenge is no longer than the request");
     room[0] = 0xfe;
     asks.send(&room[..request.len()]).unwrap();
+    forge(&wires, ("203.0.113.77", to), &[&request[..]; 3]);
     asks.send(&request).unwrap();
     assert_eq!(asks.recv(&mut room).unwrap(), 60_000, "who has returned it is answered");
     let n_arrived: usize = arrived(&capture).iter().map(Vec::len).sum();
     assert!((1..=n_forged).contains(&n_arrived), "{n_arrived} bytes for {n_forged}");
-    agent.say(&ToAgent::Abort { ticket: Ticket(1) });
+    agent.say(&ToAgent::Finish { ticket: Ticket(1) });
+    let record = agent.outcome(1);
+    assert_eq!((record.totals["port_dropped"], record.totals["strangers"]), (3, 1), "strangers, and a guess");
+    let note = record.notes.iter().find(|note| note.id == "port-dropped").unwrap();
+    assert!(note.text.starts_with("3 packets were dropped at the ports of this test"), "{note:?}");
 }
 
 /// An IPv4 packet with a UDP datagram, without the checksum that is optional there (RFC 768).
@@ -527,7 +545,7 @@ fn a_stream_goes_to_no_host_that_a_datagram_claims_to_be_from() {
     let message =
         |kind: u8, number: [u8; 8]| [&(role.meeting.token ^ role.seed).to_be_bytes()[..], &[kind], &number].concat();
     let (here, guess) = (message(1, [0; 8]), message(5, [7; 8]));
-    let n_forged = forge(&wires, to, &[&here, &guess]);
+    let n_forged = forge(&wires, (THIRD, to), &[&here, &guess]);
     // The same from the controller's address, which returns what it is sent, begins the stream.
     let asks = asks(&wires, to);
     let mut room = [0; 2000];

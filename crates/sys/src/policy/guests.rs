@@ -1,27 +1,58 @@
 //! Who may come to a socket of a responder: the kernel drops the packets of everybody else before the socket sees them.
 
-use std::net::IpAddr;
+use std::{
+    net::IpAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
 
-use socket2::{SockFilter, SockRef};
+use socket2::{SockFilter, SockRef, Socket};
 
 use super::Network;
-use crate::{Error, Result};
+use crate::{Error, Result, socket::drops};
 
 /// Those whose packets a socket takes; all, if none is named.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Guests(pub(super) Vec<Network>);
+#[derive(Debug, Clone)]
+pub struct Guests {
+    pub(super) networks: Vec<Network>,
+    pub(super) guarded: Guarded,
+}
+
+/// Second descriptors of the guarded sockets of one role, to ask them in the end what they dropped.
+#[derive(Debug, Clone)]
+pub(super) struct Guarded(Option<Arc<Mutex<Vec<Socket>>>>);
+
+impl Guarded {
+    /// Nobody will ask.
+    pub(super) const NONE: Self = Self(None);
+
+    pub(super) fn counting() -> Self {
+        Self(Some(Arc::default()))
+    }
+
+    /// A socket for which there is no second descriptor is not asked.
+    fn add(&self, socket: &SockRef<'_>) {
+        let Some(sockets) = &self.0 else { return };
+        sockets.lock().unwrap_or_else(PoisonError::into_inner).extend(socket.try_clone());
+    }
+
+    pub(super) fn n_dropped(&self) -> u64 {
+        let Some(sockets) = &self.0 else { return 0 };
+        let sockets = sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        sockets.iter().filter_map(|socket| drops(socket).ok()).map(u64::from).sum()
+    }
+}
 
 impl Guests {
     /// For servers that are anybody's, and for tests.
     #[must_use]
     pub const fn anybody() -> Self {
-        Self(Vec::new())
+        Self { networks: Vec::new(), guarded: Guarded::NONE }
     }
 
     /// Whether packets of an address are taken.
     #[must_use]
     pub fn admit(&self, address: IpAddr) -> bool {
-        self.0.is_empty() || self.0.iter().any(|network| network.contains(address))
+        self.networks.is_empty() || self.networks.iter().any(|network| network.contains(address))
     }
 
     /// Lets nobody else's packets reach a socket; those that a listener accepts inherit it. Needs no privilege.
@@ -34,11 +65,14 @@ impl Guests {
     where
         SockRef<'s>: From<&'s S>,
     {
-        if self.0.is_empty() {
+        if self.networks.is_empty() {
             return Ok(());
         }
-        let attached = SockRef::from(socket).attach_filter(&program(&self.0));
-        attached.map_err(|error| Error::new("setsockopt(SO_ATTACH_FILTER)", error))
+        let socket = SockRef::from(socket);
+        let attached = socket.attach_filter(&program(&self.networks));
+        attached.map_err(|error| Error::new("setsockopt(SO_ATTACH_FILTER)", error))?;
+        self.guarded.add(&socket);
+        Ok(())
     }
 }
 
@@ -104,10 +138,14 @@ mod tests {
     use fathom_model::units::Nanos;
 
     use super::*;
-    use crate::socket::{self, Wait};
+    use crate::{
+        policy::Policy,
+        socket::{self, Wait},
+    };
 
     fn guests(networks: &[&str]) -> Guests {
-        Guests(networks.iter().map(|network| network.parse().unwrap()).collect())
+        let networks = networks.iter().map(|network| network.parse().unwrap()).collect();
+        Guests { networks, guarded: Guarded::NONE }
     }
 
     /// Whether a datagram from one address of this machine reaches a guarded socket.
@@ -136,6 +174,20 @@ mod tests {
         assert!(reaches(&guests(&["10.0.0.0/8", "::1"]), ("[::1]:0", "[::1]:0")));
         assert!(reaches(&guests(&["::/120"]), ("[::1]:0", "[::1]:0")));
         assert!(!reaches(&guests(&["::2", "::1:0:0:1", "127.0.0.1"]), ("[::1]:0", "[::1]:0")));
+    }
+
+    #[test]
+    fn packets_of_strangers_are_counted_over_all_sockets_of_a_role() {
+        let policy = Policy::anything().of_one_role();
+        let guests = policy.guests(&["127.0.0.9".parse().unwrap()], None);
+        let sockets = [0, 1].map(|_| socket::datagram("127.0.0.1:0".parse().unwrap(), &guests).unwrap());
+        for (from, times) in [("127.0.0.9:0", 2), ("127.0.0.8:0", 3)] {
+            let near = UdpSocket::bind(from.parse::<SocketAddr>().unwrap()).unwrap();
+            for (socket, _) in sockets.iter().cycle().zip(0..times) {
+                near.send_to(b"hello", socket::local_address(socket).unwrap()).unwrap();
+            }
+        }
+        assert_eq!((policy.n_dropped(), Policy::anything().n_dropped()), (3, 0));
     }
 
     #[test]

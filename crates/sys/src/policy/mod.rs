@@ -16,13 +16,18 @@ use std::{
 };
 
 use fathom_model::units::Bytes;
+use guests::Guarded;
 pub use guests::Guests;
 pub use network::{Network, NetworkError};
 use socket2::SockAddr;
 
 /// What a role may touch; a clone shares it.
 #[derive(Debug, Clone)]
-pub struct Policy(Option<Arc<Bounds>>);
+pub struct Policy {
+    /// Nothing where everything may be touched.
+    bounds: Option<Arc<Bounds>>,
+    guarded: Guarded,
+}
 
 #[derive(Debug)]
 struct Bounds {
@@ -106,19 +111,37 @@ impl Policy {
     /// For agents in labs, for tests, and where the user's own program asks.
     #[must_use]
     pub const fn anything() -> Self {
-        Self(None)
+        Self { bounds: None, guarded: Guarded::NONE }
     }
 
     /// For an agent that is served: to the controller and to what the owner allows, and none of the owner's files.
     #[must_use]
     pub fn served(controller: IpAddr, allowed: Vec<Network>) -> Self {
-        Self(Some(Arc::new(Bounds { controller: Some(controller.to_canonical()), allowed })))
+        Self::bounded(Bounds { controller: Some(controller.to_canonical()), allowed })
     }
 
     /// For an agent that the user's own controller started: to what the user allows.
     #[must_use]
     pub fn own(allowed: Vec<Network>) -> Self {
-        Self(Some(Arc::new(Bounds { controller: None, allowed })))
+        Self::bounded(Bounds { controller: None, allowed })
+    }
+
+    fn bounded(bounds: Bounds) -> Self {
+        Self { bounds: Some(Arc::new(bounds)), guarded: Guarded::NONE }
+    }
+
+    /// The same for one role, whose guarded sockets are remembered for [`Policy::n_dropped`].
+    #[must_use]
+    pub fn of_one_role(&self) -> Self {
+        Self { bounds: self.bounds.clone(), guarded: Guarded::counting() }
+    }
+
+    /// How many packets the kernel dropped at the guarded sockets of this role.
+    ///
+    /// It has one count for packets of strangers and for those that found no room in the socket's queue.
+    #[must_use]
+    pub fn n_dropped(&self) -> u64 {
+        self.guarded.n_dropped()
     }
 
     /// The same where the user allows these networks only; a served host's own bounds are not widened by it.
@@ -127,7 +150,7 @@ impl Policy {
     /// One of them is none.
     pub fn within(&self, networks: Option<&[String]>) -> Result<Self, NetworkError> {
         match networks {
-            Some(networks) if self.0.is_none() => {
+            Some(networks) if self.bounds.is_none() => {
                 networks.iter().map(|network| network.parse()).collect::<Result<_, _>>().map(Self::own)
             }
             _ => Ok(self.clone()),
@@ -137,7 +160,7 @@ impl Policy {
     /// Whether roles are played for somebody else than the owner of the host.
     #[must_use]
     pub fn is_for_others(&self) -> bool {
-        self.0.as_ref().is_some_and(|bounds| bounds.controller.is_some())
+        self.bounds.as_ref().is_some_and(|bounds| bounds.controller.is_some())
     }
 
     /// Whether all addresses of a range may be sent to.
@@ -145,7 +168,7 @@ impl Policy {
     /// # Errors
     /// Not all of them may.
     pub fn judge(&self, network: Network) -> Result<(), Refused> {
-        let Some(bounds) = &self.0 else { return Ok(()) };
+        let Some(bounds) = &self.bounds else { return Ok(()) };
         if network.is_group() {
             let what = format!("sending to {network} is refused: it stands for many hosts, which a lab alone may load");
             return Err(Refused { what, hint: None });
@@ -185,18 +208,19 @@ impl Policy {
     #[must_use]
     pub fn guests(&self, with: &[IpAddr], sources: Option<&str>) -> Guests {
         let allowed = self
-            .0
+            .bounds
             .iter()
             .flat_map(|bounds| bounds.controller.map(Network::from).into_iter().chain(bounds.allowed.clone()));
         if self.is_for_others() {
-            return Guests(allowed.collect());
+            return Guests { networks: allowed.collect(), guarded: self.guarded.clone() };
         }
         if with.is_empty() {
             return Guests::anybody();
         }
         // What is not a network there is the name of a device, which has the address of the role.
         let sources = sources.unwrap_or_default().split(',').filter_map(|word| word.trim().parse().ok());
-        Guests(with.iter().copied().map(Network::from).chain(sources).chain(allowed).collect())
+        let networks = with.iter().copied().map(Network::from).chain(sources).chain(allowed).collect();
+        Guests { networks, guarded: self.guarded.clone() }
     }
 
     /// Lets frames leave for hosts.

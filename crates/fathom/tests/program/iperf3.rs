@@ -408,6 +408,49 @@ fn a_servers_output_is_shown_to_a_client_that_asks_for_it_only() {
 }
 
 #[test]
+fn both_ways_at_once_are_explained_where_a_server_is_too_old_for_them() {
+    let stage = Stage::new();
+    let asked = |words: &[&str]| {
+        let (port, actor) = impostor(|mut stream| {
+            cookie(&mut stream);
+            // It wants the parameters, and leaves when it has them.
+            stream.write_all(&[9]).unwrap();
+            stream.read_exact(&mut [0; 4]).unwrap();
+        });
+        let ending = ours(&stage, &port, words).code(1);
+        actor.join().unwrap();
+        ending.stderr
+    };
+    let hint = "before 3.7 does not know --bidir";
+    assert!(asked(&["-t", "1", "--bidir"]).contains(hint));
+    assert!(!asked(&["-t", "1"]).contains(hint));
+}
+
+#[test]
+fn a_datagram_is_as_long_as_the_real_ones_where_nobody_says_how_long() {
+    if !is_there() {
+        return;
+    }
+    let stage = Stage::new();
+    let (_server, port) = serving(&stage, &["iperf3"], &[]);
+    let words = ["-u", "-k", "4", "-J"];
+    let [real, own] = [theirs(&stage, &port, &words), ours(&stage, &port, &words)].map(|ending| {
+        let document: Value = serde_json::from_str(&ending.succeeded().stdout).unwrap();
+        document["start"]["test_start"]["blksize"].as_u64().unwrap()
+    });
+    assert_eq!(own, real);
+}
+
+#[test]
+fn multipath_and_super_buffers_carry_data_too() {
+    let stage = Stage::new();
+    let (_server, port) = serving(&stage, &[], &[]);
+    for words in [&["-n", "1M", "-m", "-J"][..], &["-u", "-k", "40", "-b", "50M", "-l", "1000", "--gsro", "-J"]] {
+        outcome(&ours(&stage, &port, words), words).unwrap();
+    }
+}
+
+#[test]
 fn datagrams_that_are_omitted_are_in_no_loss() {
     if !is_there() {
         return;

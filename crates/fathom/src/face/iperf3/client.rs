@@ -73,7 +73,7 @@ pub(super) fn run(options: &Options, host: &str) -> anyhow::Result<Exit> {
             show.failed(&error);
             if !options.marks.has(Mark::Json) {
                 eprintln!("iperf3: {}", said(&error));
-                error.hint().into_iter().for_each(|hint| eprintln!("hint: {hint}"));
+                error.hint_of(options.parameters.way).into_iter().for_each(|hint| eprintln!("hint: {hint}"));
             }
             Ok(FAILED)
         }

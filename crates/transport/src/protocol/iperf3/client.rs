@@ -99,9 +99,10 @@ impl Client {
         if let Some(idle) = asked.keepalive {
             tuning::set_keepalive(&socket, idle)?;
         }
-        let control_mss = socket.tcp_mss().unwrap_or(0);
         let mut control = Control::new(socket, stop.clone())?;
         control.write(cookie.bytes())?;
+        // As iperf3 asks: behind the first data, whose acknowledgement may widen the window that bounds it.
+        let control_mss = control.socket().tcp_mss().unwrap_or(0);
         control.expect(State::ParamExchange, "the request for parameters")?;
         if asked.parameters.block == Bytes(0) {
             asked.parameters.block = match asked.parameters.carrier {

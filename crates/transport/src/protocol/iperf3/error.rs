@@ -2,6 +2,8 @@
 
 use std::io;
 
+use super::Way;
+
 /// Why a test failed; shown as iperf3 shows it behind `iperf3: error - `.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -130,6 +132,17 @@ impl From<fathom_sys::Error> for Error {
 }
 
 impl Error {
+    /// What to do about it, in a test of this direction.
+    #[must_use]
+    pub fn hint_of(&self, way: Way) -> Option<&'static str> {
+        match self {
+            Self::Closed | Self::Stream { .. } if way == Way::Both => {
+                Some("a server of iperf3 before 3.7 does not know --bidir: use -R and no -R in turn, or a newer one")
+            }
+            _ => self.hint(),
+        }
+    }
+
     /// What to do about it.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {

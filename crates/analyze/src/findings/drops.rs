@@ -397,6 +397,18 @@ mod tests {
     }
 
     #[test]
+    fn frames_that_a_test_drops_on_purpose_are_no_drops_of_a_device() {
+        let mut story = Story::new();
+        story.udp_stream(&[(1000, 1000)]);
+        story.host_counter("client", (host::DEV_RX_FRAMES, "eth0"), 1000);
+        story.host_counter("client", (host::DEV_RX_DROPPED, "eth0"), 1000);
+        story.run.tests[0].layer = Layer::Frames;
+        assert!(story.finding("device-receive-drops").is_some());
+        story.run.tests[0].to = None;
+        assert_eq!(story.finding("device-receive-drops"), None);
+    }
+
+    #[test]
     fn a_share_of_more_than_everything_is_not_told() {
         let mut story = Story::new();
         story.tcp_stream(&[1000]);

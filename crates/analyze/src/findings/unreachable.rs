@@ -1,8 +1,15 @@
 //! Nothing that was sent to a host was answered by it.
 
-use fathom_model::{Evidence, Finding, NextStep, Severity, names::count, units::grouped};
+use fathom_model::{
+    Evidence, Finding, NextStep, Severity,
+    names::count,
+    units::{Nanos, grouped},
+};
 
 use super::{Cause, Evidenced, has_answers};
+
+/// How long a router of Linux asks for a host's address before it says that the host is unreachable.
+const ROUTER_ASKS: Nanos = Nanos::from_secs(3);
 
 /// Tells that a host did not answer any probe, and what others said about it.
 pub(crate) struct Unreachable;
@@ -20,7 +27,12 @@ impl Cause for Unreachable {
         }
         let n_sent = record.totals.get(count::SENT).copied().unwrap_or(0);
         let most = record.errors.iter().max_by_key(|(_, n)| **n).map(|(complaint, _)| complaint.as_str());
-        let why = most.unwrap_or("nothing came back at all");
+        let timeout = seen.test.options.span("timeout").unwrap_or(Nanos::from_secs(1));
+        let why = most.unwrap_or(if timeout > ROUTER_ASKS {
+            "nothing came back at all"
+        } else {
+            "nothing came back in time (a router reports a missing host after about 3 s: --timeout 4s)"
+        });
         vec![Finding {
             id: self.id().to_owned(),
             short: "unreachable".to_owned(),
@@ -61,9 +73,19 @@ mod tests {
             let interval = story.analyzed().tests[0].summaries[0].confidence.unwrap();
             assert!(interval.low <= 1.0 - f64::from(answered) / 10.0 && interval.high - interval.low > 0.2);
             let title = found.map(|finding| finding.title);
-            assert!(
-                title.is_none_or(|title| title == "192.0.2.7 answered none of 10 probes: nothing came back at all")
-            );
+            assert!(title.is_none_or(|title| title.starts_with("192.0.2.7 answered none of 10 probes: nothing came")));
         }
+    }
+
+    #[test]
+    fn silence_is_told_as_such_only_after_a_router_had_the_time_to_complain() {
+        let title = |timeout: &str| {
+            let mut story = Story::new();
+            story.probed((10, 0), ProbeRecord { target: "192.0.2.7".to_owned(), ..ProbeRecord::default() });
+            story.run.tests[0].options.set("timeout", timeout);
+            story.finding("unreachable").unwrap().title
+        };
+        assert!(title("1s").ends_with("--timeout 4s)"));
+        assert!(title("4s").ends_with("nothing came back at all"));
     }
 }

@@ -171,9 +171,19 @@ fn lost_probes_and_an_outage_are_those_that_were_planted() {
     assert!(outages[0].n_probes == 10 && from >= 0.19 && length >= 0.05, "from {from} s, {length} s");
     assert!(findings(&run).contains(&"outage"));
 
+    // A closed port is told of six times at once and then once a second, which is no outage.
+    let words =
+        ["probe", B, "--protocol", "udp", "--count", "12", "--interval", "10ms", "--timeout", "100ms", "--json"];
+    let limited = lab.fathom("a", &words).succeeded().run();
+    let record = limited.tests[0].trials[0].records.values().next().unwrap();
+    let notes: Vec<&str> = record.notes.iter().map(|note| note.id.as_str()).collect();
+    assert!(notes.contains(&"answers-limited") && probe(&limited, "probe").outages.is_empty(), "{notes:?}");
+
     plant(&lab, "b", "input", &["ip protocol icmp drop"]);
     let silent = lab.fathom("a", &["probe", B, "--count", "3", "--timeout", "100ms", "--json"]).code(1).run();
     assert_eq!((total(&silent, "probe", "received"), findings(&silent).contains(&"unreachable")), (0, true));
+    let route = lab.fathom("a", &["probe", B, "--test", "route", "--timeout", "100ms"]);
+    assert!(!route.stderr.contains("defect"), "{}", route.stderr);
     // By another protocol it is there, and a promise is judged.
     let tcp = ["probe", B, "--protocol", "tcp", "--count", "3", "--expect"];
     lab.fathom("a", &[&tcp[..], &["loss_ratio<=0.9"]].concat()).succeeded();

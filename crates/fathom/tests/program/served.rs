@@ -1,6 +1,6 @@
 //! Two hosts that know nothing of each other but an address and a key.
 
-use std::fs;
+use std::{fs, process::Command};
 
 use fathom_model::{TestRun, units::Nanos};
 use fathom_packet::wire::{ETHERTYPE_IPV4, Ethernet, Ipv4, MacAddress, PROTOCOL_UDP};
@@ -118,6 +118,12 @@ fn a_capture_is_counted_by_a_served_host_that_has_no_such_file() {
     let sum = run.tests[0].conservation.as_ref().unwrap();
     // The control connection is not counted, but a kernel may ask for an address meanwhile.
     assert!(sum.n_sent == 50 && (50..=51).contains(&sum.n_received), "{sum:#?}");
+
+    // A pipe that nobody writes to is not waited for.
+    let pipe = stage.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let words = ["packet", B, "--key", &key, "--capture", pipe.to_str().unwrap(), "--count", "1"];
+    lab.fathom("a", &words).refused(3, &["it is a pipe, and a file is needed"]);
 }
 
 #[test]

@@ -195,3 +195,18 @@ fn flows(screen: &mut Screen, test: &TestRun) {
         screen.line(&[(Faint, &format!("  … and {beyond} more connections in the JSON document"))]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::text::{Colour, TextStyle};
+
+    #[test]
+    fn a_table_of_which_one_column_is_left_is_drawn() {
+        let mut screen = Screen::new(TextStyle { colour: Colour::Never, width: 80 });
+        // A route on which nobody answered.
+        let line = |hop: &str| (vec![hop.to_owned(), String::new(), String::new()], Plain);
+        grid(&mut screen, &["hop", "address", "RTT"], &[line("1"), line("2")]);
+        assert_eq!(screen.into_text(), "  hop\n  1\n  2\n");
+    }
+}

@@ -43,6 +43,7 @@ const AGENT: &str = "198.18.0.2";
 /// A host on another wire of the agent's, and the agent's address there.
 const THIRD: &str = "198.18.1.3";
 const AGENT_BESIDE_THIRD: &str = "198.18.1.2";
+const CONTROLLER_MAC: [u8; 6] = [2, 0, 0, 0, 9, 1];
 const THIRD_MAC: [u8; 6] = [2, 0, 0, 0, 9, 3];
 /// The same by version 6.
 const CONTROLLER_V6: &str = "fd00:18::1";
@@ -71,7 +72,7 @@ impl Wires {
             host.enter_with(at_once).unwrap();
         }
         for (name, other, mac, addresses) in [
-            ("e0", &wires.controller, [2, 0, 0, 0, 9, 1], [[AGENT, AGENT_V6], [CONTROLLER, CONTROLLER_V6]]),
+            ("e0", &wires.controller, CONTROLLER_MAC, [[AGENT, AGENT_V6], [CONTROLLER, CONTROLLER_V6]]),
             ("e1", &wires.third, THIRD_MAC, [[AGENT_BESIDE_THIRD, AGENT_BESIDE_THIRD_V6], [THIRD, THIRD_V6]]),
         ] {
             let near = VethEnd { name, mac: None };
@@ -581,6 +582,36 @@ fn a_stranger_gets_no_connection_to_the_port_of_a_test() {
         };
         assert!(!wires.third.enter_with(|| connects(AGENT_BESIDE_THIRD)).unwrap(), "{name}");
         assert!(wires.controller.enter_with(|| connects(AGENT)).unwrap(), "{name}");
+        agent.say(&ToAgent::Abort { ticket: Ticket(ticket) });
+    }
+}
+
+#[test]
+fn frames_of_a_served_host_are_judged_as_outside_labs_in_whatever_namespace_it_runs() {
+    if lacks_root() {
+        return;
+    }
+    let wires = Wires::up();
+    // As after any exchange with the controller.
+    let know = || {
+        let mut netlink = Netlink::open().unwrap();
+        let index = netlink.link("e0").unwrap().index;
+        netlink.add_neighbour(index, CONTROLLER.parse().unwrap(), CONTROLLER_MAC).unwrap();
+    };
+    wires.agent.enter_with(know).unwrap();
+    let mut agent = wires.agent();
+    let kind = fathom_engine::find(&KINDS, "frames").unwrap();
+    for (ticket, (source, is_played)) in (1..).zip([(AGENT, true), ("203.0.113.77", false)]) {
+        let frame = format!("ip {source} > {CONTROLLER} / udp 9 > 9");
+        let given = Settings::default().with("frame", frame).with("backend", "socket").with("rate", "1k");
+        let mut role = role(*kind, Side::Initiator, given.complete(kind.options()).unwrap());
+        let told = [("address", CONTROLLER), ("mac", "02:00:00:00:09:01"), ("port", "9"), ("trial", "1")];
+        role.peer = told.map(|(key, text)| (key.to_owned(), text.to_owned())).into();
+        agent.prepare(ticket, role);
+        match agent.ready(ticket) {
+            Ok(_) => assert!(is_played, "{source}"),
+            Err(refused) => assert!(!is_played && refused.contains("in labs only"), "{source}: {refused}"),
+        }
         agent.say(&ToAgent::Abort { ticket: Ticket(ticket) });
     }
 }

@@ -49,6 +49,8 @@ const UNASKED_ALLOWED: &[(&str, &str)] = &[
     ("packet/src/pktgen/root.rs", "the files of the kernel's pktgen"),
     ("packet/src/xdp/strays.rs", "counters of the kernel"),
 ];
+/// What panics where a thread is refused, at a limit of tasks; `sys::threads` gives an error.
+const PANICKING_SPAWNS: [&str; 2] = ["thread::spawn(", "scope.spawn("];
 /// A function fits on a screen.
 const FUNCTION_LINES_MAX: usize = 70;
 
@@ -64,6 +66,9 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
         faults.extend(missing_sources(root, &text).map(|source| format!("{shown}: there is no {source}")));
         faults.extend(unasked(&shown, &text).map(|(line, what)| {
             format!("{shown}:{line}: `{what}` asks no policy: what a role touches is judged where it is opened (sys::policy)")
+        }));
+        faults.extend(panicking_spawns(&shown, &text).map(|(line, what)| {
+            format!("{shown}:{line}: `{what}` panics where a thread is refused: start it with sys::threads")
         }));
         if shown.contains("/src/") && !text.starts_with("//!") {
             faults.push(format!("{shown}: a module begins with what it is for"));
@@ -81,6 +86,16 @@ fn unasked<'a>(shown: &str, text: &'a str) -> impl Iterator<Item = (usize, &'sta
         let call = UNASKED.into_iter().find(|call| line.contains(call))?;
         (!["\"/proc/", "\"/sys/"].iter().any(|kernel| line.contains(kernel))).then_some((idx + 1, call))
     })
+}
+
+/// Threads that take the program down where they are refused: line and call. Tests may fail so.
+fn panicking_spawns<'a>(shown: &str, text: &'a str) -> impl Iterator<Item = (usize, &'static str)> + use<'a> {
+    let is_test = ["/tests.rs", "/suite.rs"].iter().any(|end| shown.ends_with(end))
+        || !(shown.starts_with("crates/") && shown.contains("/src/"));
+    let text = text.split("#[cfg(test)]").next().filter(|_| !is_test).unwrap_or_default();
+    text.lines()
+        .enumerate()
+        .filter_map(|(idx, line)| Some((idx + 1, PANICKING_SPAWNS.into_iter().find(|call| line.contains(call))?)))
 }
 
 fn layering(root: &Path) -> anyhow::Result<Vec<String>> {

@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context as _;
 use fathom_engine::StopFlag;
 use fathom_model::units::Nanos;
-use fathom_sys::{affinity, clock, policy::Policy, signal};
+use fathom_sys::{affinity, clock, policy::Policy, signal, threads};
 use fathom_transport::iperf3::{Asked, Carrier, Client, Cookie, Error, Login, Padding, Watch as _, Way};
 
 use super::{
@@ -115,12 +115,12 @@ pub(super) fn watched<T: Send>(stop: &StopFlag, work: impl FnOnce() -> T + Send)
     // A shell starts the background jobs of a script with SIGINT ignored, and iperf3 ends by it all the same.
     let signals = signal::watch_also_ignored()?;
     let is_done = AtomicBool::new(false);
-    Ok(thread::scope(|scope| {
-        let worker = scope.spawn(|| {
+    thread::scope(|scope| {
+        let worker = threads::start_within(scope, || {
             let result = work();
             is_done.store(true, Ordering::Release);
             result
-        });
+        })?;
         while !is_done.load(Ordering::Acquire) && !worker.is_finished() {
             if let Ok(Some(_)) = signals.wait_until(clock::now() + TURN) {
                 stop.abort();
@@ -128,8 +128,8 @@ pub(super) fn watched<T: Send>(stop: &StopFlag, work: impl FnOnce() -> T + Send)
                 break;
             }
         }
-        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    }))
+        Ok(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
 }
 
 fn resolve(options: &Options, host: &str) -> Result<Vec<SocketAddr>, String> {

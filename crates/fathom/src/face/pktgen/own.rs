@@ -22,7 +22,7 @@ use fathom_sys::{
     clock,
     netlink::{Link, Netlink},
     policy::Policy,
-    signal,
+    signal, threads,
 };
 
 use super::{
@@ -217,12 +217,13 @@ pub(super) fn send(job: &Job) -> anyhow::Result<Sent> {
     let outcomes = thread::scope(|scope| {
         let run = |ready: Ready| {
             let session = Session { stop: stop.clone(), ..Session::new(start, phases()) };
-            scope.spawn(move || {
+            threads::start_within(scope, move || {
                 let Ready { own, load, test } = ready;
                 test.run(&session).map(|record| (status(own, load, &record), record))
             })
         };
-        let running: Vec<_> = ready.into_iter().map(run).collect();
+        let running: Vec<_> =
+            ready.into_iter().map(run).collect::<fathom_sys::Result<_>>().inspect_err(|_| stop.abort())?;
         while !running.iter().all(thread::ScopedJoinHandle::is_finished) {
             if let Ok(Some(_)) = signals.wait_until(clock::now() + TURN) {
                 stop.abort();
@@ -233,9 +234,9 @@ pub(super) fn send(job: &Job) -> anyhow::Result<Sent> {
         let join = |thread: thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
-        running.into_iter().map(join).collect::<Vec<Result<(Status, Record), _>>>()
+        Ok::<_, fathom_sys::Error>(running.into_iter().map(join).collect::<Vec<Result<(Status, Record), _>>>())
     });
-    let sent = outcomes.into_iter().collect::<Result<Vec<_>, _>>().map_err(|error| engine_screen(&error))?;
+    let sent = outcomes?.into_iter().collect::<Result<Vec<_>, _>>().map_err(|error| engine_screen(&error))?;
     let notes = sent.iter().flat_map(|(_, record)| &record.notes);
     let engine =
         notes.clone().find(|note| note.id == "backend").map_or_else(|| KIND.to_owned(), |note| note.text.clone());

@@ -19,7 +19,7 @@ use fathom_sys::{
     clock,
     interrupt::Interruptible,
     netlink::Netlink,
-    xdp_features,
+    threads, xdp_features,
 };
 
 use super::{Backend, Generator, Load, Port, require_bypass, unsupported};
@@ -125,7 +125,7 @@ impl Generator for Generated {
         let live = bpf::Live { n_runs: u32::MAX, batch: self.batch, from: None };
         let mut warden = Warden { maps: &self.maps, netlink: &mut self.netlink, name: &self.name, cores: &self.cores };
         thread::scope(|scope| {
-            let watch = scope.spawn(|| {
+            let watch = threads::start_within(scope, || {
                 let watched = warden.watch(worker);
                 is_done.store(true, Ordering::Release);
                 // A signal that comes between two system calls ends none, so it is sent until the worker has noticed.
@@ -134,7 +134,7 @@ impl Generator for Generated {
                     clock::sleep_until(clock::now() + AGAIN);
                 }
                 watched
-            });
+            })?;
             let mut outcome = Ok(LiveEnd::Complete);
             while outcome.is_ok() && !is_done.load(Ordering::Acquire) {
                 outcome = self.program.run_live(&self.frame, &live);

@@ -16,6 +16,7 @@ use fathom_sys::{
     },
     clock,
     interrupt::Interruptible,
+    threads,
 };
 
 /// A program with the frame that it makes, and the device that it pretends to have received it at.
@@ -65,7 +66,7 @@ impl Injection {
         let (is_over, has_returned) = (AtomicBool::new(false), AtomicBool::new(false));
         let live = Live { n_runs: u32::MAX, batch: BATCH, from: Some(self.device) };
         thread::scope(|scope| {
-            let watch = scope.spawn(|| {
+            let watch = threads::start_within(scope, || {
                 let watched = self.watch(worker);
                 is_over.store(true, Ordering::Release);
                 // A signal that comes between two system calls ends none, so it is sent until the worker has noticed.
@@ -74,7 +75,7 @@ impl Injection {
                     clock::sleep_until(clock::now() + LOOK_EVERY);
                 }
                 watched
-            });
+            })?;
             let mut outcome = Ok(());
             while outcome.is_ok() && !is_over.load(Ordering::Acquire) {
                 outcome = self.program.run_live(&self.frame, &live).map(drop);

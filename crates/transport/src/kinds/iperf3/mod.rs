@@ -13,7 +13,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
 };
 
 use fathom_engine::{Counts, Crew, Error, Session, StopFlag, Test, TestKind, Until, Watcher, Worker};
@@ -25,6 +25,7 @@ use fathom_model::{
 use fathom_sys::{
     clock,
     policy::{Destination, Policy, Refused},
+    threads,
 };
 
 pub use self::settings::destination;
@@ -314,7 +315,8 @@ impl Serving {
         let server = Server::bind(options::listen_address(role), (None, options)).map_err(said)?;
         let (address, stop) = (server.address(), StopFlag::default());
         let told = stop.clone();
-        let server = thread::spawn(move || server.run(&told, &|| Box::new(())));
+        let server = threads::start(move || server.run(&told, &|| Box::new(())))
+            .map_err(|cause| Error::System { what: "start a thread for the server of iperf3".to_owned(), cause })?;
         Ok(Self { role: role.clone(), address, stop, server: Some(server) })
     }
 

@@ -513,6 +513,9 @@ impl Drop for Orphan {
 fn a_daemon_serves_behind_its_starter_until_it_is_told_to_end() {
     let stage = Stage::new();
     let port = free_port().to_string();
+    // A second name of an earlier file shows that nothing is written into it: who reads the number finds all of it.
+    fs::write(stage.path("pid"), "before").unwrap();
+    fs::hard_link(stage.path("pid"), stage.path("kept")).unwrap();
     let daemon = ["as", "iperf3", "-s", "-D", "-p", &port, "-I", "pid", "--logfile", "log"];
     stage.fathom(daemon).succeeded();
     let pid = until(|| fs::read_to_string(stage.path("pid")).ok()?.trim().parse().ok());
@@ -525,6 +528,7 @@ fn a_daemon_serves_behind_its_starter_until_it_is_told_to_end() {
     assert!(orphan.0.wait(PATIENCE).unwrap(), "it ends");
     assert!(fs::read_to_string(stage.path("log")).unwrap().contains("Server listening on"));
     assert!(!stage.path("pid").exists());
+    assert_eq!(fs::read_to_string(stage.path("kept")).unwrap(), "before");
 }
 
 /// A server of one connection that does what it is told with it.

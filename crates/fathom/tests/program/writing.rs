@@ -55,3 +55,20 @@ fn a_scenario_is_formatted_in_its_place_unless_it_is_wrong() {
     stage.fathom(["app", "format", file]).code(2);
     assert_eq!(fs::read_to_string(&path).unwrap(), "step\n");
 }
+
+#[test]
+fn an_import_is_written_beside_what_was_there_and_only_if_it_may() {
+    let stage = Stage::new();
+    let [path, kept] = ["out.scenario", "kept"].map(|name| stage.path(name));
+    fs::write(stage.path("in.sh"), "curl http://a.test/x\n").unwrap();
+    fs::write(&path, "before\n").unwrap();
+    // A second name of the file shows whether it was written into.
+    fs::hard_link(&path, &kept).unwrap();
+    let words = ["app", "import", "in.sh", "-o", "out.scenario"];
+    let refused = stage.fathom(words).code(2);
+    assert!(refused.stderr.contains("there already") && refused.stderr.contains("--force"), "{}", refused.stderr);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "before\n");
+    stage.fathom(words.into_iter().chain(["--force"])).succeeded();
+    assert!(fs::read_to_string(&path).unwrap().contains("GET /x"));
+    assert_eq!(fs::read_to_string(&kept).unwrap(), "before\n");
+}

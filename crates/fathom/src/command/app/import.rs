@@ -9,7 +9,10 @@ use std::{
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_app::import::{self, Assets, Format, Imported, SIZE_MAX, Wanted};
 
-use crate::exit::{Exit, Screen};
+use crate::{
+    exit::{Exit, Screen},
+    files::{self, Readers},
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -131,16 +134,14 @@ fn unusable(what: &str, file: &Path, error: &io::Error) -> anyhow::Error {
 }
 
 fn write(out: &Path, text: &str, is_forced: bool) -> anyhow::Result<()> {
-    let mut options = fs::File::options();
-    let options = options.write(true);
-    let options = if is_forced { options.create(true).truncate(true) } else { options.create_new(true) };
-    let file = options.open(out).and_then(|mut file| file.write_all(text.as_bytes()));
-    file.map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => Screen::new(Exit::Usage, format!("{} is there already", out.display()))
+    // A link that leads nowhere is there too.
+    if !is_forced && fs::symlink_metadata(out).is_ok() {
+        return Err(Screen::new(Exit::Usage, format!("{} is there already", out.display()))
             .line("try", "another name, or --force to overwrite it")
-            .into(),
-        _ => unusable("cannot write", out, &error),
-    })
+            .into());
+    }
+    let written = files::write_whole(out, Readers::Anyone, |file| Ok(file.write_all(text.as_bytes())?));
+    written.map_err(|error| Screen::of(Exit::Usage, &error).into())
 }
 
 /// Says on stderr what was left out.

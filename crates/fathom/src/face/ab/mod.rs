@@ -12,7 +12,7 @@ mod text;
 use std::{
     cell::Cell,
     fs::File,
-    io::{self, BufWriter, Seek as _, Write as _},
+    io::{self, Seek as _},
     os::fd::AsRawFd as _,
     path::Path,
     rc::Rc,
@@ -33,7 +33,11 @@ use table::Times;
 use text::{Failed, Outcome, Security};
 
 use super::load::{self, Load, Refusal, Target};
-use crate::{allow::Allowed, exit::Exit};
+use crate::{
+    allow::Allowed,
+    exit::Exit,
+    files::{self, Readers},
+};
 
 /// ab has no bound of its own for a number of requests; everything here has one.
 const DURATION_MAX: Nanos = Nanos::from_secs(24 * 3600);
@@ -247,23 +251,26 @@ fn files(options: &Options, outcome: &Outcome, spill: Option<&mut Spill>) -> any
     if options.html.is_some() {
         return Ok(None);
     }
-    let open = |path: &Path, what: &str| {
-        File::create(path)
-            .map(BufWriter::new)
-            .map_err(|error| eprintln!("Cannot open {what} output file: {}", load::words(&error)))
-    };
     if let Some(path) = &options.csv {
-        let Ok(mut file) = open(path, "CSV") else { return Ok(Some(Exit::Of(1))) };
-        file.write_all(outcome.times.csv().as_bytes())?;
-        file.flush()?;
+        let csv = outcome.times.csv();
+        if let Some(exit) = file((path, "CSV"), |out| Ok(out.write_all(csv.as_bytes())?)) {
+            return Ok(Some(exit));
+        }
     }
     if let (Some(path), Some(Spill(rows))) = (&options.gnuplot, spill) {
-        let Ok(mut file) = open(path, "gnuplot") else { return Ok(Some(Exit::Of(1))) };
         rows.rewind()?;
-        rows::write(rows, &mut file)?;
-        file.flush()?;
+        return Ok(file((path, "gnuplot"), |out| Ok(rows::write(rows, out)?)));
     }
     Ok(None)
+}
+
+/// Writes one file whole, or says why not in ab's words.
+fn file((path, what): (&Path, &str), write: impl FnOnce(&mut dyn io::Write) -> anyhow::Result<()>) -> Option<Exit> {
+    let error = files::write_whole(path, Readers::Anyone, write).err()?;
+    let cause = error.root_cause();
+    let why = cause.downcast_ref().map_or_else(|| cause.to_string(), load::words);
+    eprintln!("Cannot open {what} output file: {why}");
+    Some(Exit::Of(1))
 }
 
 fn outcome(options: &Options, record: &Record) -> Outcome {
@@ -302,4 +309,25 @@ fn times(record: &Record) -> Times {
     connect.record_n(0, processing.count().saturating_sub(connect.count()));
     let total = record.distributions.get(TOTAL_TIME).cloned().unwrap_or_else(|| processing.clone());
     Times { connect, processing, waiting: named(distribution::FIRST_BYTE), total }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_written_whole_keeps_what_it_held_and_ends_with_abs_code() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("times.csv");
+        fs::write(&path, "earlier").unwrap();
+        let exit = file((&path, "CSV"), |out| {
+            out.write_all(b"half of it")?;
+            Err(io::Error::from(io::ErrorKind::StorageFull).into())
+        });
+        assert_eq!((exit, fs::read_to_string(&path).unwrap().as_str()), (Some(Exit::Of(1)), "earlier"));
+        assert_eq!(file((&path, "CSV"), |out| Ok(out.write_all(b"later")?)), None);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "later");
+    }
 }

@@ -104,7 +104,7 @@ fn next(piece: &mut BufReader<File>) -> io::Result<Option<Row>> {
 ///
 /// # Errors
 /// Those of reading the log, of a file in the temporary folder, and of `out`.
-pub(super) fn write(log: impl Read, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(log: impl Read, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
     let zone = TimeZone::system();
     out.write_all(b"starttime\tseconds\tctime\tdtime\tttime\twait\n")?;
     let pieces = pieces(log)?;

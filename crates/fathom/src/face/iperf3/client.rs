@@ -19,7 +19,12 @@ use super::{
     show::{Show, said},
     text::{End, Text},
 };
-use crate::{allow, exit::Exit, face::load};
+use crate::{
+    allow,
+    exit::Exit,
+    face::load,
+    files::{self, Readers},
+};
 
 /// How soon a signal is passed on.
 const TURN: Nanos = Nanos::from_millis(50);
@@ -157,7 +162,7 @@ fn login(options: &Options) -> anyhow::Result<Result<Option<Login>, String>> {
 /// What is done to this process before a test: a file that names it, the core that it runs on.
 pub(super) fn prepare(options: &Options) -> anyhow::Result<()> {
     if let Some(path) = &options.pidfile {
-        std::fs::write(path, format!("{}\n", std::process::id()))
+        files::write_whole(path, Readers::Anyone, |file| Ok(writeln!(file, "{}", std::process::id())?))
             .with_context(|| format!("unable to write PID file {}", path.display()))?;
     }
     if let Some(core) = options.core {

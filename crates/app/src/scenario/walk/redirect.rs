@@ -28,7 +28,8 @@ pub(crate) fn resolve(location: &[u8], servers: &[Server], (from, target): (u16,
     let joined = match location.as_bytes().first() {
         Some(b'/') => location.to_owned(),
         Some(b'?') => format!("{path}{location}"),
-        None => path.into_owned(),
+        // The same document, its query included (RFC 3986 section 5.2.2).
+        None => String::from_utf8_lossy(target).into_owned(),
         _ => format!("{}/{location}", path.rsplit_once('/').map_or("", |(folder, _)| folder)),
     };
     let is_sound = joined.bytes().all(|byte| byte.is_ascii_graphic());
@@ -101,7 +102,8 @@ mod tests {
             ("../d?z", 0, "/a/d?z"),
             ("../..", 0, "/"),
             ("?z", 0, "/a/b/c?z"),
-            ("", 0, "/a/b/c"),
+            ("", 0, "/a/b/c?q"),
+            ("#f", 0, "/a/b/c?q"),
             ("http://H:8080/y#f", 0, "/y"),
             ("https://other", 1, "/"),
             ("/x?back=http://z/", 0, "/x?back=http://z/"),

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use fathom_model::units::UnitError;
+use fathom_model::units::{Nanos, UnitError};
 
 use super::super::{
     diagnostic::{Diagnostic, Fault},
@@ -117,10 +117,10 @@ impl<'a> Cursor<'a> {
         Ok(all)
     }
 
-    /// A word as a quantity.
-    pub(super) fn quantity<T: FromStr<Err = UnitError>>(&mut self, what: &str) -> Result<Written<T>, Fault> {
+    /// A word as a time.
+    pub(super) fn time(&mut self, what: &str) -> Result<Written<Nanos>, Fault> {
         let word = self.need(what)?;
-        quantity(&word)
+        time(&word)
     }
 
     /// A word as a whole number from `min` on.
@@ -325,6 +325,22 @@ pub(super) fn quantity<T: FromStr<Err = UnitError>>(word: &Name) -> Result<Writt
         Ok(value) => Ok(Written { value, text: word.text.clone(), span: word.span }),
         Err(error) => Err(Diagnostic::error(word.span, error.to_string()).boxed()),
     }
+}
+
+/// A word as a time, with its unit.
+pub(super) fn time(word: &Name) -> Result<Written<Nanos>, Fault> {
+    has_unit(&word.text, word.span)?;
+    quantity(word)
+}
+
+/// Refuses a time that is a bare number: some take it for seconds, and others for milliseconds.
+pub(super) fn has_unit(time: &str, span: Span) -> Result<(), Fault> {
+    let is_bare = time.bytes().all(|byte| byte.is_ascii_digit() || b"._".contains(&byte));
+    if time.is_empty() || !is_bare {
+        return Ok(());
+    }
+    let fault = Diagnostic::error(span, format!("the time `{time}` has no unit"));
+    Err(fault.fix(format!("did you mean `{time}s`?")).boxed())
 }
 
 /// A word as a whole number from `min` on.

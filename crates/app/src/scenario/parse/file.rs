@@ -14,7 +14,7 @@ use super::{
         },
     },
     Parser, Scene,
-    cursor::{Cursor, quantity},
+    cursor::{Cursor, has_unit, quantity},
     hole::{GENERATORS, is_name},
     unknown,
 };
@@ -277,7 +277,7 @@ fn open(cursor: &mut Cursor<'_>) -> Result<Model, Fault> {
         match word.text.as_str() {
             "poisson" => arrivals = Arrivals::Poisson,
             "constant" => arrivals = Arrivals::Constant,
-            "for" => length = Some(cursor.quantity("a time")?),
+            "for" => length = Some(cursor.time("a time")?),
             "max" => max = Some(cursor.count("a number of users", 1)?),
             _ => return Err(clause(&word, &CLAUSES)),
         }
@@ -287,6 +287,9 @@ fn open(cursor: &mut Cursor<'_>) -> Result<Model, Fault> {
             return Err(Diagnostic::error(length.span, "the parts say already how long it takes")
                 .fix("leave `for` out")
                 .boxed());
+        }
+        for length in rate.text.split(',').filter_map(|part| part.split_once(':')).map(|(_, length)| length.trim()) {
+            has_unit(length, rate.span)?;
         }
         match rate.text.parse::<Profile>() {
             Ok(value) => Arriving::Profile(Written { value, text: rate.text, span: rate.span }),
@@ -311,8 +314,8 @@ fn closed(cursor: &mut Cursor<'_>) -> Result<Model, Fault> {
     let (mut ramp, mut length, mut repeat) = (None, None, None);
     while let Some(word) = cursor.word() {
         match word.text.as_str() {
-            "ramp" => ramp = Some(cursor.quantity("a time")?),
-            "for" => length = Some(cursor.quantity("a time")?),
+            "ramp" => ramp = Some(cursor.time("a time")?),
+            "for" => length = Some(cursor.time("a time")?),
             "repeat" => repeat = Some(cursor.count("how often", 1)?),
             _ => return Err(clause(&word, &CLAUSES)),
         }
@@ -335,6 +338,9 @@ fn setting(cursor: &mut Cursor<'_>, word: &Name, node: &Node) -> Result<Setting,
         return Ok(Setting { span: node.span, name: word.clone(), value: None });
     }
     let value = cursor.words("a value")?;
+    if option.value == ValueKind::Span {
+        has_unit(&value.text, value.span)?;
+    }
     match option.exact(&value.text) {
         Ok(_) => Ok(Setting { span: node.span, name: word.clone(), value: Some(value) }),
         Err(error) => Err(Diagnostic::error(value.span, error.to_string())
@@ -444,6 +450,10 @@ fn promise(cursor: &mut Cursor<'_>, node: &Node) -> Result<Promise, Fault> {
         let is_value = value.starts_with(|c: char| c.is_ascii_digit());
         if !is_value || !is_metric || !["<", "<=", ">", ">=", "≤", "≥"].contains(&relation) {
             return Err(wrong(term));
+        }
+        // The other metrics are shares and rates.
+        if metric == "max" || metric.strip_prefix('p').is_some_and(|q| q.starts_with(|c: char| c.is_ascii_digit())) {
+            has_unit(value, span)?;
         }
         match of {
             Some(of) if idx == 0 => {

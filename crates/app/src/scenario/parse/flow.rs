@@ -10,7 +10,7 @@ use super::{
         },
     },
     Parser, Scene,
-    cursor::{Cursor, count, quantity},
+    cursor::{Cursor, count, time},
     file::{clause, percent},
     unknown,
 };
@@ -60,7 +60,7 @@ impl Parser<'_> {
                             .fix("say how long they wait: `meet 100 within 2s`")
                             .boxed());
                     }
-                    Ok(Statement::Meet(Meet { span, users, within: cursor.quantity("a time")? }))
+                    Ok(Statement::Meet(Meet { span, users, within: cursor.time("a time")? }))
                 });
                 all.extend(meet);
             }
@@ -165,27 +165,26 @@ impl Parser<'_> {
 /// `2s`, `1s..3s`, `exponential 2s`, `normal 5s 1s`
 fn wait(cursor: &mut Cursor<'_>) -> Result<Wait, Fault> {
     const USAGE: &str = "write 2s, 1s..3s, exponential 2s (its mean) or normal 5s 1s (mean and deviation)";
-    let usage = |fault: Fault| fault.fix(USAGE).boxed();
+    let usage = |fault: Fault| if fault.fix.is_some() { fault } else { fault.fix(USAGE).boxed() };
     let word = cursor.need("a time").map_err(usage)?;
     Ok(match word.text.as_str() {
-        "exponential" => Wait::Exponential(cursor.quantity("its mean").map_err(usage)?),
+        "exponential" => Wait::Exponential(cursor.time("its mean").map_err(usage)?),
         "normal" => {
-            let mean = cursor.quantity("its mean").map_err(usage)?;
-            Wait::Normal(mean, cursor.quantity("its deviation").map_err(usage)?)
+            let mean = cursor.time("its mean").map_err(usage)?;
+            Wait::Normal(mean, cursor.time("its deviation").map_err(usage)?)
         }
         text => match text.split_once("..") {
             Some((min, max)) => {
                 let dots = word.span.start + min.len();
-                let min =
-                    quantity(&Name { text: min.to_owned(), span: (word.span.start..dots).into() }).map_err(usage)?;
+                let min = time(&Name { text: min.to_owned(), span: (word.span.start..dots).into() }).map_err(usage)?;
                 let max =
-                    quantity(&Name { text: max.to_owned(), span: (dots + 2..word.span.end).into() }).map_err(usage)?;
+                    time(&Name { text: max.to_owned(), span: (dots + 2..word.span.end).into() }).map_err(usage)?;
                 if min.value > max.value {
                     return Err(Diagnostic::error(word.span, "the shorter time stands first").boxed());
                 }
                 Wait::Uniform(min, max)
             }
-            None => Wait::Fixed(quantity(&word).map_err(usage)?),
+            None => Wait::Fixed(time(&word).map_err(usage)?),
         },
     })
 }

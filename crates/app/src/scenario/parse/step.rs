@@ -96,8 +96,7 @@ impl Parser<'_> {
                 self.once(&mut step.redirects, redirects, |redirects| redirects.span);
             }
             "timeout" => {
-                let timeout =
-                    self.leaf(node, |cursor| Ok(Timeout { span: node.span, after: cursor.quantity("a time")? }));
+                let timeout = self.leaf(node, |cursor| Ok(Timeout { span: node.span, after: cursor.time("a time")? }));
                 self.once(&mut step.timeout, timeout, |timeout| timeout.span);
             }
             "on" => {
@@ -296,7 +295,7 @@ fn expect(cursor: &mut Cursor<'_>, span: Span) -> Result<Expect, Fault> {
             Some(Expected::Test(test(cursor, subject)?))
         }
     };
-    let within = cursor.keyword("within").map(|_| cursor.quantity("a time")).transpose()?;
+    let within = cursor.keyword("within").map(|_| cursor.time("a time")).transpose()?;
     Ok(Expect { span, what, within })
 }
 

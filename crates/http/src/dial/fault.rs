@@ -86,7 +86,9 @@ impl Fault {
             }
             Self::Tls(TlsFault::Expired | TlsFault::NotYetValid) => "renew it, check the clock, or set insecure",
             Self::Tls(TlsFault::WrongName) => "give the name that it has by the option sni, or set insecure",
-            Self::Tls(TlsFault::Issuers) => "make one for the server (openssl: CA:FALSE), or set insecure",
+            Self::Tls(TlsFault::Issuers) => {
+                "give this very certificate by the option ca, make one for the server (openssl: CA:FALSE), or set insecure"
+            }
             Self::Tls(TlsFault::BadCertificate) => "look at it with openssl x509 -text, or set insecure",
             Self::Tls(TlsFault::NotTls) => "write http:// if the server speaks no TLS on this port",
             _ => return None,
@@ -132,7 +134,7 @@ pub enum TlsFault {
     /// The certificate is not one for servers.
     #[error("the certificate is not one for servers")]
     WrongPurpose,
-    /// The certificate is one for issuers, as `openssl req -x509` makes them.
+    /// The certificate is one for issuers, as `openssl req -x509` makes them, and not one that was given.
     #[error("the certificate is an issuer's and not a server's")]
     Issuers,
     /// The certificate was taken back.

@@ -32,7 +32,7 @@ pub use destination::{Family, Freshness, Name, Place};
 pub use dialer::{Dialer, LookedUp, Next};
 use dressing::{Dressing, Form, authorization};
 pub use error::DialError;
-use fathom_model::{Note, Settings, settings::SettingError};
+use fathom_model::{Note, Settings, settings::SettingError, units::Bytes};
 use fathom_sys::policy::Policy;
 pub use fault::{Fault, ProxyFault, Stage, TlsFault};
 use prelude::Tunnel;
@@ -44,7 +44,7 @@ use targets::Target;
 use tls::Tls;
 
 use crate::{
-    h1::Method,
+    h1::{HeadReader, Method},
     url::{Scheme, Url},
 };
 
@@ -92,6 +92,8 @@ pub struct Dialing {
     pub rota: Rota,
     /// How answers are read.
     pub method: Method,
+    /// How long the head of an answer may be; as the reader of heads has it unless given.
+    head_max: Option<Bytes>,
     /// How many requests a connection may carry.
     pub per_connection: Option<u64>,
     /// What has to be said beside the result.
@@ -150,6 +152,7 @@ impl Dialing {
         Ok(Self {
             rota: Rota::new(&weights)?,
             method: plan.dressing.method(),
+            head_max: settings.size("max-head"),
             per_connection: settings.count("per-connection"),
             notes: (has_tls && settings.flag("insecure")).then(unverified).into_iter().collect(),
             freshness: Freshness::from(settings)?,
@@ -160,6 +163,16 @@ impl Dialing {
             places,
             routes,
         })
+    }
+
+    /// A reader of the answers to requests of this method.
+    #[must_use]
+    pub fn heads(&self, method: Method) -> HeadReader {
+        let reader = HeadReader::new(method);
+        match self.head_max {
+            Some(max) => reader.bounded(max),
+            None => reader,
+        }
     }
 
     /// One worker's own: `idx` of `n_workers`, so that they begin at different points of addresses and patterns.

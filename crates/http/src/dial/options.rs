@@ -69,7 +69,7 @@ pub const REQUEST: [OptionDoc; 12] = [
 ];
 
 /// Where connections go, and how.
-pub const DIALING: [OptionDoc; 7] = [
+pub const DIALING: [OptionDoc; 8] = [
     OptionDoc {
         name: "connect-to",
         value: ValueKind::Destination,
@@ -106,6 +106,12 @@ pub const DIALING: [OptionDoc; 7] = [
         value: ValueKind::Choice(&["any", "4", "6"]),
         default: Some("any"),
         help: "version of IP; any takes the first family of the name's addresses that takes a connection",
+    },
+    OptionDoc {
+        name: "max-head",
+        value: ValueKind::Size,
+        default: Some("300KiB"),
+        help: "longest status line and header fields of an answer, together",
     },
 ];
 
@@ -157,6 +163,6 @@ pub const TLS: [OptionDoc; 8] = [
         name: "ca",
         value: ValueKind::File,
         default: None,
-        help: "PEM file with the issuers to trust instead of the system's",
+        help: "PEM file with the issuers, or the certificates of servers, to trust instead of the system's",
     },
 ];

@@ -5,15 +5,18 @@ use std::sync::Arc;
 use fathom_model::{Settings, settings::SettingError, units::Bytes};
 use fathom_sys::policy::Policy;
 use rustls::{
-    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme, SupportedProtocolVersion,
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme, SupportedProtocolVersion,
     client::{
-        Resumption,
+        Resumption, WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        verify_server_name,
     },
     crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem, pem::PemObject},
+    server::ParsedCertificate,
     version::{TLS12, TLS13},
 };
+use x509_parser::parse_x509_certificate;
 
 use super::{DialError, dressing::read, sessions::Sessions};
 
@@ -59,6 +62,65 @@ impl ServerCertVerifier for Anyone {
     }
 }
 
+/// Trusts the certificates of a file, as those of issuers and as those of servers.
+///
+/// What `openssl req -x509` makes is both at once, and a server's only because a person says so.
+#[derive(Debug)]
+struct Given {
+    certificates: Vec<CertificateDer<'static>>,
+    issued: Arc<WebPkiServerVerifier>,
+}
+
+impl ServerCertVerifier for Given {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if !self.certificates.iter().any(|given| given.as_ref() == certificate.as_ref()) {
+            return self.issued.verify_server_cert(certificate, intermediates, name, ocsp, now);
+        }
+        is_in_time(certificate, now)?;
+        verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.issued.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.issued.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.issued.supported_verify_schemes()
+    }
+}
+
+/// Whether a certificate is valid at this time.
+fn is_in_time(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), CertificateError> {
+    let (_, certificate) = parse_x509_certificate(certificate).map_err(|_| CertificateError::BadEncoding)?;
+    let (validity, now) = (certificate.validity(), i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+    if now < validity.not_before.timestamp() {
+        return Err(CertificateError::NotValidYet);
+    }
+    if now > validity.not_after.timestamp() { Err(CertificateError::Expired) } else { Ok(()) }
+}
+
 /// Whether sessions are resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Resuming {
@@ -85,13 +147,14 @@ impl Tls {
         };
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
         let builder = builder.with_protocol_versions(versions).map_err(DialError::Tls)?;
-        let builder = if settings.flag("insecure") {
-            if settings.text("ca").is_some() {
-                return Err(DialError::Clash { one: "insecure", other: "ca" });
+        let builder = match (settings.flag("insecure"), settings.text("ca")) {
+            (true, Some(_)) => return Err(DialError::Clash { one: "insecure", other: "ca" }),
+            (true, None) => builder.dangerous().with_custom_certificate_verifier(Arc::new(Anyone(provider))),
+            (false, Some(path)) => {
+                let given = Given::from((policy, &path), provider)?;
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(given))
             }
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(Anyone(provider)))
-        } else {
-            builder.with_root_certificates(issuers(settings, policy)?)
+            (false, None) => builder.with_root_certificates(issuers()?),
         };
         let mut config = match identity(settings, policy)? {
             Some((chain, key)) => {
@@ -151,20 +214,26 @@ fn protocols(settings: &Settings) -> Result<Vec<Vec<u8>>, DialError> {
     Err(SettingError::NotAllowed { name: "alpn".to_owned(), expected, given: text }.into())
 }
 
-/// Who is trusted to vouch for servers.
-fn issuers(settings: &Settings, policy: &Policy) -> Result<RootCertStore, DialError> {
-    let mut store = RootCertStore::empty();
-    if let Some(path) = settings.text("ca") {
-        for certificate in certificates(policy, "ca", &path)? {
-            let refused = |error: rustls::Error| DialError::Content {
-                option: "ca",
-                path: path.clone().into(),
-                problem: format!("a certificate cannot be used ({error})"),
-            };
-            store.add(certificate).map_err(refused)?;
+impl Given {
+    fn from((policy, path): (&Policy, &str), provider: Arc<CryptoProvider>) -> Result<Self, DialError> {
+        let certificates = certificates(policy, "ca", path)?;
+        let refused = |error: rustls::Error| DialError::Content {
+            option: "ca",
+            path: path.into(),
+            problem: format!("a certificate cannot be used ({error})"),
+        };
+        let mut store = RootCertStore::empty();
+        for certificate in &certificates {
+            store.add(certificate.clone()).map_err(refused)?;
         }
-        return Ok(store);
+        let issued = WebPkiServerVerifier::builder_with_provider(store.into(), provider).build();
+        Ok(Self { certificates, issued: issued.expect("a file has one certificate at least") })
     }
+}
+
+/// Who is trusted to vouch for servers unless a file says it.
+fn issuers() -> Result<RootCertStore, DialError> {
+    let mut store = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     store.add_parsable_certificates(found.certs);
     if store.is_empty() {

@@ -5,15 +5,19 @@
 
 use std::{mem::MaybeUninit, ops::Range};
 
+use fathom_model::units::Bytes;
+
 use super::{
     Method,
     field::{Persistence, persistence, values},
 };
 
-/// A head longer than this is refused: four times what common servers let a client send.
-pub(super) const HEAD_MAX: usize = 32 * 1024;
-/// More fields than this are refused, as by Apache httpd.
-const FIELDS_MAX: usize = 100;
+/// A head longer than this is refused unless another bound is set: curl's bound.
+const HEAD_MAX: usize = 300 * 1024;
+/// So many fields are read without memory of their own: no common server sends more.
+const FIELDS_FEW: usize = 100;
+/// The shortest field is `a:` and a line feed, so a head has no more fields than its bytes have room for.
+const FIELD_MIN: usize = 3;
 /// The guard of the fast path: so many heads are recognised before one is parsed again all the same.
 const RECOGNISED_MAX: u32 = 1023;
 /// The length of a date: `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110 section 5.6.7).
@@ -34,11 +38,11 @@ pub enum Malformed {
     /// A line does not end as it must.
     #[error("malformed line end")]
     LineEnd,
-    /// There are more than 100 fields.
+    /// A proxy answers with more than 100 fields.
     #[error("more than 100 header fields")]
     TooManyFields,
-    /// The head does not end within 32 KiB.
-    #[error("head longer than 32 KiB")]
+    /// The head does not end within its bound.
+    #[error("head longer than max-head")]
     HeadTooLong,
     /// The length is not a number, or two lengths differ.
     #[error("malformed content length")]
@@ -97,6 +101,7 @@ const SIMPLE: Head = Head { status: 200, persistence: Persistence::Closes, frami
 #[derive(Debug)]
 pub struct HeadReader {
     method: Method,
+    max: usize,
     last: Vec<u8>,
     date: Range<usize>,
     head: Option<Head>,
@@ -107,7 +112,18 @@ impl HeadReader {
     /// A reader of responses to requests of this method.
     #[must_use]
     pub fn new(method: Method) -> Self {
-        Self { method, last: Vec::new(), date: 0..0, head: None, n_recognised: 0 }
+        Self { method, max: HEAD_MAX, last: Vec::new(), date: 0..0, head: None, n_recognised: 0 }
+    }
+
+    /// The same with another bound for the length of a head.
+    #[must_use]
+    pub fn bounded(self, max: Bytes) -> Self {
+        Self { max: usize::try_from(max.0).unwrap_or(usize::MAX), ..self }
+    }
+
+    /// How long a head may be.
+    pub(super) fn max(&self) -> usize {
+        self.max
     }
 
     /// The head at the beginning of `bytes` and its length, or nothing while it is not complete.
@@ -122,13 +138,13 @@ impl HeadReader {
             self.n_recognised += 1;
             return Ok(Some((head, self.last.len())));
         }
-        let within = &bytes[..bytes.len().min(HEAD_MAX)];
+        let within = &bytes[..bytes.len().min(self.max)];
         match parse(within, self.method)? {
             Some((head, length, date)) => {
                 self.remember(head, &within[..length], date);
                 Ok(Some((head, length)))
             }
-            None if within.len() == HEAD_MAX => Err(Malformed::HeadTooLong),
+            None if within.len() == self.max => Err(Malformed::HeadTooLong),
             None => Ok(None),
         }
     }
@@ -162,13 +178,26 @@ impl HeadReader {
 type Parsed = (Head, usize, Option<Range<usize>>);
 
 fn parse(bytes: &[u8], method: Method) -> Result<Option<Parsed>, Malformed> {
-    let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
+    match parse_into(&mut [const { MaybeUninit::uninit() }; FIELDS_FEW], bytes, method) {
+        Err(Malformed::TooManyFields) => {
+            let mut fields = vec![MaybeUninit::uninit(); bytes.len() / FIELD_MIN];
+            parse_into(&mut fields, bytes, method)
+        }
+        parsed => parsed,
+    }
+}
+
+/// Parses with room for so many fields.
+fn parse_into<'a>(
+    fields: &mut [MaybeUninit<httparse::Header<'a>>],
+    bytes: &'a [u8],
+    method: Method,
+) -> Result<Option<Parsed>, Malformed> {
     let mut response = httparse::Response::new(&mut []);
     let mut config = httparse::ParserConfig::default();
     // A user agent reads lines that were folded as one (RFC 9112 section 5.2).
     config.allow_obsolete_multiline_headers_in_responses(true);
-    let httparse::Status::Complete(length) =
-        config.parse_response_with_uninit_headers(&mut response, bytes, &mut fields)?
+    let httparse::Status::Complete(length) = config.parse_response_with_uninit_headers(&mut response, bytes, fields)?
     else {
         return Ok(None);
     };
@@ -280,7 +309,17 @@ mod tests {
             assert_eq!(read(text), Err(error), "{text}");
         }
         assert_eq!(read(&format!("HTTP/1.1 200 OK\r\nA: {}", "x".repeat(HEAD_MAX))), Err(Malformed::HeadTooLong));
-        assert_eq!(read(&format!("HTTP/1.1 200 OK\r\n{}", "A: b\r\n".repeat(200))), Err(Malformed::TooManyFields));
+    }
+
+    #[test]
+    fn fields_are_bounded_by_the_length_of_the_head_and_not_by_their_number() {
+        let text = format!("HTTP/1.1 200 OK\r\n{}Content-Length: 5\n\n", "a:\n".repeat(5_000));
+        let (head, length) = read(&text).unwrap().unwrap();
+        assert_eq!((head.framing, length), (Framing::Length(5), text.len()));
+        let bounded = |max: usize| HeadReader::new(Method::Get).bounded(Bytes(max as u64)).read(text.as_bytes());
+        assert_eq!(bounded(text.len() - 1), Err(Malformed::HeadTooLong));
+        assert_eq!(bounded(text.len()), Ok(Some((head, length))));
+        assert_eq!(bounded(0), Err(Malformed::HeadTooLong));
     }
 
     const DATED: &str = "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 5\r\n\r\n";

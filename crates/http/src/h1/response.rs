@@ -1,10 +1,9 @@
 //! A response from its first byte to its last.
 
-use super::{
-    HeadReader, Malformed, Persistence,
-    chunked::Chunked,
-    head::{Framing, HEAD_MAX},
-};
+use super::{HeadReader, Malformed, Persistence, chunked::Chunked, head::Framing};
+
+/// What a connection keeps of the memory for a head that came in pieces: heads that are longer are rare.
+const PARTIAL_KEPT: usize = 4 * 1024;
 
 /// A response that has come to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,7 +129,7 @@ impl ResponseReader {
         let read = if n_before == 0 {
             heads.read(bytes)?
         } else {
-            let room = HEAD_MAX - n_before;
+            let room = heads.max() - n_before;
             self.partial.extend_from_slice(&bytes[..bytes.len().min(room)]);
             heads.read(&self.partial)?
         };
@@ -141,6 +140,7 @@ impl ResponseReader {
             return Ok(None);
         };
         self.partial.clear();
+        self.partial.shrink_to(PARTIAL_KEPT);
         if head.status < 200 {
             self.interim_bytes += length as u64;
             return Ok(Some(length - n_before));

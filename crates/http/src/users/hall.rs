@@ -80,7 +80,7 @@ impl<'a, R: Reactor> Hall<'a, R> {
     pub(super) fn new(accounts: Accounts<'a>, furniture: Furniture<R>) -> Self {
         let Furniture { target, board, n_seats, queue, is_shared, batching, stop } = furniture;
         let n = n_seats as usize;
-        let heads = || [HeadReader::new(Method::Get), HeadReader::new(Method::Head)];
+        let heads = || [Method::Get, Method::Head].map(|method| target.dialing.heads(method));
         Self {
             start: accounts.worker.start,
             accounts,

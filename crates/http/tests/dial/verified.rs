@@ -91,8 +91,9 @@ fn many_connections_at_once_are_resumed_too() {
 
 /// The fault of a client with these options, and whether the server heard why.
 fn fault(server: &Server<'_>, options: &[(&str, &str)]) -> Option<Fault> {
+    let config = server.config();
     let dialer = dialer(&settings(options));
-    let mut pair = Pair::new(dialer.channel(0).unwrap(), &server.config());
+    let mut pair = Pair::new(dialer.channel(0).unwrap(), &config);
     match pair.open() {
         Ok(Some(_)) => {
             // With TLS 1.3 a server finds the client's certificate wanting only when the client is ready.
@@ -137,6 +138,24 @@ fn a_certificate_that_does_not_verify_is_refused_for_the_reason_that_it_is() {
             assert!(found.is_none_or(|fault| fault.hint().is_some()));
             assert_eq!(fault(&server, &[("insecure", "true")]), None);
         }
+    }
+}
+
+#[test]
+fn a_certificate_that_vouches_for_itself_is_trusted_when_it_is_the_one_that_was_given() {
+    let issuer = Issuer::new();
+    let (own, others) = (issuer.path("self.pem").display().to_string(), issuer.ca());
+    let cases = [
+        (Validity::Now, "self.example", &own, None),
+        (Validity::Now, "server.example", &own, Some("the certificate is for another name")),
+        (Validity::Over, "self.example", &own, Some("the certificate has expired")),
+        (Validity::ToCome, "self.example", &own, Some("the certificate is not valid yet")),
+        (Validity::Now, "self.example", &others, Some("the certificate is an issuer's and not a server's")),
+    ];
+    for (validity, name, ca, expected) in cases {
+        let server = Server { validity, ..issuer.server("self.example") };
+        let found = fault(&server, &[("ca", ca), ("sni", name)]);
+        assert_eq!(found.map(|fault| fault.to_string()).as_deref(), expected);
     }
 }
 

@@ -109,6 +109,8 @@ fn a_number_of_requests_is_kept_exactly() {
     let (asked, answered) = both(&options);
     assert_eq!((asked.totals[count::REQUESTS], answered.totals[count::REQUESTS]), (1001, 1001));
     assert_eq!(asked.distributions[distribution::SERVICE_TIME].count(), 1001);
+    let span = asked.whole_span().expect("all of it is measured");
+    assert_ne!(span.0 % PHASES.interval_ns.0, 0, "the window ends with the last answer and not with an interval");
     assert_eq!(asked.distributions[distribution::CONNECT_TIME].count(), 3);
     assert!(asked.totals[count::BYTES_RECEIVED] > 1001 * 100 * 1024);
     assert_eq!(asked.totals[count::BYTES_RECEIVED], answered.totals[count::BYTES_SENT]);

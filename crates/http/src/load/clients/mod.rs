@@ -279,7 +279,7 @@ impl Duty {
         let own = self.connections.iter().enumerate().filter(|(_, lane)| usize::from(**lane) == idx);
         let shut: VecDeque<u32> = own.map(|(connection, _)| token(connection).0).collect();
         Lane {
-            heads: route.asks.iter().map(|_| HeadReader::new(target.dialing.method)).collect(),
+            heads: route.asks.iter().map(|_| target.dialing.heads(target.dialing.method)).collect(),
             rota: route.rota.from_part(self.idx, self.n_workers),
             fixed: route.asks.iter().map(|ask| fix(&ask.request)).collect(),
             n_bytes: route.asks.iter().map(|ask| ask.request.len()).collect(),

@@ -91,7 +91,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "serve",
-        about: "Be the target: agents of others and an HTTP responder",
+        about: "Run the target side: agents of others and an HTTP responder",
         shape: serve::shape,
         run: serve::run,
     },
@@ -103,7 +103,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "agent",
-        about: "Be a host of a test, driven over standard streams",
+        about: "Run as one host of a test, driven over standard streams",
         shape: agent::shape,
         run: agent::run,
     },
@@ -120,7 +120,12 @@ const COMMANDS: &[Command] = &[
         shape: doctor::shape,
         run: doctor::run,
     },
-    Command { name: "as", about: "Be a drop-in for a known tool", shape: as_tool::shape, run: as_tool::run },
+    Command {
+        name: "as",
+        about: "Run as another tool: wrk, ab, webbench, iperf3, hping3 …",
+        shape: as_tool::shape,
+        run: as_tool::run,
+    },
     Command {
         name: "generate",
         about: "Write man pages and shell completions",

@@ -221,7 +221,7 @@ fn trying_a_scenario_shows_every_request_and_answer() {
     )
     .unwrap();
     let shown = stage.fathom(["app", "try", "shop.scenario", &shop.url()]).code(1).stdout;
-    assert!(shown.contains("FAILED    status 418: status 200, expected 418"), "{shown}");
+    assert!(shown.contains("FAILED    status: 200, expected 418"), "{shown}");
 }
 
 #[test]

@@ -107,6 +107,16 @@ fn check_targets(settings: &Settings, allowed: &Allowed) -> Result<(), Screen> {
     Ok(())
 }
 
+/// What was expected and why it did not come; words that both begin with stand once.
+fn failed(what: &str, why: &str) -> String {
+    let shared = what.split(' ').zip(why.split(' ')).take_while(|(one, other)| one == other);
+    let n_bytes: usize = shared.map(|(word, _)| word.len() + 1).sum();
+    match why.split_at_checked(n_bytes) {
+        Some((subject, rest)) if n_bytes > 0 => format!("{}: {rest}", subject.trim_end()),
+        _ => format!("{what}: {why}"),
+    }
+}
+
 /// An exchange for people: what was sent and what came, line by line, and what became of it.
 fn shown(exchange: &Exchange, is_secret: bool) -> String {
     let text = |message: &[u8]| {
@@ -127,7 +137,7 @@ fn shown(exchange: &Exchange, is_secret: bool) -> String {
     for (what, why) in &exchange.said {
         let _ = match why {
             None => writeln!(all, "ok        {what}"),
-            Some(why) => writeln!(all, "FAILED    {what}: {why}"),
+            Some(why) => writeln!(all, "FAILED    {}", failed(what, why)),
         };
     }
     for (name, value) in &exchange.taken {

@@ -91,6 +91,23 @@ fn scripts_see_the_same_under_wrk_and_under_its_face() {
     }
 }
 
+#[test]
+fn a_script_that_is_not_there_is_told_and_gone_without_as_by_wrk() {
+    let stage = Stage::new();
+    if !is_installed("wrk") {
+        return skip("needs wrk");
+    }
+    let Some(nginx) = server(&stage) else { return };
+    let url = nginx.url("/");
+    let words = ["-t1", "-c1", "-d1s", "-s", "nosuch.lua", url.as_str()];
+    let mut wrk = stage.command("wrk");
+    wrk.args(words);
+    let theirs = stage.spawn(wrk).ends().succeeded();
+    let ours = stage.fathom([&["as", "wrk"], &words[..]].concat()).succeeded();
+    assert_eq!(ours.stderr, theirs.stderr);
+    assert!(ours.stdout.contains("Requests/sec"), "{}", ours.stdout);
+}
+
 /// A script of the test's own, and a server for it.
 fn run(stage: &Stage, text: &str, words: &[&str]) -> Option<Ending> {
     let nginx = server(stage)?;

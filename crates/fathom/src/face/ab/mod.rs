@@ -58,6 +58,10 @@ pub(super) fn run(words: &[String], allowed: &Allowed) -> anyhow::Result<Exit> {
     for sentence in &options.without_effect {
         eprintln!("fathom: {sentence}");
     }
+    if let Some(path) = options.certificate.as_ref().filter(|path| File::open(path).is_err()) {
+        eprintln!("unable to get certificate from '{path}'");
+        return Ok(Exit::Of(1));
+    }
     let (host, port) = options.proxy.clone().unwrap_or((options.address.host.clone(), options.address.port));
     let reached = load::reach(&Target { host: host.clone(), port: Some(port), is_secure: false }, allowed);
     if let Err(Refusal::NotAllowed(screen)) = reached {

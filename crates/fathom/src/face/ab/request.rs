@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use data_encoding::BASE64;
 use fathom_http::names::facts;
 use fathom_model::{Record, Settings};
 
@@ -44,6 +45,12 @@ pub(super) fn field(head: &str, name: &str) -> String {
 
 /// The test that these options ask for; rows of requests are written to the file `spill`.
 pub(super) fn settings(options: &Options, spill: Option<String>) -> anyhow::Result<Settings> {
+    // ab takes any text for a user and a password.
+    let (user, bare) = options.user.clone().map_or((None, None), |user| {
+        if user.contains(':') { (Some(user), None) } else { (None, Some(BASE64.encode(user.as_bytes()))) }
+    });
+    let credentials = bare.map(|encoded| format!("Authorization: Basic {encoded}"));
+    let header: Vec<String> = fields(options).into_iter().chain(credentials).collect();
     let mut settings = Settings::default()
         .with("url", options.address.url())
         .with("connections", options.concurrency.to_string())
@@ -52,7 +59,7 @@ pub(super) fn settings(options: &Options, spill: Option<String>) -> anyhow::Resu
         .with("threads", "1")
         .with("http", "1.0")
         .with("insecure", "true")
-        .with("header", fields(options).join("\n"));
+        .with("header", header.join("\n"));
     let mut when = |name: &str, value: Option<String>| {
         if let Some(value) = value {
             settings.set(name, value);
@@ -62,7 +69,7 @@ pub(super) fn settings(options: &Options, spill: Option<String>) -> anyhow::Resu
     when("method", options.method.clone());
     when("body-file", options.body.as_deref().map(absolute).transpose()?);
     when("cookie", options.cookie.clone());
-    when("user", options.user.clone());
+    when("user", user);
     when("source", options.source.clone());
     when("tls", version(options)?);
     when("client-cert", options.certificate.clone());
@@ -145,6 +152,9 @@ mod tests {
         let kept = settings(&options("-n 10 -k -r a/"), None).unwrap();
         assert_eq!((kept.text("per-connection"), kept.text("give-up")), (None, None));
         assert!(settings(&options("-f SSL3 a/"), None).is_err());
+        let any = settings(&options("-A nocolon a/"), None).unwrap();
+        assert_eq!(any.text("user"), None);
+        assert!(any.text("header").unwrap().contains("Authorization: Basic bm9jb2xvbg=="));
     }
 
     #[test]

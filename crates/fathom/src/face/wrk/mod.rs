@@ -8,6 +8,8 @@ mod script;
 mod text;
 mod units;
 
+use std::fs::File;
+
 use fathom_model::{Settings, units::Nanos};
 use options::Options;
 
@@ -44,7 +46,15 @@ pub(super) fn run(words: &[String], allowed: &Allowed) -> anyhow::Result<Exit> {
         }
     }
     let load = load(&options);
-    let measured = if let Some(path) = &options.script {
+    // wrk says what it cannot open, and goes on without it.
+    let is_there = |path: &&String| match File::open(path) {
+        Ok(_) => true,
+        Err(error) => {
+            eprintln!("{path}: cannot open {path}: {}", load::words(&error));
+            false
+        }
+    };
+    let measured = if let Some(path) = options.script.as_ref().filter(is_there) {
         script::measure(&script::with((load, allowed), path, &options.args)?, &options, allowed)?
     } else {
         load::say(&text::head(&options))?;

@@ -47,6 +47,11 @@ function wrk.connect(object)
    return checked(connect(text_of(object)))
 end
 
+-- The process is the program's: ended by a script, it would take the result with it.
+function os.exit(code)
+   error(("os.exit(%s) cannot end the run: use wrk.thread:stop() to end a thread"):format(tostring(code or "")), 2)
+end
+
 -- One buffer for all requests: what it holds is copied out before anybody else writes into it.
 local text = require("string.buffer").new()
 

@@ -361,6 +361,10 @@ mod tests {
                 "x = = 1",
                 "the script does not start: x.lua:1: unexpected symbol near '=' (the script itself, the main state)",
             ),
+            (
+                "\n\nos.exit(7)",
+                "the script does not start: x.lua:3: os.exit(7) cannot end the run: use wrk.thread:stop() to end a thread (the script itself, the main state)",
+            ),
             ("\nerror('boom')", "the script does not start: x.lua:2: boom (the script itself, the main state)"),
             (
                 "function setup() error('boom') end",

@@ -46,11 +46,13 @@ pub(super) fn run(words: &[String], allowed: &Allowed) -> anyhow::Result<Exit> {
         }
     }
     let load = load(&options);
-    // wrk says what it cannot open, and goes on without it.
+    // wrk says for its main state and each thread what it cannot open, and goes on without it.
     let is_there = |path: &&String| match File::open(path) {
         Ok(_) => true,
         Err(error) => {
-            eprintln!("{path}: cannot open {path}: {}", load::words(&error));
+            for _ in 0..=options.threads {
+                eprintln!("{path}: cannot open {path}: {}", load::words(&error));
+            }
             false
         }
     };

@@ -327,10 +327,16 @@ fn an_agent_that_hears_nothing_for_three_seconds_stops_everything_and_ends() {
 #[test]
 fn an_agent_of_another_version_is_named_with_both_versions() {
     let (near, mut far) = UnixStream::pair().unwrap();
-    far.write_all(&protocol::encode(2, br#"{"hello":{"tool":"fathom 2.0.0"}}"#, 100).unwrap()).unwrap();
+    far.write_all(&protocol::encode(protocol::VERSION + 1, br#"{"hello":{"tool":"fathom 2.0.0"}}"#, 100).unwrap())
+        .unwrap();
     let link = Link { stream: near, reached: "a pair".to_owned(), process: None, liveness: Liveness::Heartbeats };
     let error = Fleet::new("fathom 0.1.0").connect("a", link).unwrap_err();
-    assert_eq!(error.to_string(), "host `a` runs fathom 2.0.0 with protocol 2; this is fathom 0.1.0 with protocol 1");
+    let versions = format!(
+        "host `a` runs fathom 2.0.0 with protocol {}; this is fathom 0.1.0 with protocol {}",
+        protocol::VERSION + 1,
+        protocol::VERSION
+    );
+    assert_eq!(error.to_string(), versions);
     assert_eq!(error.class(), Class::Preflight);
 }
 

@@ -76,7 +76,7 @@ impl<'a> Accounts<'a> {
     /// Counts what went wrong.
     pub(crate) fn count_fault(&mut self, fault: Fault) {
         *self.outcome.faults.entry(fault).or_default() += 1;
-        self.add(Counter::Attempts, 1);
+        self.add(Counter::Attempts, u64::from(!fault.is_of_no_request()));
         self.add(Counter::Errors, 1);
     }
 

@@ -48,6 +48,11 @@ impl Fault {
         Self { stage: Stage::Parse, cause: Cause::Malformed(malformed) }
     }
 
+    /// Whether the request before it was answered, and has been counted as an attempt.
+    pub(crate) const fn is_of_no_request(self) -> bool {
+        matches!(self.cause, Cause::Malformed(Malformed::Surplus))
+    }
+
     /// A connection that did not come about, or whose layers broke.
     pub(crate) fn dial(fault: dial::Fault) -> Self {
         Self { stage: fault.stage(), cause: Cause::Dial(fault) }

@@ -162,6 +162,7 @@ fn bytes_that_nobody_asked_for() {
         let n = record.errors["parse: bytes after the end of the response"];
         assert!(n > 0 && record.errors.len() == 1, "{:?}", record.errors);
         assert_eq!(record.totals[count::REQUESTS], n, "each answer was complete, and counts");
+        assert_eq!(record.totals["attempts"], n, "what lies behind it is no attempt of its own");
     }
 }
 

@@ -1,6 +1,7 @@
 //! How much the kernel lets this process have (getrlimit(2)).
 
 use std::{
+    cell::Cell,
     fs, io,
     ops::RangeInclusive,
     os::fd::{AsRawFd as _, BorrowedFd},
@@ -43,6 +44,15 @@ pub fn descriptors_max() -> Result<u64> {
     Ok(limit.maximum.unwrap_or(u64::MAX))
 }
 
+thread_local! {
+    static HAS_OWN_DESCRIPTORS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether descriptors of the calling thread mean nothing on others, after [`own_descriptors`].
+pub(crate) fn has_own_descriptors() -> bool {
+    HAS_OWN_DESCRIPTORS.get()
+}
+
 /// Gives the calling thread a table of descriptors of its own, with nothing in it but the standard streams and what is `kept`.
 ///
 /// The limit of open descriptors is one of each table, so threads with tables of their own have more of them together. From
@@ -55,8 +65,10 @@ pub fn descriptors_max() -> Result<u64> {
 pub fn own_descriptors(kept: Option<BorrowedFd<'_>>) -> Result<()> {
     const FIRST: libc::c_uint = 3;
     let kept = kept.and_then(|kept| libc::c_uint::try_from(kept.as_raw_fd()).ok()).filter(|kept| *kept >= FIRST);
-    let Some(kept) = kept else { return close_range((FIRST, libc::c_uint::MAX), libc::CLOSE_RANGE_UNSHARE) };
-    close_range((kept + 1, libc::c_uint::MAX), libc::CLOSE_RANGE_UNSHARE)?;
+    let above = kept.map_or(FIRST, |kept| kept + 1);
+    close_range((above, libc::c_uint::MAX), libc::CLOSE_RANGE_UNSHARE)?;
+    HAS_OWN_DESCRIPTORS.set(true);
+    let Some(kept) = kept else { return Ok(()) };
     if kept == FIRST { Ok(()) } else { close_range((FIRST, kept - 1), 0) }
 }
 

@@ -8,7 +8,7 @@ use std::{
 use socket2::{SockFilter, SockRef, Socket};
 
 use super::Network;
-use crate::{Error, Result, socket::drops};
+use crate::{Error, Result, limits::has_own_descriptors, socket::drops};
 
 /// Those whose packets a socket takes; all, if none is named.
 #[derive(Debug, Clone)]
@@ -29,9 +29,9 @@ impl Guarded {
         Self(Some(Arc::default()))
     }
 
-    /// A socket for which there is no second descriptor is not asked.
+    /// A socket for which there is no second descriptor that means something on other threads is not asked.
     fn add(&self, socket: &SockRef<'_>) {
-        let Some(sockets) = &self.0 else { return };
+        let Some(sockets) = self.0.as_ref().filter(|_| !has_own_descriptors()) else { return };
         sockets.lock().unwrap_or_else(PoisonError::into_inner).extend(socket.try_clone());
     }
 
@@ -188,6 +188,20 @@ mod tests {
             }
         }
         assert_eq!((policy.n_dropped(), Policy::anything().n_dropped()), (3, 0));
+    }
+
+    #[test]
+    fn sockets_of_a_thread_with_descriptors_of_its_own_are_not_asked_on_another() {
+        let policy = Policy::anything().of_one_role();
+        let guests = policy.guests(&["127.0.0.9".parse().unwrap()], None);
+        let guard_there = || {
+            crate::limits::own_descriptors(None).unwrap();
+            socket::datagram("127.0.0.1:0".parse().unwrap(), &guests).map(drop).unwrap();
+        };
+        std::thread::scope(|scope| scope.spawn(guard_there).join().unwrap());
+        assert_eq!(policy.n_dropped(), 0);
+        // A descriptor of another table would be one too many to close here, which ends the process.
+        drop((policy, guests));
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub use guests::Guests;
 pub use network::{Network, NetworkError};
 use socket2::SockAddr;
 
+use crate::netlink::Netlink;
+
 /// What a role may touch; a clone shares it.
 #[derive(Debug, Clone)]
 pub struct Policy {
@@ -191,6 +193,27 @@ impl Policy {
     pub fn permit(&self, address: SocketAddr) -> Result<Destination, Refused> {
         self.judge(address.ip().into())?;
         Ok(Destination(address.into()))
+    }
+
+    /// Whether a socket may be bound to a device: for others only where the kernel itself sends to that address.
+    ///
+    /// Another device would carry what looks for the address (ARP, neighbour discovery) to hosts that nobody named.
+    ///
+    /// # Errors
+    /// The way to the address leads through another device, or is not known.
+    pub fn judge_device(&self, name: &str, to: IpAddr) -> Result<(), Refused> {
+        if !self.is_for_others() {
+            return Ok(());
+        }
+        let is_on_the_way = Netlink::open().and_then(|mut netlink| {
+            let link = netlink.next_hop(to)?.link;
+            Ok(netlink.link(name)?.index == link)
+        });
+        if is_on_the_way.unwrap_or(false) {
+            return Ok(());
+        }
+        let what = format!("sending to {to} through {name} is refused: the way there is another");
+        Err(Refused { what, hint: Some("leave out the interface".to_owned()) })
     }
 
     /// Lets the server behind a path of this machine be connected to.
@@ -380,5 +403,14 @@ mod tests {
             assert!(Refused::within(&refusal.unwrap_err()).is_some());
         }
         assert!(!folder.path().join("new").exists());
+    }
+
+    #[test]
+    fn for_others_a_device_is_the_one_on_the_way() {
+        let [here, nobody]: [IpAddr; 2] = ["127.0.0.1", "192.0.2.1"].map(|text| text.parse().unwrap());
+        let served = Policy::served(nobody, Vec::new());
+        assert!(served.judge_device("lo", here).is_ok());
+        assert!(served.judge_device("nosuch0", here).is_err() && served.judge_device("lo", nobody).is_err());
+        assert!(Policy::anything().judge_device("nosuch0", here).is_ok());
     }
 }

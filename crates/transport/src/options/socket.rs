@@ -269,6 +269,7 @@ impl SocketOptions {
         to: SocketAddr,
     ) -> Result<(), Error> {
         if let Some(device) = &self.device {
+            self.policy.judge_device(device, to.ip())?;
             tuning::bind_to_device(socket, device)
                 .map_err(|cause| Error::system(format!("send through the interface {device}"), "CAP_NET_RAW", cause))?;
         }
@@ -317,6 +318,7 @@ impl SocketOptions {
         (from, to): (Option<IpAddr>, SocketAddr),
     ) -> fathom_sys::Result<(Destination, Vec<Note>)> {
         if let Some(device) = &self.device {
+            self.policy.judge_device(device, to.ip()).map_err(named("setsockopt(SO_BINDTODEVICE)"))?;
             tuning::bind_to_device(socket, device)?;
         }
         if let Some(from) = from {

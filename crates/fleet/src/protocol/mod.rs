@@ -16,7 +16,7 @@ pub use frame::{Decoder, Frame, FrameError, HEADER_LEN, encode};
 use crate::Failure;
 
 /// The major version of the protocol: the first byte of each frame.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// The most that an agent reads as one message: roles and heartbeats are small.
 pub const TO_AGENT_MAX: usize = 1 << 20;
 /// The most that a controller reads as one message: records of many flows are large.

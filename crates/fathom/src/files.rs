@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use tempfile::NamedTempFile;
 
 /// Who may read a file that is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,30 +32,53 @@ pub(crate) fn read_text(path: &Path, most: u64) -> anyhow::Result<String> {
 
 /// Writes a file whole or not at all: a draft beside it takes its name when everything is in it.
 ///
-/// What is no regular file, such as `/dev/stdout`, is written to as it is.
+/// A file that is there keeps its permissions, unless it is for its owner alone. A device such as `/dev/stdout`, and a
+/// file in a folder that takes no draft, are written to as they are.
 pub(crate) fn write_whole(
     path: &Path,
     readers: Readers,
     write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let cannot = || format!("cannot write {}", path.display());
     // A link keeps pointing where it points.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    if target.exists() && !target.is_file() {
-        let mut out = io::BufWriter::new(fs::File::options().write(true).open(&target).with_context(cannot)?);
-        write(&mut out).with_context(cannot)?;
-        return out.flush().with_context(cannot);
+    let written = match draft_of(&target, readers) {
+        Ok(Some(mut draft)) => fill(draft.as_file_mut(), write).and_then(|()| Ok(draft.persist(&target).map(drop)?)),
+        Ok(None) => open_in_place(&target).and_then(|mut file| fill(&mut file, write)),
+        Err(error) => Err(error.into()),
+    };
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// An empty file beside the target with the permissions that the target is to have; none where it is written in place.
+fn draft_of(target: &Path, readers: Readers) -> io::Result<Option<NamedTempFile>> {
+    let present = fs::metadata(target).ok();
+    if present.as_ref().is_some_and(|present| !present.is_file()) {
+        return Ok(None);
     }
-    let mode = if readers == Readers::Owner { 0o600 } else { 0o666 };
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mode = if readers == Readers::Owner { 0o600 } else { 0o666 };
     let mut builder = tempfile::Builder::new();
-    let builder = builder.prefix(".fathom-").permissions(fs::Permissions::from_mode(mode));
-    let mut draft = builder.tempfile_in(folder).with_context(cannot)?;
-    let mut out = io::BufWriter::new(draft.as_file_mut());
-    write(&mut out).and_then(|()| Ok(out.flush()?)).with_context(cannot)?;
-    drop(out);
-    draft.persist(&target).map_err(|error| error.error).with_context(cannot)?;
-    Ok(())
+    let draft = builder.prefix(".fathom-").permissions(fs::Permissions::from_mode(mode)).tempfile_in(folder);
+    match (draft, present) {
+        (Err(error), Some(_)) if readers == Readers::Anyone && error.kind() == io::ErrorKind::PermissionDenied => {
+            Ok(None)
+        }
+        (Ok(draft), Some(present)) if readers == Readers::Anyone => {
+            draft.as_file().set_permissions(present.permissions())?;
+            Ok(Some(draft))
+        }
+        (draft, _) => draft.map(Some),
+    }
+}
+
+fn open_in_place(target: &Path) -> anyhow::Result<fs::File> {
+    Ok(fs::File::options().write(true).truncate(true).open(target)?)
+}
+
+fn fill(file: &mut fs::File, write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let mut out = io::BufWriter::new(file);
+    write(&mut out)?;
+    Ok(out.flush()?)
 }
 
 #[cfg(test)]
@@ -75,6 +99,20 @@ mod tests {
         assert!(error.contains("run.json"), "{error}");
         assert_eq!(fs::read(&path).unwrap(), b"first");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no draft is left");
+    }
+
+    #[test]
+    fn a_file_that_is_there_keeps_its_permissions() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("plan.scenario");
+        fs::write(&path, "old").unwrap();
+        for mode in [0o600, 0o666, 0o755] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            write_whole(&path, Readers::Anyone, |out| Ok(out.write_all(b"new")?)).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode);
+        }
+        write_whole(&path, Readers::Owner, |out| Ok(out.write_all(b"secret")?)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! `fathom app format`: scenarios as all others are written.
 
 use std::{
-    fs,
     io::{self, Write as _},
     path::Path,
 };
@@ -9,7 +8,10 @@ use std::{
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_app::scenario;
 
-use crate::exit::{Exit, Screen};
+use crate::{
+    exit::Exit,
+    files::{self, Readers},
+};
 
 const NOTES: &str = "\
 Examples:
@@ -44,28 +46,12 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         } else if path == Path::new("-") {
             io::stdout().lock().write_all(formatted.as_bytes())?;
         } else if formatted != text {
-            replace(path, &formatted)?;
+            files::write_whole(path, Readers::Anyone, |file| Ok(file.write_all(formatted.as_bytes())?))?;
         }
     }
     Ok(match (n_wrong, n_unlike) {
         (0, 0) => Exit::Pass,
         (0, _) => Exit::Failed,
         _ => Exit::Usage,
-    })
-}
-
-/// Puts a text in the place of a file: at no time is half of it there.
-fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
-    let put = || -> io::Result<()> {
-        // A link keeps pointing where it points.
-        let path = fs::canonicalize(path)?;
-        let mut file = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new("/")))?;
-        file.write_all(text.as_bytes())?;
-        file.as_file().set_permissions(fs::metadata(&path)?.permissions())?;
-        file.persist(&path).map_err(|error| error.error)?;
-        Ok(())
-    };
-    put().map_err(|error| {
-        Screen::new(Exit::Failed, format!("cannot write {}", path.display())).line("why", error.to_string()).into()
     })
 }

@@ -45,11 +45,9 @@ pub(super) fn field(head: &str, name: &str) -> String {
 
 /// The test that these options ask for; rows of requests are written to the file `spill`.
 pub(super) fn settings(options: &Options, spill: Option<String>) -> anyhow::Result<Settings> {
-    // ab takes any text for a user and a password.
-    let (user, bare) = options.user.clone().map_or((None, None), |user| {
-        if user.contains(':') { (Some(user), None) } else { (None, Some(BASE64.encode(user.as_bytes()))) }
-    });
-    let credentials = bare.map(|encoded| format!("Authorization: Basic {encoded}"));
+    // ab takes any text here, with a colon or without one, where ours wants both a user and a password.
+    let credentials =
+        options.user.as_ref().map(|user| format!("Authorization: Basic {}", BASE64.encode(user.as_bytes())));
     let header: Vec<String> = fields(options).into_iter().chain(credentials).collect();
     let mut settings = Settings::default()
         .with("url", options.address.url())
@@ -69,7 +67,6 @@ pub(super) fn settings(options: &Options, spill: Option<String>) -> anyhow::Resu
     when("method", options.method.clone());
     when("body-file", options.body.as_deref().map(absolute).transpose()?);
     when("cookie", options.cookie.clone());
-    when("user", user);
     when("source", options.source.clone());
     when("tls", version(options)?);
     when("client-cert", options.certificate.clone());
@@ -142,19 +139,18 @@ mod tests {
 
     #[test]
     fn our_kind_is_asked_for_what_ab_would_do() {
-        let asked =
-            settings(&options("-n 10 -c 2 -C a=b -A u:p -P q:r -X proxy:3128 -f TLS1.2 https://a/b"), None).unwrap();
+        let asked = settings(&options("-n 10 -c 2 -C a=b -P q:r -X proxy:3128 -f TLS1.2 https://a/b"), None).unwrap();
         let text = |name: &str| asked.text(name).unwrap_or_default();
-        let shown =
-            ["url", "requests", "per-connection", "http", "cookie", "user", "proxy", "tls", "give-up"].map(text);
-        let expected = ["https://a/b", "10", "1", "1.0", "a=b", "u:p", "http://q:r@proxy:3128", "1.2", "1"];
+        let shown = ["url", "requests", "per-connection", "http", "cookie", "proxy", "tls", "give-up"].map(text);
+        let expected = ["https://a/b", "10", "1", "1.0", "a=b", "http://q:r@proxy:3128", "1.2", "1"];
         assert_eq!(shown, expected.map(str::to_owned));
         let kept = settings(&options("-n 10 -k -r a/"), None).unwrap();
         assert_eq!((kept.text("per-connection"), kept.text("give-up")), (None, None));
         assert!(settings(&options("-f SSL3 a/"), None).is_err());
-        let any = settings(&options("-A nocolon a/"), None).unwrap();
-        assert_eq!(any.text("user"), None);
-        assert!(any.text("header").unwrap().contains("Authorization: Basic bm9jb2xvbg=="));
+        for (user, encoded) in [("u:p", "dTpw"), ("nocolon", "bm9jb2xvbg==")] {
+            let asked = settings(&options(&format!("-A {user} a/")), None).unwrap();
+            assert!(asked.text("header").unwrap().ends_with(&format!("Authorization: Basic {encoded}")));
+        }
     }
 
     #[test]

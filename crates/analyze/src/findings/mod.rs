@@ -25,6 +25,7 @@ mod outage;
 mod promise_broken;
 mod retransmissions;
 mod scan;
+mod stall;
 mod steal;
 mod step_errors;
 mod step_time;
@@ -99,6 +100,7 @@ pub const CAUSES: &[&dyn Cause] = &[
     &line::LinkFull,
     &line::NoLineRate,
     &steal::Steal,
+    &stall::Stall,
     &unsteady::NoSteadyState,
     &too_wide::TooWide,
     &step_errors::StepErrors,

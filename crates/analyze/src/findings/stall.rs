@@ -1,0 +1,153 @@
+//! The target answered nothing for a while, which a closed load hides.
+//!
+//! Such a load sends nothing while it waits (coordinated omission): a stall of any length is one slow request per connection.
+
+use fathom_model::{
+    Evidence, Finding, Histogram, Layer, NextStep, Severity, Side,
+    names::{
+        count,
+        distribution::{SCHEDULE_LAG, SERVICE_TIME},
+    },
+    units::{Nanos, approximate, ratio, rounded},
+};
+
+use super::{Cause, Evidenced, measured};
+use crate::window::{Window, rates, record_of};
+
+/// A shorter wait is one that the kernel or the network makes when it sends a segment again.
+const LONG: Nanos = Nanos::from_millis(200);
+/// The part of the measured time from which a wait changes what the percentiles would have been.
+const MATTERS: f64 = 0.1;
+/// A wait of fewer times p99 is seen in the percentiles.
+const HIDDEN: u64 = 10;
+
+/// Compares the longest wait of each trial with its percentiles, and with the intervals in which nothing was answered.
+pub(crate) struct Stall;
+
+impl Cause for Stall {
+    fn id(&self) -> &'static str {
+        "stall"
+    }
+
+    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+        let stalls = waits(seen);
+        let Some(worst) = stalls.iter().max_by_key(|wait| wait.longest) else { return Vec::new() };
+        let round = if seen.test.trials.len() > 1 { format!(" (round {})", worst.round + 1) } else { String::new() };
+        let title = format!(
+            "no request was answered for {} of {}{round}; this load waits for answers before it sends again, so the percentiles hide it",
+            worst.longest, worst.measured
+        );
+        let host = &seen.test.from;
+        let longest =
+            Evidence { host: host.clone(), counter: "longest wait".to_owned(), value: worst.longest.to_string() };
+        let of_trials = format!("{} of {}", stalls.len(), seen.trials().len());
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "stall".to_owned(),
+            title,
+            severity: Severity::Remark,
+            tests: vec![seen.test.name.clone()],
+            evidence: vec![
+                longest,
+                measured(host, "time without an answer", worst.silent),
+                Evidence { host: host.clone(), counter: "rounds with a stall".to_owned(), value: of_trials },
+            ],
+            explains: None,
+            next: next(seen, worst),
+        }]
+    }
+}
+
+/// The same requests by a schedule, at a rate that leaves the target time to recover.
+fn next(seen: &Evidenced<'_>, worst: &Wait) -> Option<NextStep> {
+    let rate = rounded(worst.per_second / 2.0).max(1);
+    // A test that is named is the closed one, which takes no rate.
+    let command = seen.again_with("rate", &rate.to_string()).filter(|command| !command.contains(" --test"))?;
+    let expected = Some("show the latency of all requests that are due during a stall".to_owned());
+    Some(NextStep { command, on: None, expected })
+}
+
+/// The longest wait of a trial that its percentiles hide.
+struct Wait {
+    round: u32,
+    longest: Nanos,
+    measured: Nanos,
+    /// The part of the measured time in which nothing was answered.
+    silent: f64,
+    per_second: f64,
+}
+
+/// Those of all trials of a closed load.
+fn waits(seen: &Evidenced<'_>) -> Vec<Wait> {
+    if ![Layer::Http, Layer::App].contains(&seen.test.layer) {
+        return Vec::new();
+    }
+    let of_trial = |trial| {
+        let (host, record) = record_of(trial, Side::Initiator)?;
+        let (from, to) = Window::common(trial, &seen.run.hosts)?.in_record(&seen.run.hosts, host, record);
+        let times = record.distributions.get(SERVICE_TIME)?;
+        // What has a schedule counts from its times.
+        let is_closed = !record.distributions.contains_key(SCHEDULE_LAG);
+        let longest = hidden(times)?.min(to - from);
+        let rates = rates(&record.timeline, count::REQUESTS, (from, to));
+        let n_silent = rates.split(|rate| *rate > 0.0).map(<[f64]>::len).max()?;
+        let silent = approximate(u64::try_from(n_silent).ok()?) / approximate(u64::try_from(rates.len()).ok()?);
+        let waited = ratio(longest.0, (to - from).0)?;
+        let per_second = rates.iter().sum::<f64>() / approximate(u64::try_from(rates.len()).ok()?);
+        let wait = Wait { round: trial.round, longest, measured: to - from, silent, per_second };
+        // Intervals do not begin with the stall: of one that is long enough, half lies in whole ones.
+        (is_closed && waited >= MATTERS && silent >= waited / 2.0).then_some(wait)
+    };
+    seen.trials().iter().filter_map(|trial| of_trial(trial)).collect()
+}
+
+/// The longest time, where it is long and nothing else tells of it.
+fn hidden(times: &Histogram) -> Option<Nanos> {
+    let (longest, p99) = (times.max()?, times.quantile(0.99)?);
+    (longest >= LONG.0 && longest / HIDDEN >= p99).then_some(Nanos(longest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::story::Story;
+
+    /// A second of requests of 1 ms, of which one took longer, and nothing else was answered for some intervals of 50 ms.
+    fn stalled(wait_ms: u64, n_silent: usize) -> Story {
+        let mut story = Story::new();
+        story.http(1_000, 1);
+        story.run.command = "fathom http http://198.18.0.2/".to_owned();
+        let record = story.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        let column = record.timeline.counters.get_mut(count::REQUESTS).unwrap();
+        column[10..10 + n_silent].fill(0);
+        let mut times = Histogram::new();
+        times.record_n(1_000_000, 999);
+        times.record(wait_ms * 1_000_000);
+        record.distributions.insert(SERVICE_TIME.to_owned(), times);
+        story
+    }
+
+    #[test]
+    fn a_stall_that_percentiles_hide_is_told_with_the_command_that_shows_it() {
+        let finding = stalled(400, 7).finding("stall").unwrap();
+        let expected = "no request was answered for 400 ms of 1.00 s; this load waits for answers before it sends again, \
+                        so the percentiles hide it";
+        assert_eq!(finding.title, expected);
+        assert_eq!(finding.evidence[1].value, "35 %");
+        assert_eq!(finding.next.unwrap().command, "fathom http http://198.18.0.2/ --rate 325");
+    }
+
+    #[test]
+    fn what_is_short_or_seen_or_of_one_connection_or_scheduled_is_no_stall() {
+        assert_eq!(stalled(190, 3).finding("stall"), None, "short");
+        assert_eq!(stalled(400, 1).finding("stall"), None, "others were answered");
+        let mut seen = stalled(400, 7);
+        let record = seen.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.distributions.get_mut(SERVICE_TIME).unwrap().record_n(50_000_000, 20);
+        assert_eq!(seen.finding("stall"), None, "p99 tells");
+        let mut scheduled = stalled(400, 7);
+        let record = scheduled.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.distributions.insert(SCHEDULE_LAG.to_owned(), Histogram::new());
+        assert_eq!(scheduled.finding("stall"), None, "open");
+    }
+}

@@ -104,8 +104,8 @@ pub(super) enum Refusal {
     NotAllowed(Screen),
     /// Its name has no address.
     Unknown(String),
-    /// It takes no connection.
-    Unreachable(io::Error),
+    /// It takes no connection: the address that was tried last, and why.
+    Unreachable(SocketAddr, io::Error),
 }
 
 /// Whether requests may and can be sent to a target: first whether all of it is allowed, then a connect to any of it.
@@ -116,7 +116,8 @@ pub(super) fn reach(target: &Target, allowed: &Allowed) -> Result<(), Refusal> {
     allowed.check(&target.host, &ips).map_err(Refusal::NotAllowed)?;
     let mut outcome = Err(Refusal::Unknown("the name has no address".to_owned()));
     for address in &addresses {
-        outcome = TcpStream::connect_timeout(address, REACH_PATIENCE).map(drop).map_err(Refusal::Unreachable);
+        let connected = TcpStream::connect_timeout(address, REACH_PATIENCE).map(drop);
+        outcome = connected.map_err(|cause| Refusal::Unreachable(*address, cause));
         if outcome.is_ok() {
             break;
         }

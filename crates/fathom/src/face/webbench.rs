@@ -188,7 +188,7 @@ pub(super) fn run(words: &[String], allowed: &Allowed) -> anyhow::Result<Exit> {
     match load::reach(&target, allowed) {
         Ok(()) => {}
         Err(Refusal::NotAllowed(screen)) => return Err(screen.into()),
-        Err(Refusal::Unknown(_) | Refusal::Unreachable(_)) => {
+        Err(Refusal::Unknown(_) | Refusal::Unreachable(..)) => {
             eprintln!("\nConnect to server failed. Aborting benchmark.");
             return Ok(Exit::Of(1));
         }

@@ -287,6 +287,22 @@ fn ab_and_its_face_refuse_in_the_same_words() {
 }
 
 #[test]
+fn ab_and_its_face_go_on_at_a_closed_port() {
+    let stage = Stage::new();
+    if !is_installed("ab") {
+        return skip("needs ab");
+    }
+    let words = ["-n", "10", "-c", "2", "-r", "http://127.0.0.1:9/"];
+    let [theirs, ours] = [tool(&stage, "ab", &words), face(&stage, "ab", &words)].map(Ending::succeeded);
+    // ab counts a refusal as one failure or as two, as the kernel tells it.
+    let is_counted = |line: &&String| !line.contains("Failed requests:") && !line.contains("(Connect:");
+    let lines = |ending: &Ending| shapes(&behind_banner(&ending.stdout)).iter().filter(is_counted).cloned().collect();
+    let [theirs, our_lines]: [Vec<String>; 2] = [lines(&theirs), lines(&ours)];
+    assert_eq!(our_lines, theirs);
+    assert!(ours.stdout.contains("(Connect: 0, Receive: 10, Length: 0, Exceptions: 0)"), "{}", ours.stdout);
+}
+
+#[test]
 fn webbench_has_its_two_lines() {
     let stage = Stage::new();
     let Some(nginx) = nginx(&stage, "nginx") else { return };

@@ -4,6 +4,7 @@
 //! there) is counted once.
 
 mod options;
+mod refused;
 mod request;
 mod rows;
 mod table;
@@ -78,7 +79,13 @@ pub(super) fn run(words: &[String], allowed: &Allowed) -> anyhow::Result<Exit> {
         Err(Refusal::Unknown(why)) => {
             return Ok(Trouble::of_name(why).tell(&format!("apr_sockaddr_info_get() for {host}")));
         }
-        Err(Refusal::Unreachable(cause)) => return Ok(Trouble::of_io(&cause).tell("apr_socket_recv")),
+        Err(Refusal::Unreachable(address, cause)) => {
+            let goes_on = options.goes_on && cause.kind() == io::ErrorKind::ConnectionRefused;
+            let outcome = goes_on.then(|| refused::outcome(&options, address)).flatten();
+            let Some(outcome) = outcome else { return Ok(Trouble::of_io(&cause).tell("apr_socket_recv")) };
+            end(&options, &outcome, heartbeat.as_ref())?;
+            return Ok(files(&options, &outcome, spill.as_mut())?.unwrap_or(Exit::Pass));
+        }
         _ => {}
     }
     let measured = load.measure(heartbeat.as_ref().map(Heartbeat::watcher), allowed)?;

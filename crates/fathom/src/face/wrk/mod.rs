@@ -40,7 +40,7 @@ pub(super) fn run(words: &[String], allowed: &Allowed) -> anyhow::Result<Exit> {
             eprintln!("unable to resolve {}:{} {why}", target.host, target.service());
             return Ok(FAILED);
         }
-        Err(Refusal::Unreachable(cause)) => {
+        Err(Refusal::Unreachable(_, cause)) => {
             eprintln!("unable to connect to {}:{} {}", target.host, target.service(), load::words(&cause));
             return Ok(FAILED);
         }

@@ -194,7 +194,10 @@ impl Scripting {
         ];
         let said = parts.map(|(name, part)| (name, self.world.output.text(part)));
         let complaints = (facts::COMPLAINTS, self.world.complaints.join("\n"));
-        for (name, text) in said.into_iter().chain([complaints]).filter(|(_, text)| !text.is_empty()) {
+        let code = self.world.output.exit_code().map_or_else(String::new, |code| code.to_string());
+        for (name, text) in
+            said.into_iter().chain([complaints, (facts::EXIT_CODE, code)]).filter(|(_, text)| !text.is_empty())
+        {
             record.facts.insert(name.to_owned(), text);
         }
         if self.world.findings.depth > 1 {

@@ -36,6 +36,8 @@ pub mod facts {
     pub const ERRORS: &str = "script_errors";
     /// Why the script was not loaded, a line for each state.
     pub const COMPLAINTS: &str = "script_complaints";
+    /// The number that it first gave to `os.exit`.
+    pub const EXIT_CODE: &str = "script_exit_code";
 }
 
 /// The distribution of the time from what was sent together to the last answer to it.

@@ -1,4 +1,4 @@
-//! What scripts print, kept for the result.
+//! What scripts print and the exit code that they ask for, kept for the result.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,6 +20,7 @@ struct Pages {
     part: usize,
     texts: [Vec<u8>; 4],
     n_left_out: [usize; 4],
+    exit_code: Option<u8>,
 }
 
 impl Pages {
@@ -52,6 +53,16 @@ impl Output {
     /// Keeps what was meant for standard error.
     pub(super) fn collect_error(&self, text: &[u8]) {
         self.with(|pages| pages.add(Part::Errors as usize, text));
+    }
+
+    /// Keeps the first exit code that a state asks for.
+    pub(super) fn ask_to_exit(&self, code: u8) {
+        self.with(|pages| pages.exit_code = pages.exit_code.or(Some(code)));
+    }
+
+    /// The exit code that a state has asked for.
+    pub(super) fn exit_code(&self) -> Option<u8> {
+        self.with(|pages| pages.exit_code)
     }
 
     /// All of a part, and how much was left out, if anything.

@@ -1,7 +1,7 @@
 -- What a script for wrk finds in its state: the table `wrk`, and the ways in and out that the program calls.
 -- Knows nothing of sockets: looking up and connecting are functions of the program.
 
-local lookup, connect, collect = ...
+local lookup, connect, collect, ask_to_exit = ...
 
 local find, sub, byte, len = string.find, string.sub, string.byte, string.len
 local next, type, tostring, select, rawget = next, type, tostring, select, rawget
@@ -49,6 +49,7 @@ end
 
 -- The process is the program's: ended by a script, it would take the result with it.
 function os.exit(code)
+   ask_to_exit((code == false and 1 or tonumber(code) or 0) % 256)
    error(("os.exit(%s) cannot end the run: use wrk.thread:stop() to end a thread"):format(tostring(code or "")), 2)
 end
 

@@ -73,16 +73,21 @@ impl State {
         let reach = Arc::clone(script);
         let connect =
             lua.create_function(move |_, address: String| Ok(answer(on(&address, |at| reach.reach.connects(at)))))?;
-        let output = output.clone();
+        let prints = output.clone();
         let collect = lua.create_function(move |_, (text, to): (LuaString, Option<LuaString>)| {
             if to.is_some() {
-                output.collect_error(&text.as_bytes());
+                prints.collect_error(&text.as_bytes());
             } else {
-                output.collect(&text.as_bytes());
+                prints.collect(&text.as_bytes());
             }
             Ok(())
         })?;
-        let ways: Table = lua.load(PRELUDE).set_name("=wrk").call((look_up, connect, collect))?;
+        let exits = output.clone();
+        let ask_to_exit = lua.create_function(move |_, code: u8| {
+            exits.ask_to_exit(code);
+            Ok(())
+        })?;
+        let ways: Table = lua.load(PRELUDE).set_name("=wrk").call((look_up, connect, collect, ask_to_exit))?;
         let wrk: Table = lua.globals().get("wrk")?;
         wrk.set("scheme", script.target.scheme.name())?;
         wrk.set("host", script.target.host.as_str())?;

@@ -73,11 +73,11 @@ impl World {
     }
 
     fn set_up(&mut self, states: Vec<State>) -> Result<Vec<Thread>, Error> {
-        load(&self.main, &mut self.complaints)?;
+        load((&self.main, &self.output), &mut self.complaints)?;
         self.resolve()?;
         let mut threads = Vec::new();
         for state in states {
-            load(&state, &mut self.complaints)?;
+            load((&state, &self.output), &mut self.complaints)?;
             let facts = Arc::new(ThreadFacts::default());
             self.introduce(&state, &facts).map_err(|fault| refused(&fault))?;
             let fixed = if threads.is_empty() { self.find_out(&state)? } else { self.fixed(&state)? };
@@ -223,10 +223,10 @@ impl World {
     }
 }
 
-/// Runs the file in a state; where that is allowed, goes without a script that does not load.
-fn load(state: &State, complaints: &mut Vec<String>) -> Result<(), Error> {
+/// Runs the file in a state; where that is allowed, goes without a script that does not load, but not without one that wants to end.
+fn load((state, output): (&State, &Output), complaints: &mut Vec<String>) -> Result<(), Error> {
     let Err(fault) = state.load() else { return Ok(()) };
-    if !state.script.is_lenient {
+    if !state.script.is_lenient || output.exit_code().is_some() {
         return Err(refused(&fault));
     }
     complaints.push(format!("{}: {}", state.script.path, fault.message));

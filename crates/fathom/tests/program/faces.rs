@@ -296,7 +296,7 @@ fn ab_and_its_face_go_on_at_a_closed_port() {
     let [theirs, ours] = [tool(&stage, "ab", &words), face(&stage, "ab", &words)].map(Ending::succeeded);
     // ab counts a refusal as one failure or as two, as the kernel tells it.
     let is_counted = |line: &&String| !line.contains("Failed requests:") && !line.contains("(Connect:");
-    let lines = |ending: &Ending| shapes(&behind_banner(&ending.stdout)).iter().filter(is_counted).cloned().collect();
+    let lines = |ending: &Ending| shapes(behind_banner(&ending.stdout)).iter().filter(is_counted).cloned().collect();
     let [theirs, our_lines]: [Vec<String>; 2] = [lines(&theirs), lines(&ours)];
     assert_eq!(our_lines, theirs);
     assert!(ours.stdout.contains("(Connect: 0, Receive: 10, Length: 0, Exceptions: 0)"), "{}", ours.stdout);

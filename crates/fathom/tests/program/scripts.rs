@@ -108,6 +108,27 @@ fn a_script_that_is_not_there_is_told_and_gone_without_as_by_wrk() {
     assert!(ours.stdout.contains("Requests/sec"), "{}", ours.stdout);
 }
 
+#[test]
+fn the_face_of_wrk_ends_with_the_code_that_a_script_asks_for() {
+    let stage = Stage::new();
+    let Some(nginx) = server(&stage) else { return };
+    let ends = |text: &str| {
+        fs::write(stage.path("x.lua"), text).unwrap();
+        let script = stage.path("x.lua").display().to_string();
+        stage.fathom(["as", "wrk", "-t1", "-c1", "-d1s", "-s", &script, &nginx.url("/")])
+    };
+    // The usual place: a script that checks the result.
+    let ending = ends("function done() os.exit(7) end").code(7);
+    assert!(
+        ending.stdout.contains("Requests/sec:") && ending.stderr.contains("x.lua:1: os.exit(7)"),
+        "{}",
+        ending.stderr
+    );
+    // wrk goes on without a script that does not load, but this one says that it must not run.
+    let ending = ends("os.exit(7)").code(1);
+    assert!(ending.stderr.contains("the script does not start"), "{}", ending.stderr);
+}
+
 /// A script of the test's own, and a server for it.
 fn run(stage: &Stage, text: &str, words: &[&str]) -> Option<Ending> {
     let nginx = server(stage)?;

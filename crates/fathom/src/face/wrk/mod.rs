@@ -61,12 +61,12 @@ pub(super) fn run(words: &[String], allowed: &Allowed) -> anyhow::Result<Exit> {
     } else {
         load::say(&text::head(&options))?;
         let measured = load.measure(None, allowed)?;
-        load::say(&text::body(&text::Outcome::of(measured.record()?), &options))?;
+        load::say(&text::body(&text::Outcome::of(measured.record()?, &options), &options))?;
         measured
     };
     extras.add(&measured)?;
     // wrk ends well on ctrl-C, with what it has measured so far.
-    Ok(Exit::Pass)
+    Ok(script::exit(measured.record()?))
 }
 
 /// Says what is wrong and shows how to use it, as wrk does: the one on stderr, the other on stdout.
@@ -82,7 +82,7 @@ fn load(options: &Options) -> Load {
     let mut settings = Settings::default()
         .with("url", options.url.clone())
         .with("connections", options.connections.to_string())
-        .with("threads", options.threads.to_string())
+        .with("threads", options.workers().to_string())
         .with("insecure", "true")
         .with("timeout", format!("{}s", options.timeout.max(1)));
     if !options.headers.is_empty() {

@@ -1,5 +1,7 @@
 //! wrk's command line.
 
+use fathom_sys::affinity::allowed_cores;
+
 use super::units;
 use crate::face::getopt::{Dialect, Item, Long, Syntax};
 
@@ -59,6 +61,17 @@ pub(super) struct Options {
     pub(super) url: String,
     /// The words behind the URL, for the script.
     pub(super) args: Vec<String>,
+}
+
+/// More threads than this only cost memory and switches where there are fewer cores.
+const WORKERS_MAX: u64 = 256;
+
+impl Options {
+    /// How many threads do the work of those that were asked for; each has a state of its own in a script.
+    pub(super) fn workers(&self) -> u64 {
+        let n_cores = allowed_cores().map_or(0, |cores| u64::try_from(cores.len()).unwrap_or(0));
+        if self.script.is_some() { self.threads } else { self.threads.min(WORKERS_MAX.max(n_cores)) }
+    }
 }
 
 /// What a command line amounts to.
@@ -159,6 +172,10 @@ mod tests {
         let defaults = reading("u").asked.unwrap();
         let shown = (defaults.connections, defaults.threads, defaults.duration, defaults.timeout);
         assert_eq!(shown, (10, 2, 10, 2));
+        let workers = |line| reading(line).asked.unwrap().workers();
+        // A machine of the future may have more cores.
+        assert!(workers("-t 9000 -c 9000 u") < 9000);
+        assert_eq!((workers("-t 200 -c 900 u"), workers("-t 9000 -c 9000 -s x.lua u")), (200, 9000));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use fathom_model::{Record, Timeline};
 use super::{FAILED, options::Options, text};
 use crate::{
     allow::Allowed,
-    exit::Screen,
+    exit::{Exit, Screen},
     face::load::{self, Load, Measured},
 };
 
@@ -46,12 +46,18 @@ pub(super) fn measure(load: &Load, options: &Options, allowed: &Allowed) -> anyh
         load::say(&text::head(options))?;
     }
     load::say(said(facts::DURING))?;
-    load::say(&text::body(&text::Outcome::of(record), options))?;
+    load::say(&text::body(&text::Outcome::of(record, options), options))?;
     load::say(said(facts::AFTER))?;
     for line in failed(record) {
         eprintln!("{line}");
     }
     Ok(measured)
+}
+
+/// The exit code that the script asked for, if it did.
+pub(super) fn exit(record: &Record) -> Exit {
+    let code = record.facts.get(facts::EXIT_CODE).and_then(|code| code.parse().ok());
+    code.map_or(Exit::Pass, Exit::Of)
 }
 
 /// What the script got wrong, a line each.

@@ -73,7 +73,7 @@ pub(super) struct Outcome {
 const NANOS_PER_MICRO: f64 = 1000.0;
 
 impl Outcome {
-    pub(super) fn of(record: &Record) -> Self {
+    pub(super) fn of(record: &Record, options: &Options) -> Self {
         let none = Histogram::new();
         let named = |name: &str| record.distributions.get(name).unwrap_or(&none);
         // wrk takes one time for all that was sent together.
@@ -87,7 +87,7 @@ impl Outcome {
         let (n_requests, span) = within(count::REQUESTS);
         Self {
             latency: Spread::of(latency, NANOS_PER_MICRO),
-            rate: Spread::of(named(WORKER_RATE), 1.0),
+            rate: Spread::of(named(WORKER_RATE), approximate(options.threads) / approximate(options.workers())),
             percentiles: [50.0, 75.0, 90.0, 99.0].map(percentile).to_vec(),
             n_requests,
             n_bytes: within(count::BYTES_RECEIVED).0,

@@ -157,7 +157,7 @@ FATHOM_RR_LIKE_SOCKPERF = fathom(served("tcp", "--test", "rr", *SOCKPERF_SIZES),
 # As many processes of netperf are what people start who want that many flows.
 MANY_FLOWS = 300
 FATHOM_RR_MANY = fathom(
-    served("tcp", "--test", "rr", "--flows", str(MANY_FLOWS), "--workers", "1"), "transactions", "transactions_per_sec"
+    served("tcp", "--test", "rr", "--flows", str(MANY_FLOWS), "--threads", "1"), "transactions", "transactions_per_sec"
 )
 FATHOM_UDP_RR = fathom(served("udp", "--test", "rr"), "transactions", "transactions_per_sec")
 FATHOM_UDP_RR_LIKE_SOCKPERF = fathom(served("udp", "--test", "rr", *SOCKPERF_SIZES), "transactions", "transactions_per_sec")

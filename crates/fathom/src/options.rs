@@ -2,7 +2,7 @@
 
 use clap::{Arg, ArgAction, ArgMatches};
 use fathom_engine::TestKind;
-use fathom_model::{OptionDoc, Settings, ValueKind};
+use fathom_model::{OptionDoc, Settings, ValueKind, settings::FORMER_NAMES};
 
 /// A test as the command line calls it, and its kind.
 pub(crate) type Named = (&'static str, &'static dyn TestKind);
@@ -13,12 +13,14 @@ pub(crate) fn arguments(kinds: &[Named]) -> Vec<Arg> {
     for (word, kind) in kinds {
         for option in kind.options() {
             match seen.iter_mut().find(|(other, _)| other.name == option.name) {
+                Some((_, users)) if users.contains(word) => {}
                 Some((_, users)) => users.push(word),
                 None => seen.push((option, vec![word])),
             }
         }
     }
-    let words: Vec<&str> = kinds.iter().map(|(word, _)| *word).collect();
+    let mut words: Vec<&str> = kinds.iter().map(|(word, _)| *word).collect();
+    words.dedup();
     seen.into_iter().map(|(option, users)| argument(option, &users, &words)).collect()
 }
 
@@ -40,7 +42,8 @@ fn argument(option: &OptionDoc, users: &[&str], words: &[&str]) -> Arg {
     if let Some(tests) = tests_with(users, words) {
         help = format!("{help} ({tests})");
     }
-    let arg = Arg::new(option.name).long(option.name).help(help).help_heading("Test");
+    let former = FORMER_NAMES.iter().filter(|(_, now)| *now == option.name).map(|(former, _)| *former);
+    let arg = Arg::new(option.name).long(option.name).aliases(former).help(help).help_heading("Test");
     match option.value {
         ValueKind::Flag => arg.action(ArgAction::SetTrue),
         ValueKind::Count(..) | ValueKind::CountOr(..) => arg.value_name("N"),

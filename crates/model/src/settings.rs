@@ -54,6 +54,12 @@ pub struct OptionDoc {
     pub help: &'static str,
 }
 
+/// Options that once had another word, and the word of today; plans and scripts may keep the old one.
+///
+/// A test that has an option by the old word means that one.
+pub const FORMER_NAMES: &[(&str, &str)] =
+    &[("workers", "threads"), ("requests", "count"), ("way", "direction"), ("load", "direction")];
+
 /// Why a setting cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
@@ -130,15 +136,18 @@ impl Settings {
     /// # Errors
     /// Names the first setting that is unknown, not a quantity of its unit, or not allowed.
     pub fn complete(&self, options: &[OptionDoc]) -> Result<Self, SettingError> {
-        let mut complete = BTreeMap::new();
-        for name in self.0.keys() {
-            if !options.iter().any(|option| option.name == name) {
-                let nearest = nearest(name, options.iter().map(|option| option.name));
-                return Err(SettingError::Unknown { name: name.clone(), nearest });
-            }
+        let mut given: BTreeMap<&str, &Setting> = BTreeMap::new();
+        for (name, setting) in &self.0 {
+            let option = named(options, name).filter(|option| !given.contains_key(option.name));
+            let unknown = || SettingError::Unknown {
+                name: name.clone(),
+                nearest: nearest(name, options.iter().map(|option| option.name)),
+            };
+            given.insert(option.ok_or_else(unknown)?.name, setting);
         }
+        let mut complete = BTreeMap::new();
         for option in options {
-            let given = self.0.get(option.name).map(Setting::text);
+            let given = given.get(option.name).map(|setting| setting.text());
             let Some(text) = given.or_else(|| option.default.map(str::to_owned)) else { continue };
             complete.insert(option.name.to_owned(), option.exact(&text)?);
         }
@@ -190,6 +199,13 @@ impl Settings {
     fn parsed<T: FromStr>(&self, name: &str) -> Option<T> {
         self.0.get(name)?.text().parse().ok()
     }
+}
+
+/// The option of this name, of today or of once.
+fn named<'a>(options: &'a [OptionDoc], name: &str) -> Option<&'a OptionDoc> {
+    let find = |name: &str| options.iter().find(|option| option.name == name);
+    let now = || FORMER_NAMES.iter().filter(|(former, _)| *former == name).find_map(|(_, now)| find(now));
+    find(name).or_else(now)
 }
 
 /// The candidate that differs least from `word`, if it differs little.
@@ -273,6 +289,15 @@ mod tests {
         assert_eq!(settings.text("rate").as_deref(), Some("1234500kbit/s"));
         assert_eq!((settings.count("flows"), settings.size("size")), (Some(8), Some(Bytes(65_536))));
         assert_eq!(settings.complete(OPTIONS), Ok(settings.clone()), "a complete setting stays as it is");
+    }
+
+    #[test]
+    fn an_option_is_known_by_its_former_name_once() {
+        let former = Settings::default().with("way", "down");
+        assert_eq!(former.complete(OPTIONS).unwrap().text("direction").as_deref(), Some("down"));
+        let twice = former.with("direction", "up").complete(OPTIONS).unwrap_err().to_string();
+        assert_eq!(twice, "there is no option `way`");
+        assert!(Settings::default().with("workers", "2").complete(OPTIONS).is_err(), "no test option `threads`");
     }
 
     #[test]

@@ -539,9 +539,9 @@ fn a_hundred_thousand_flows_each_keep_their_order() {
 #[test]
 fn workers_need_a_flow_each() {
     let Some(wire) = Wire::up() else { return };
-    let error = wire.run(&[("workers", "3"), ("flows", "2")]).unwrap_err();
+    let error = wire.run(&[("threads", "3"), ("flows", "2")]).unwrap_err();
     assert_eq!(error.to_string(), "3 workers need a flow each, and there are 2");
-    let trial = wire.run(&[("workers", "2"), ("flows", "3"), ("count", "3001"), ("rate", "30k")]).unwrap();
+    let trial = wire.run(&[("threads", "2"), ("flows", "3"), ("count", "3001"), ("rate", "30k")]).unwrap();
     trial.assert_clean();
     assert_eq!(trial.sent() + trial.refused(), 3_001);
 }

@@ -559,7 +559,7 @@ fn a_rate_is_paced_by_pktgen_and_everything_intended_is_accounted_for() {
 fn several_workers_have_a_thread_of_the_kernel_and_a_share_of_the_flows_each() {
     let Some(wire) = Wire::up() else { return };
     for ports in ["1024-1025 > 9", "2000-2007 > 9"] {
-        let flows = [("ports", ports), ("vlan", "5"), ("workers", "2"), ("count", "3001")];
+        let flows = [("ports", ports), ("vlan", "5"), ("threads", "2"), ("count", "3001")];
         let options = [&flows[..], &[("backend", "pktgen"), ("qdisc", "true")]].concat();
         let (sent, received) = wire.measure(&options, u64::MAX).unwrap();
         assert_eq!((sent.totals[SENT], received.totals[RECEIVED]), (3_001, 3_001), "{ports}");

@@ -151,7 +151,7 @@ fn both_directions_stream_at_once_and_all_that_was_sent_is_received() {
 #[test]
 fn probes_are_answered_in_time_order_beside_every_load() {
     for (load, up, down) in [("none", false, false), ("up", true, false), ("down", false, true), ("both", true, true)] {
-        let trial = run("tcp_loaded", &[("load", load), ("flows", "2"), ("probe-rate", "500")]);
+        let trial = run("tcp_loaded", &[("direction", load), ("flows", "2"), ("probe-rate", "500")]);
         assert_clean(&trial);
         let response = &trial.initiator.distributions["response_time_ns"];
         // 500 per second for at least 300 ms; a machine that is busy ends the measured part later, and the record says when.
@@ -304,16 +304,16 @@ fn the_kernel_paces_every_flow_to_its_share() {
 fn every_transaction_is_counted_by_both_sides_and_timed() {
     let cases: &[&[(&str, &str)]] = &[
         &[("flows", "1")],
-        &[("flows", "2"), ("workers", "2"), ("request", "64:3,9000:1"), ("response", "1,100000")],
-        &[("flows", "50"), ("request", "100"), ("response", "20000"), ("workers", "2")],
-        &[("flows", "50"), ("request", "100"), ("response", "20000"), ("workers", "2"), ("reactor", "epoll")],
-        &[("flows", "3"), ("request", "400000"), ("workers", "1")],
-        &[("flows", "3"), ("request", "400000"), ("workers", "1"), ("reactor", "epoll")],
-        &[("flows", "20"), ("workers", "1"), ("burst", "16")],
-        &[("flows", "20"), ("workers", "1"), ("burst", "16"), ("reactor", "epoll")],
-        &[("flows", "4"), ("workers", "2"), ("burst", "5"), ("request", "1:2,700:1"), ("response", "3,40000")],
+        &[("flows", "2"), ("threads", "2"), ("request", "64:3,9000:1"), ("response", "1,100000")],
+        &[("flows", "50"), ("request", "100"), ("response", "20000"), ("threads", "2")],
+        &[("flows", "50"), ("request", "100"), ("response", "20000"), ("threads", "2"), ("reactor", "epoll")],
+        &[("flows", "3"), ("request", "400000"), ("threads", "1")],
+        &[("flows", "3"), ("request", "400000"), ("threads", "1"), ("reactor", "epoll")],
+        &[("flows", "20"), ("threads", "1"), ("burst", "16")],
+        &[("flows", "20"), ("threads", "1"), ("burst", "16"), ("reactor", "epoll")],
+        &[("flows", "4"), ("threads", "2"), ("burst", "5"), ("request", "1:2,700:1"), ("response", "3,40000")],
         &[("flows", "1"), ("burst", "100"), ("request", "2000"), ("response", "2000")],
-        &[("flows", "40"), ("workers", "3"), ("ports", "7"), ("reactor", "epoll")],
+        &[("flows", "40"), ("threads", "3"), ("ports", "7"), ("reactor", "epoll")],
     ];
     for options in cases {
         let trial = run("tcp_rr", options);
@@ -336,8 +336,8 @@ fn every_transaction_is_counted_by_both_sides_and_timed() {
 fn transactions_go_over_multipath_tcp_in_every_way_of_serving_them() {
     let cases: &[&[(&str, &str)]] = &[
         &[("flows", "1")],
-        &[("flows", "20"), ("workers", "2"), ("port", "0"), ("reactor", "io_uring")],
-        &[("flows", "20"), ("workers", "2"), ("reactor", "epoll")],
+        &[("flows", "20"), ("threads", "2"), ("port", "0"), ("reactor", "io_uring")],
+        &[("flows", "20"), ("threads", "2"), ("reactor", "epoll")],
     ];
     for options in cases {
         let asked = [&[("mptcp", "true")], *options].concat();
@@ -371,8 +371,8 @@ fn a_flow_that_spins_counts_as_one_that_sleeps_and_says_so() {
 
 #[test]
 fn spinning_with_several_flows_per_worker_is_refused() {
-    let refused = prepare("tcp_rr", &[("flows", "5"), ("workers", "2"), ("spin", "true")]).err().unwrap();
-    assert!(refused.hint().unwrap().starts_with("set --workers 5"), "{refused}");
+    let refused = prepare("tcp_rr", &[("flows", "5"), ("threads", "2"), ("spin", "true")]).err().unwrap();
+    assert!(refused.hint().unwrap().starts_with("set --threads 5"), "{refused}");
 }
 
 #[test]
@@ -412,14 +412,14 @@ fn every_connection_is_opened_used_and_closed_on_both_sides() {
     let cases: &[(&str, &[(&str, &str)])] = &[
         ("tcp_crr", &[("flows", "1")]),
         ("tcp_crr", &[("flows", "1"), ("close", "reset"), ("request", "1:3,70000:1"), ("response", "1,100000")]),
-        ("tcp_crr", &[("flows", "16"), ("workers", "2"), ("response", "100000")]),
-        ("tcp_crr", &[("flows", "16"), ("workers", "2"), ("request", "1:3,70000:1"), ("response", "1,100000")]),
-        ("tcp_crr", &[("flows", "4"), ("workers", "1"), ("close", "reset"), ("response", "64")]),
-        ("tcp_crr", &[("flows", "8"), ("workers", "2"), ("ports", "5"), ("source", "127.0.0.8/29,127.0.1.1")]),
+        ("tcp_crr", &[("flows", "16"), ("threads", "2"), ("response", "100000")]),
+        ("tcp_crr", &[("flows", "16"), ("threads", "2"), ("request", "1:3,70000:1"), ("response", "1,100000")]),
+        ("tcp_crr", &[("flows", "4"), ("threads", "1"), ("close", "reset"), ("response", "64")]),
+        ("tcp_crr", &[("flows", "8"), ("threads", "2"), ("ports", "5"), ("source", "127.0.0.8/29,127.0.1.1")]),
         ("tcp_cc", &[("flows", "1")]),
         ("tcp_cc", &[("flows", "1"), ("close", "reset")]),
-        ("tcp_cc", &[("flows", "16"), ("workers", "2")]),
-        ("tcp_cc", &[("flows", "16"), ("workers", "2"), ("close", "reset")]),
+        ("tcp_cc", &[("flows", "16"), ("threads", "2")]),
+        ("tcp_cc", &[("flows", "16"), ("threads", "2"), ("close", "reset")]),
     ];
     for (kind, options) in cases {
         let trial = run(kind, options);
@@ -444,8 +444,8 @@ fn every_request_in_a_datagram_is_answered_lost_or_unfinished() {
     let cases: &[(&str, &[(&str, &str)])] = &[
         ("udp_rr", &[("flows", "1")]),
         ("udp_rr", &[("flows", "1"), ("spin", "true")]),
-        ("udp_rr", &[("flows", "20"), ("workers", "2"), ("request", "8:3,1400:1"), ("response", "100,65507")]),
-        ("udp_rr_open", &[("flows", "20"), ("workers", "2"), ("rate", "3k"), ("arrivals", "poisson")]),
+        ("udp_rr", &[("flows", "20"), ("threads", "2"), ("request", "8:3,1400:1"), ("response", "100,65507")]),
+        ("udp_rr_open", &[("flows", "20"), ("threads", "2"), ("rate", "3k"), ("arrivals", "poisson")]),
     ];
     for (kind, options) in cases {
         let trial = run(kind, options);
@@ -878,8 +878,8 @@ fn accept_all(listener: &TcpListener, stop: &StopFlag, mut each: impl FnMut(&mut
 }
 
 /// One way of each engine: blocking, `io_uring` or what there is, epoll.
-const ENGINES: &[&[(&str, &str)]] = &[&[("flows", "1")], &[("flows", "3"), ("workers", "1")], EPOLL];
-const EPOLL: &[(&str, &str)] = &[("flows", "3"), ("workers", "1"), ("reactor", "epoll")];
+const ENGINES: &[&[(&str, &str)]] = &[&[("flows", "1")], &[("flows", "3"), ("threads", "1")], EPOLL];
+const EPOLL: &[(&str, &str)] = &[("flows", "3"), ("threads", "1"), ("reactor", "epoll")];
 
 #[test]
 fn a_peer_that_never_answers_is_an_error_and_no_hang() {
@@ -943,7 +943,7 @@ fn answers_that_are_not_those_of_a_responder_are_errors() {
 fn a_stranger_on_a_connection_of_the_responder_is_an_error_and_the_others_go_on() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     for (kind, flows) in [("tcp_rr", "3"), ("tcp_crr", "3"), ("tcp_crr", "1")] {
-        let [initiator, responder] = prepare(kind, &[("flows", flows), ("workers", "1")]).unwrap();
+        let [initiator, responder] = prepare(kind, &[("flows", flows), ("threads", "1")]).unwrap();
         let [asks, answers] = sessions(kind);
         let address: std::net::SocketAddr = responder.endpoints()["address"].parse().unwrap();
         thread::scope(|scope| {

@@ -5,7 +5,7 @@ use fathom_model::{Evidence, Finding, NextStep, Severity, Summary, run::TestRun,
 use super::{Cause, Evidenced};
 
 /// The option that says which way streams go, and its value for none.
-const LOAD: (&str, &str) = ("load", "none");
+const LOAD: (&str, &str) = ("direction", "none");
 /// The times that are compared.
 const MEDIAN: &str = "latency_ns_p50";
 const TAIL: &str = "latency_ns_p99";
@@ -179,7 +179,7 @@ mod tests {
         for (load, rounds) in tests {
             story.probes(rounds);
             let test = story.run.tests.last_mut().unwrap();
-            test.options.set("load", *load);
+            test.options.set("direction", *load);
             test.name = format!("load={load}");
         }
         story

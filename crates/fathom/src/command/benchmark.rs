@@ -22,65 +22,6 @@ const SIZES_CONFORM: &[&str] = &["64", "128", "256", "512", "1024", "1280", "151
 /// More sizes take longer than anybody waits.
 const SIZES_MAX: usize = 32;
 
-/// The option that says which end sends.
-const DIRECTION: &str = "direction";
-const WAYS: [&str; 3] = [UP, DOWN, BOTH];
-const UP: &str = "up";
-const DOWN: &str = "down";
-const BOTH: &str = "both";
-
-/// The option for the way of frames.
-pub(super) fn direction() -> Arg {
-    Arg::new(DIRECTION)
-        .long(DIRECTION)
-        .value_name("WAY")
-        .help("which way frames go: up, from here to the target, down, or both at once")
-        .help_heading("Test")
-        .default_value(UP)
-        .value_parser(WAYS)
-}
-
-/// The ends in the order of the traffic that is asked for.
-pub(super) fn directed(ends: Ends, kind: &str, matches: &ArgMatches) -> Result<Ends, Screen> {
-    let way = way(matches);
-    if way != UP && kind != KIND {
-        let what = format!("--{DIRECTION} is for `{KIND}`, and `{kind}` goes one way");
-        return Err(Screen::new(Exit::Usage, what));
-    }
-    Ok(if way == DOWN { ends.reversed() } else { ends })
-}
-
-fn way(matches: &ArgMatches) -> &str {
-    matches.try_get_one::<String>(DIRECTION).ok().flatten().map_or(UP, String::as_str)
-}
-
-/// Puts beside each test the same one the other way, where both ways are asked for.
-pub(super) fn both_ways(tests: Vec<TestPlan>, matches: &ArgMatches) -> Result<Vec<TestPlan>, Screen> {
-    if way(matches) != BOTH {
-        return Ok(tests);
-    }
-    let with_back = |there: TestPlan| {
-        let Some(to) = there.to.clone().filter(|_| there.search.is_none()) else {
-            let what = format!("--{DIRECTION} {BOTH} is for a rate or a method, not for a search for a limit");
-            return Err(Screen::new(Exit::Usage, what).line("use", "--method throughput"));
-        };
-        // A test that is named by nothing but its kind needs no more than its way.
-        let named =
-            |way: &str| if there.name == there.kind { way.to_owned() } else { format!("{}, {way}", there.name) };
-        let (up, down) = (named(UP), named(DOWN));
-        let back = TestPlan {
-            name: down,
-            from: to,
-            to: Some(there.from.clone()),
-            beside: Some(up.clone()),
-            benchmark: None,
-            ..there.clone()
-        };
-        Ok([TestPlan { name: up, ..there }, back])
-    };
-    Ok(tests.into_iter().map(with_back).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
-}
-
 /// The options, for the command that sends frames.
 pub(super) fn arguments() -> Vec<Arg> {
     let option = |name: &'static str, value: &'static str, help: &'static str| {

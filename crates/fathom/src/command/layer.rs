@@ -1,12 +1,12 @@
 //! `fathom http | tcp | udp | packet`: one layer, one test.
 
-use clap::{Arg, ArgMatches, Command, parser::ValueSource};
+use clap::{Arg, ArgMatches, Command, builder::PossibleValue, parser::ValueSource};
 use fathom_engine::{TestKind, pace::Profile};
 use fathom_model::{Settings, TestPlan, units::Nanos};
 use fathom_packet::kinds::pktgen_receive;
 
 use super::{
-    benchmark, find,
+    benchmark, direction, find,
     measuring::{self, Ends, Keep},
     rfc6349::{self, Walk},
     scan,
@@ -41,8 +41,8 @@ pub(super) struct LayerCommand {
     title: &'static str,
     /// What stands behind the command.
     target: (&'static str, &'static str),
-    /// The words of `--test` and their kinds; the first is the default.
-    tests: &'static [(&'static str, &'static str)],
+    /// The words of `--test` with their kinds; the first is the default.
+    tests: &'static [direction::Test],
     /// Words of `--protocol` beside ours, and the kinds that speak to such a server.
     protocols: &'static [(&'static str, &'static str)],
     /// Options that say which test is meant without `--test`, with its word.
@@ -55,7 +55,7 @@ pub(super) const HTTP: LayerCommand = LayerCommand {
     title: "HTTP",
     about: "Request load: N connections that wait for their answers (closed), or a rate of requests (open)",
     target: ("URL", "any http:// URL; without it, the responder of a --lab"),
-    tests: &[("closed", "http_closed"), ("open", "http_open")],
+    tests: &[("closed", &["http_closed"]), ("open", &["http_open"])],
     protocols: &[],
     chosen_by: &[("rate", "open"), ("profile", "open"), (find::OBJECTIVE, "open")],
     examples: "\
@@ -74,16 +74,13 @@ pub(super) const TCP: LayerCommand = LayerCommand {
     about: "TCP: streams, request/response, connect and close, latency under load, RFC 6349",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1 or ::1; without it, the second host of a --lab"),
     tests: &[
-        ("stream", "tcp_stream"),
-        ("down", "tcp_stream_down"),
-        ("both", "tcp_stream_both"),
-        ("rr", "tcp_rr"),
-        ("rr-open", "tcp_rr_open"),
-        ("crr", "tcp_crr"),
-        ("cc", "tcp_cc"),
-        ("loaded", "tcp_loaded"),
-        ("rfc6349", "tcp_rfc6349"),
-        ("rfc6349-down", "tcp_rfc6349_down"),
+        ("stream", &["tcp_stream", "tcp_stream_down", "tcp_stream_both"]),
+        ("rr", &["tcp_rr"]),
+        ("rr-open", &["tcp_rr_open"]),
+        ("crr", &["tcp_crr"]),
+        ("cc", &["tcp_cc"]),
+        ("loaded", &["tcp_loaded"]),
+        ("rfc6349", &["tcp_rfc6349", "tcp_rfc6349_down"]),
     ],
     protocols: &[("iperf3", "iperf3_tcp")],
     chosen_by: &[],
@@ -92,7 +89,7 @@ Examples:
   fathom tcp 10.0.0.2 --key KEY --flows 4
   fathom tcp --lab pair --test rr --flows 300
   fathom tcp --lab pair --test rr-open --rate 20k --arrivals poisson --flows 64
-  fathom tcp 192.0.2.7 --protocol iperf3 --way down --allow 192.0.2.7
+  fathom tcp 192.0.2.7 --protocol iperf3 --direction down --allow 192.0.2.7
   fathom tcp 127.0.0.1 --test crr --duration 5s
   fathom tcp 10.0.0.2 --key KEY --test loaded --flows 4
   fathom tcp 10.0.0.2 --key KEY --test rfc6349 --bandwidth 100Mbit",
@@ -103,14 +100,14 @@ pub(super) const UDP: LayerCommand = LayerCommand {
     title: "UDP",
     about: "UDP: loss, reordering, duplicates, jitter and delay of a stream up or down; request/response in datagrams",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
-    tests: &[("stream", "udp_stream"), ("down", "udp_stream_down"), ("rr", "udp_rr"), ("rr-open", "udp_rr_open")],
+    tests: &[("stream", &["udp_stream", "udp_stream_down"]), ("rr", &["udp_rr"]), ("rr-open", &["udp_rr_open"])],
     protocols: &[("iperf3", "iperf3_udp")],
     chosen_by: &[],
     examples: "\
 Examples:
   fathom udp 10.0.0.2 --key KEY --rate 1G --size 1400
   fathom udp --lab pair --rate 200M --traffic bursts
-  fathom udp --lab pair --test down --rate 4M --traffic frames:30:20%
+  fathom udp --lab pair --direction down --rate 4M --traffic frames:30:20%
   fathom udp --lab pair --mix imix --pps 50k --traffic poisson
   fathom udp --lab pair --offload both
   fathom udp --lab pair --test rr --flows 16
@@ -122,7 +119,11 @@ pub(super) const PACKET: LayerCommand = LayerCommand {
     title: "Frames:",
     about: "Frames per second: generate, count at both ends, say where the rest was lost",
     target: ("TARGET", "a host that runs `fathom serve` on the same link; without it, the second host of a --lab"),
-    tests: &[("frames", "frames"), ("stack-receive", "stack_receive"), ("pktgen-receive", pktgen_receive::NAME)],
+    tests: &[
+        ("frames", &["frames"]),
+        ("stack-receive", &["stack_receive"]),
+        ("pktgen-receive", &[pktgen_receive::NAME]),
+    ],
     protocols: &[],
     chosen_by: &[(RECEIVE, "pktgen-receive")],
     examples: "\
@@ -143,23 +144,28 @@ Examples:
 
 impl LayerCommand {
     fn kinds(&self) -> Vec<options::Named> {
-        let names = self.tests.iter().chain(self.protocols);
-        names.filter_map(|(word, kind)| Some((*word, wire_up::kind(kind).ok()?))).collect()
+        let tests = self.tests.iter().flat_map(|(word, kinds)| kinds.iter().map(move |kind| (*word, *kind)));
+        let names = tests.chain(self.protocols.iter().copied());
+        names.filter_map(|(word, kind)| Some((word, wire_up::kind(kind).ok()?))).collect()
     }
 
     pub(super) fn shape(&self, command: Command) -> Command {
         let target = Arg::new("target").value_name(self.target.0).help(self.target.1);
         let words: Vec<&str> = self.tests.iter().map(|(word, _)| *word).collect();
-        let test = Arg::new("test").long("test").value_name("TEST").default_value(words[0]).value_parser(words);
+        let former = direction::former_words(self.tests).map(|word| PossibleValue::new(word).hide(true));
+        let values: Vec<_> = words.iter().copied().map(PossibleValue::new).chain(former).collect();
+        let test = Arg::new("test").long("test").value_name("TEST").default_value(words[0]).value_parser(values);
         // The URL or the server stands in the place of the target; a plan names it as an option of the test.
-        let is_target = |option: &Arg| ["url", SERVER].iter().any(|name| option.get_id() == name);
-        let options = options::arguments(&self.kinds()).into_iter().filter(|option| !is_target(option));
+        let is_own = |option: &Arg| ["url", SERVER, direction::DIRECTION].iter().any(|name| option.get_id() == name);
+        let kinds = self.kinds();
+        let options = options::arguments(&kinds).into_iter().filter(|option| !is_own(option));
         let protocols: Vec<&str> = [OURS].into_iter().chain(self.protocols.iter().map(|(word, _)| *word)).collect();
         let protocol = Arg::new("protocol").long("protocol").value_name("TOOL").default_value(OURS);
         let protocol = protocol.value_parser(protocols).help("what the target is: a fathom, or a server of this tool");
         let command = if self.protocols.is_empty() { command } else { command.arg(protocol) };
         let methods = if self.sends_frames() { benchmark::arguments() } else { Vec::new() };
-        let direction = self.sends_frames().then(benchmark::direction);
+        let kinds: Vec<&dyn TestKind> = kinds.into_iter().map(|(_, kind)| kind).collect();
+        let direction = (self.name != HTTP.name).then(|| direction::argument(&kinds));
         command
             .arg(target)
             .arg(test.help("what is measured"))
@@ -176,9 +182,12 @@ impl LayerCommand {
         let (word, kind) = self.meant(matches)?;
         let foreign = self.protocol(matches).is_some();
         let (ends, url) = self.ends(matches)?;
-        let ends = benchmark::directed(ends, kind, matches)?;
+        let ends = direction::directed(ends, kind, matches);
         let given: Vec<&dyn TestKind> = self.kinds().into_iter().map(|(_, kind)| kind).collect();
         let mut settings = options::settings(matches, &given);
+        if !direction::has_direction(kind) {
+            settings.0.remove(direction::DIRECTION);
+        }
         if let Some(url) = &url {
             settings.set(if foreign { SERVER } else { "url" }, url.clone());
         }
@@ -190,7 +199,7 @@ impl LayerCommand {
         // `--method` of other layers is something else.
         let methods = if self.sends_frames() { benchmark::tests(matches, &settings, &ends)? } else { None };
         if let Some((title, tests)) = methods {
-            let mut tests = benchmark::both_ways(tests, matches)?;
+            let mut tests = direction::both_ways(tests, matches)?;
             measuring::promise(&mut tests, matches)?;
             let title = format!("{} {title}", self.title);
             let plan = measuring::plan((title, 1), ends, tests, matches);
@@ -231,7 +240,7 @@ impl LayerCommand {
             benchmark: None,
             expect: std::collections::BTreeMap::new(),
         };
-        let mut tests = benchmark::both_ways(scanned.into_iter().map(test).collect(), matches)?;
+        let mut tests = direction::both_ways(scanned.into_iter().map(test).collect(), matches)?;
         measuring::promise(&mut tests, matches)?;
         let what = if search.is_some() { "limit of " } else { "" };
         let to = matches.get_one::<String>("target").filter(|_| url.is_none());
@@ -242,7 +251,7 @@ impl LayerCommand {
 
     /// Whether the benchmarking methods of frames are among its options.
     fn sends_frames(&self) -> bool {
-        self.tests.iter().any(|(_, kind)| *kind == benchmark::KIND)
+        self.tests.iter().any(|(_, kinds)| kinds.contains(&benchmark::KIND))
     }
 
     /// The protocol beside ours that was asked for, with its kind.
@@ -255,12 +264,16 @@ impl LayerCommand {
     fn meant<'a>(&self, matches: &'a ArgMatches) -> Result<(&'a str, &'static str), Screen> {
         let Some((protocol, kind)) = self.protocol(matches) else {
             let word = self.word(matches);
+            let (word, meant) = match direction::of_former_word(word) {
+                Some((word, direction)) => (word, Some(direction)),
+                None => (word, direction::given(matches)),
+            };
             let found = self.tests.iter().find(|(test, _)| *test == word).expect("clap knows the tests of the table");
-            return Ok((word, found.1));
+            return Ok((word, direction::kind(*found, meant)?));
         };
         if matches.value_source("test") == Some(ValueSource::CommandLine) {
             return Err(Screen::new(Exit::Usage, format!("--protocol {protocol} knows no --test"))
-                .line("use", "--way up, down or both"));
+                .line("use", "--direction up, down or both"));
         }
         Ok((protocol, kind))
     }

@@ -267,7 +267,7 @@ pub(crate) fn promise(tests: &mut [TestPlan], matches: &ArgMatches) -> anyhow::R
 
 fn promise_one(test: &mut TestPlan, promise: &str) -> anyhow::Result<bool> {
     let metrics = wire_up::kind(&test.kind)?.metrics();
-    // The name of a test may hold any sign, such as `load=up` of a scan, so it is looked for as it stands.
+    // The name of a test may hold any sign, such as `direction=up` of a scan, so it is looked for as it stands.
     let of_test = promise.strip_prefix(test.name.as_str()).and_then(|rest| rest.strip_prefix('.'));
     let rest = of_test.unwrap_or(promise);
     let split = rest.find(['=', '<', '>', '≤', '≥']);
@@ -438,10 +438,10 @@ mod tests {
 
     #[test]
     fn a_promise_names_a_test_of_a_scan_and_only_that() {
-        let of = |name: &str| kept(name, "tcp_loaded", "load=up.latency_ns_p99<20ms");
-        assert_eq!(of("load=up"), [("latency_ns_p99".to_owned(), "<20ms".to_owned())]);
-        assert_eq!((of("load=down"), of("load=up flows=2"), of("up")), (vec![], vec![], vec![]));
-        let two = kept("load=up flows=2", "tcp_loaded", "load=up flows=2.latency_ns_p99=20ms");
+        let of = |name: &str| kept(name, "tcp_loaded", "direction=up.latency_ns_p99<20ms");
+        assert_eq!(of("direction=up"), [("latency_ns_p99".to_owned(), "<20ms".to_owned())]);
+        assert_eq!((of("direction=down"), of("direction=up flows=2"), of("up")), (vec![], vec![], vec![]));
+        let two = kept("direction=up flows=2", "tcp_loaded", "direction=up flows=2.latency_ns_p99=20ms");
         assert_eq!(two, [("latency_ns_p99".to_owned(), "20ms".to_owned())]);
     }
 

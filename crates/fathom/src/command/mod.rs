@@ -6,6 +6,7 @@ mod app;
 mod as_tool;
 mod benchmark;
 mod calibrate;
+mod direction;
 mod doctor;
 mod evaluate;
 mod find;

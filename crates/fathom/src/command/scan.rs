@@ -23,7 +23,7 @@ pub(super) fn arguments() -> Vec<Arg> {
 }
 
 /// The scan that a kind is made for: one that compares, until a value of the option or a scan of it is given.
-const USUAL: &[(&str, &str)] = &[("tcp_loaded", "load=none,up,down,both")];
+const USUAL: &[(&str, &str)] = &[("tcp_loaded", "direction=none,up,down,both")];
 
 /// The scan that belongs to a kind, where the command line does not say otherwise.
 fn usual(kind: &str, given: &Settings, scans: &[&String]) -> Option<String> {

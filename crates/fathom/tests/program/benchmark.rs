@@ -69,7 +69,7 @@ fn frames_of_the_other_direction_are_sent_by_the_target() {
     let search = ["--find-limit", "lost<0.1%", "--direction", "both"];
     stage.fathom([PACKET, &search].concat()).refused(2, &["not for a search", "--method throughput"]);
     let stack = ["--test", "stack-receive", "--direction", "down"];
-    stage.fathom([PACKET, &stack].concat()).refused(2, &["--direction is for `frames`"]);
+    stage.fathom([PACKET, &stack].concat()).refused(2, &["--test stack-receive has no --direction down"]);
 }
 
 #[test]

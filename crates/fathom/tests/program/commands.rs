@@ -8,7 +8,7 @@ use std::{
     path::PathBuf,
 };
 
-use fathom_model::{LimitKind, Run};
+use fathom_model::{LimitKind, Plan, Run, TestPlan};
 use fathom_sys::signal::Signal;
 
 use crate::{
@@ -244,4 +244,40 @@ fn a_command_on_a_host_decides_the_exit_code() {
         .fathom(["lab", "exec", "codes", "a", "--", "no-such-program"])
         .refused(3, &["there is no program `no-such-program` on host a", "fathom lab exec codes a"]);
     stage.fathom(["lab", "up", "pair", "--name", "codes"]).refused(3, &["lab `codes` exists already"]);
+}
+
+/// Words of former releases, which scripts still hold, and those of today.
+const FORMER: &[(&[&str], &[&str])] = &[
+    (&["tcp", "127.0.0.1", "--test", "down"], &["tcp", "127.0.0.1", "--direction", "down"]),
+    (&["tcp", "127.0.0.1", "--test", "both"], &["tcp", "127.0.0.1", "--direction", "both"]),
+    (
+        &["tcp", "127.0.0.1", "--test", "rfc6349-down", "--bandwidth", "1G", "--baseline-rtt", "1ms"],
+        &["tcp", "127.0.0.1", "--test", "rfc6349", "--direction", "down", "--bandwidth", "1G", "--baseline-rtt", "1ms"],
+    ),
+    (
+        &["tcp", "--lab", "pair", "--test", "loaded", "--load", "up"],
+        &["tcp", "--lab", "pair", "--test", "loaded", "--direction", "up"],
+    ),
+    (&["tcp", "127.0.0.1", "--test", "rr", "--workers", "2"], &["tcp", "127.0.0.1", "--test", "rr", "--threads", "2"]),
+    (&["udp", "127.0.0.1", "--test", "down"], &["udp", "127.0.0.1", "--direction", "down"]),
+    (
+        &["tcp", "127.0.0.1", "--protocol", "iperf3", "--way", "both"],
+        &["tcp", "127.0.0.1", "--protocol", "iperf3", "--direction", "both"],
+    ),
+    (&["http", "http://127.0.0.1:1/", "--requests", "9"], &["http", "http://127.0.0.1:1/", "--count", "9"]),
+    (&["packet", "--lab", "pair", "--workers", "2"], &["packet", "--lab", "pair", "--threads", "2"]),
+];
+
+#[test]
+fn words_of_former_releases_mean_the_same_as_those_of_today() {
+    let stage = Stage::new();
+    let tests = |words: &[&str]| -> Vec<TestPlan> {
+        let text = stage.fathom([words, &["--plan"]].concat()).succeeded().stdout;
+        toml::from_str::<Plan>(&text).unwrap().tests
+    };
+    for (former, now) in FORMER {
+        assert_eq!(tests(former), tests(now), "{former:?}");
+    }
+    let one_way = ["tcp", "127.0.0.1", "--test", "rr", "--direction", "down"];
+    stage.fathom(one_way).refused(2, &["--test rr has no --direction down", "--direction up"]);
 }

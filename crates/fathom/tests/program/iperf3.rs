@@ -623,7 +623,7 @@ fn a_test_against_a_server_of_iperf3_is_a_test_like_any_other() {
     let brief = ["--duration", "600ms", "--warmup", "100ms", "--rounds", "2", "--json"];
     for (layer, way) in [("tcp", "up"), ("tcp", "down"), ("tcp", "both"), ("udp", "up"), ("udp", "down")] {
         let rate: &[&str] = if layer == "udp" { &["--rate", "20M", "--size", "1400"] } else { &[] };
-        let words = [&[layer, &target, "--protocol", "iperf3", "--way", way][..], rate, &brief].concat();
+        let words = [&[layer, &target, "--protocol", "iperf3", "--direction", way][..], rate, &brief].concat();
         let run = stage.fathom(words).succeeded().run();
         let value = |name: &str| {
             let summary = run.tests[0].summaries.iter().find(|summary| summary.metric.name == name);

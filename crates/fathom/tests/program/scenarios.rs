@@ -374,7 +374,7 @@ fn users_end_with_the_program_that_sent_them() {
 #[test]
 fn requests_of_any_method_are_sent_by_its_name() {
     let (stage, shop) = (Stage::new(), Shop::open());
-    let words = ["http", &shop.url(), "--requests", "20", "--rounds", "1"];
+    let words = ["http", &shop.url(), "--count", "20", "--rounds", "1"];
     for method in ["DELETE", "OPTIONS"] {
         stage.fathom(words.into_iter().chain(["--method", method])).succeeded();
         assert_eq!(shop.seen().get(&format!("{method} /")), Some(&20), "{:?}", shop.seen());

@@ -58,10 +58,10 @@ const LOAD: [OptionDoc; 6] = [
     },
     THREADS,
     OptionDoc {
-        name: "requests",
+        name: "count",
         value: ValueKind::Count(1, u64::MAX),
         default: None,
-        help: "end after so many requests, if the time is not over before",
+        help: "stop after this many requests, even if time is left",
     },
     TIMEOUT,
     REACTOR,

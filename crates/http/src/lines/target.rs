@@ -70,7 +70,7 @@ impl Target {
             timeout: settings.span("timeout").unwrap_or(Nanos::from_secs(5)),
             pipeline: pipeline.unwrap_or(1),
             leaves,
-            is_counted: settings.count("requests").is_some(),
+            is_counted: settings.count("count").is_some(),
             reached: AtomicBool::new(false),
             keeping: Bookkeeping::of(settings),
         })

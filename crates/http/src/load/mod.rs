@@ -74,7 +74,7 @@ impl Load {
             schedule,
             n_connections,
             n_workers: settings.count("threads").unwrap_or(n_cores).min(n_connections),
-            requests: settings.count("requests"),
+            requests: settings.count("count"),
             cores: role.cores.clone(),
         })
     }

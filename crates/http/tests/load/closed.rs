@@ -68,7 +68,7 @@ fn the_connections_of_a_trial_leave_no_port_in_time_wait() {
             }
         }
     });
-    against(address, &[("connections", "3"), ("requests", "6")]).unwrap();
+    against(address, &[("connections", "3"), ("count", "6")]).unwrap();
     assert_eq!(ends.recv(), Ok(Err(ErrorKind::ConnectionReset)));
     assert!(ends.try_iter().all(|end| end == Err(ErrorKind::ConnectionReset)));
 }
@@ -88,7 +88,7 @@ fn both_sides_count_the_same_requests() {
 }
 
 fn every_metric_follows_from_what_is_recorded() {
-    let (asked, _) = both(&[("requests", "10")]);
+    let (asked, _) = both(&[("count", "10")]);
     let counted = |counter: &str| asked.totals.contains_key(counter) && asked.timeline.counters.contains_key(counter);
     for metric in Closed.metrics() {
         let is_recorded = match &metric.from {
@@ -105,7 +105,7 @@ fn every_metric_follows_from_what_is_recorded() {
 }
 
 fn a_number_of_requests_is_kept_exactly() {
-    let options = [("requests", "1001"), ("connections", "3"), ("threads", "2"), ("size", "100KiB")];
+    let options = [("count", "1001"), ("connections", "3"), ("threads", "2"), ("size", "100KiB")];
     let (asked, answered) = both(&options);
     assert_eq!((asked.totals[count::REQUESTS], answered.totals[count::REQUESTS]), (1001, 1001));
     assert_eq!(asked.distributions[distribution::SERVICE_TIME].count(), 1001);
@@ -118,7 +118,7 @@ fn a_number_of_requests_is_kept_exactly() {
 }
 
 fn head_gets_no_body_and_headers_are_sent() {
-    let (asked, answered) = both(&[("method", "HEAD"), ("requests", "50"), ("header", "X-A: b\nConnection: close")]);
+    let (asked, answered) = both(&[("method", "HEAD"), ("count", "50"), ("header", "X-A: b\nConnection: close")]);
     assert_eq!((asked.totals[count::REQUESTS], answered.totals[count::REQUESTS]), (50, 50));
     assert!(asked.totals[count::BYTES_RECEIVED] < 50 * 300);
     assert_eq!((asked.totals[names::CLOSED_BY_SERVER], asked.totals[count::CONNECTIONS]), (50, 50));
@@ -132,7 +132,7 @@ fn every_framing_of_an_answer_is_understood() {
     ];
     for text in texts {
         let address = server_of(text.as_bytes());
-        let record = against(address, &[("connections", "2"), ("requests", "20")]).unwrap();
+        let record = against(address, &[("connections", "2"), ("count", "20")]).unwrap();
         assert_eq!((record.totals[count::REQUESTS], record.totals[names::ERRORS]), (20, 0), "{text}");
         assert_eq!(record.totals[count::BYTES_RECEIVED], 20 * text.len() as u64, "{text}");
         assert_eq!(record.totals[count::CONNECTIONS], 2, "{text}");
@@ -145,7 +145,7 @@ fn an_answer_that_comes_byte_by_byte_is_put_together() {
         stream.set_nodelay(true)?;
         text.bytes().try_for_each(|byte| stream.write_all(&[byte]))
     });
-    let record = against(address, &[("connections", "2"), ("requests", "20")]).unwrap();
+    let record = against(address, &[("connections", "2"), ("count", "20")]).unwrap();
     assert_eq!((record.totals[count::REQUESTS], record.totals[names::ERRORS]), (20, 0));
     let median = |name: &str| record.distributions[name].quantile(0.5);
     assert!(median(distribution::FIRST_BYTE) < median(distribution::SERVICE_TIME));
@@ -159,14 +159,14 @@ fn a_server_that_closes_after_each_answer_is_connected_to_again() {
             stream.write_all(text.as_bytes())?;
             Err(std::io::ErrorKind::Other.into())
         });
-        let record = against(address, &[("connections", "3"), ("requests", "30")]).unwrap();
+        let record = against(address, &[("connections", "3"), ("count", "30")]).unwrap();
         assert_eq!((record.totals[count::REQUESTS], record.totals[names::ERRORS]), (30, 0), "{text}");
         assert_eq!((record.totals[count::CONNECTIONS], record.totals[names::CLOSED_BY_SERVER]), (30, 30), "{text}");
     }
 }
 
 fn a_pipeline_keeps_several_requests_under_way_and_counts_each_once() {
-    let (asked, answered) = both(&[("pipeline", "7"), ("requests", "1000"), ("connections", "3")]);
+    let (asked, answered) = both(&[("pipeline", "7"), ("count", "1000"), ("connections", "3")]);
     assert_eq!((asked.totals[count::REQUESTS], answered.totals[count::REQUESTS]), (1000, 1000));
     assert_eq!(asked.distributions[distribution::SERVICE_TIME].count(), 1000);
     assert_eq!((asked.totals[names::ERRORS], asked.totals[count::CONNECTIONS]), (0, 3));
@@ -182,7 +182,7 @@ fn what_was_sent_behind_the_last_answer_of_a_connection_is_asked_again() {
         while read_request(stream).is_some() {}
         Err(std::io::ErrorKind::Other.into())
     });
-    let record = against(address, &[("pipeline", "4"), ("requests", "20"), ("connections", "1")]).unwrap();
+    let record = against(address, &[("pipeline", "4"), ("count", "20"), ("connections", "1")]).unwrap();
     assert_eq!((record.totals[count::REQUESTS], record.totals[names::ERRORS]), (20, 0), "{:?}", record.errors);
     assert_eq!((record.totals[count::CONNECTIONS], record.totals[names::CLOSED_BY_SERVER]), (10, 10));
     assert!(record.totals[names::ASKED_AGAIN] >= 9);
@@ -190,7 +190,7 @@ fn what_was_sent_behind_the_last_answer_of_a_connection_is_asked_again() {
 
 fn a_connection_is_closed_after_the_number_of_requests_that_it_may_have() {
     for (per_connection, pipeline, n_connections) in [("1", "1", 60), ("4", "1", 15), ("4", "3", 15), ("3", "8", 20)] {
-        let options = [("per-connection", per_connection), ("pipeline", pipeline), ("requests", "60")];
+        let options = [("per-connection", per_connection), ("pipeline", pipeline), ("count", "60")];
         let (asked, answered) = both(&[&options[..], &[("connections", "1")]].concat());
         assert_eq!((asked.totals[count::REQUESTS], asked.totals[names::ERRORS]), (60, 0));
         assert_eq!(asked.totals[count::CONNECTIONS], n_connections, "{options:?}");
@@ -221,14 +221,14 @@ fn an_answer_that_breaks_off_is_an_error_and_the_others_go_on() {
         }
         Err(std::io::ErrorKind::Other.into())
     });
-    let record = against(address, &[("connections", "1"), ("requests", "20")]).unwrap();
+    let record = against(address, &[("connections", "1"), ("count", "20")]).unwrap();
     assert_eq!((record.totals[count::REQUESTS], record.totals[names::ERRORS]), (10, 10));
     assert_eq!(record.errors["read: closed within the answer"], 10);
 }
 
 fn answers_other_than_2xx_count_and_are_told() {
     let address = server(|stream| stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"));
-    let record = against(address, &[("connections", "1"), ("requests", "5")]).unwrap();
+    let record = against(address, &[("connections", "1"), ("count", "5")]).unwrap();
     assert_eq!((record.totals[count::REQUESTS], record.totals["status_4xx"]), (5, 5));
     assert!(record.notes.iter().any(|note| note.id == "http-status" && note.text.contains("5 × 4xx")));
 }

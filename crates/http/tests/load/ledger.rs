@@ -28,7 +28,7 @@ fn answers_that_are_not_as_long_as_the_first_are_counted() {
         let body = if n_answered.fetch_add(1, Ordering::Relaxed) % 4 == 3 { "four" } else { "five!" };
         write!(stream, "HTTP/1.1 200 OK\r\nServer: one/2\r\nContent-Length: {}\r\n\r\n{body}", body.len())
     });
-    let record = against(address, &[("connections", "1"), ("requests", "100")]);
+    let record = against(address, &[("connections", "1"), ("count", "100")]);
     let kept = [names::FIRST_BODY_BYTES, names::LENGTH_MISMATCHES, names::BODY_BYTES].map(|name| record.totals[name]);
     assert_eq!(kept, [5, 25, 75 * 5 + 25 * 4]);
     assert!(record.facts[names::facts::HEAD].starts_with("HTTP/1.1 200 OK\r\nServer: one/2\r\n"));
@@ -37,7 +37,7 @@ fn answers_that_are_not_as_long_as_the_first_are_counted() {
 
 #[test]
 fn the_time_of_a_request_with_its_connect_is_kept_for_each_answer() {
-    let (record, _) = stage::both(&Closed, &[("connections", "2"), ("requests", "50"), ("per-connection", "1")]);
+    let (record, _) = stage::both(&Closed, &[("connections", "2"), ("count", "50"), ("per-connection", "1")]);
     assert_eq!(record.totals[count::CONNECTIONS], 50);
     let [total, service, connect] =
         [names::TOTAL_TIME, "service_time_ns", "connect_time_ns"].map(|name| &record.distributions[name]);
@@ -51,7 +51,7 @@ fn a_row_is_written_for_each_answer() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log");
     let address = server_of(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
-    let options = [("connections", "2"), ("requests", "50"), ("threads", "2"), ("request-log", path.to_str().unwrap())];
+    let options = [("connections", "2"), ("count", "50"), ("threads", "2"), ("request-log", path.to_str().unwrap())];
     let record = against(address, &options);
     let rows: Vec<Vec<u8>> = (0..2).map(|idx| fs::read(folder.path().join(format!("log.{idx}"))).unwrap()).collect();
     let rows = rows.concat();
@@ -65,7 +65,7 @@ fn a_row_is_written_for_each_answer() {
 #[test]
 fn nobody_waits_for_the_answer_of_a_request_that_is_left() {
     let address = server(|_| Ok(()));
-    let options = [("connections", "2"), ("requests", "50"), ("per-connection", "1"), ("leave", "true")];
+    let options = [("connections", "2"), ("count", "50"), ("per-connection", "1"), ("leave", "true")];
     let record = against(address, &options);
     let told = [count::REQUESTS, count::CONNECTIONS, names::LEFT, names::ERRORS, names::STATUS[0]];
     assert_eq!(told.map(|name| record.totals[name]), [50, 50, 50, 0, 0]);
@@ -92,21 +92,21 @@ fn dies_after(n: u64) -> SocketAddr {
 
 #[test]
 fn a_worker_gives_up_at_the_failure_that_it_was_told() {
-    let record = against(dies_after(10), &[("connections", "1"), ("requests", "100"), ("give-up", "3")]);
+    let record = against(dies_after(10), &[("connections", "1"), ("count", "100"), ("give-up", "3")]);
     assert_eq!((record.totals[count::REQUESTS], record.totals[names::ERRORS]), (10, 3));
     assert!(record.complete);
 }
 
 #[test]
 fn failures_use_up_requests_so_that_a_counted_run_ends() {
-    let record = against(dies_after(10), &[("connections", "1"), ("requests", "14")]);
+    let record = against(dies_after(10), &[("connections", "1"), ("count", "14")]);
     assert_eq!((record.totals[count::REQUESTS], record.totals[names::ATTEMPTS]), (10, 14));
 }
 
 #[test]
 fn a_counted_run_is_as_long_as_its_work() {
     let address = server_of(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
-    let record = against(address, &[("connections", "1"), ("requests", "5")]);
+    let record = against(address, &[("connections", "1"), ("count", "5")]);
     let (from, to) = record.measured_ns;
     assert_eq!(from, Nanos::ZERO);
     // What is measured and the last interval end with the work, not when the engine has seen its end.

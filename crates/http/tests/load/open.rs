@@ -73,7 +73,7 @@ fn as_many_requests_are_started_as_the_rate_says() {
 }
 
 fn a_number_of_requests_and_a_profile_are_gone_through_once() {
-    let record = both(&[("rate", "5k"), ("requests", "301"), ("threads", "2")]);
+    let record = both(&[("rate", "5k"), ("count", "301"), ("threads", "2")]);
     assert_eq!((record.totals[count::REQUESTS], record.totals[count::INTENDED]), (301, 301));
     assert_eq!(times(&record, distribution::RESPONSE_TIME).count(), 301);
     assert_eq!(times(&record, distribution::SCHEDULE_LAG).count(), 301);
@@ -83,7 +83,7 @@ fn a_number_of_requests_and_a_profile_are_gone_through_once() {
 }
 
 fn every_metric_follows_from_what_is_recorded() {
-    let record = both(&[("rate", "1k"), ("requests", "10")]);
+    let record = both(&[("rate", "1k"), ("count", "10")]);
     for metric in Open.metrics() {
         let is_recorded = match &metric.from {
             Derivation::Quantile { distribution, .. } => record.distributions.contains_key(&**distribution),
@@ -140,14 +140,14 @@ fn a_stall_is_felt_by_all_requests_that_were_due_and_by_one_of_a_closed_loop() {
 }
 
 fn response_time_is_lag_and_service_time_together() {
-    let record = against(300, server_of(OK), &[("rate", "1k"), ("requests", "300"), ("connections", "2")]);
+    let record = against(300, server_of(OK), &[("rate", "1k"), ("count", "300"), ("connections", "2")]);
     let mean = |name: &str| times(&record, name).mean().unwrap();
     let sum = mean(distribution::SCHEDULE_LAG) + mean(distribution::SERVICE_TIME);
     assert!((mean(distribution::RESPONSE_TIME) - sum).abs() < 1.0, "{sum}");
 }
 
 fn cheap_pacing_lets_requests_leave_together_and_counts_from_their_times() {
-    let options = [("rate", "10k"), ("requests", "1000"), ("connections", "100"), ("pacing", "cheap")];
+    let options = [("rate", "10k"), ("count", "1000"), ("connections", "100"), ("pacing", "cheap")];
     let record = against(300, server_of(OK), &options);
     let mean = |name: &str| times(&record, name).mean().unwrap();
     // Between two looks is at least a millisecond, so that those due within it wait for half of that on average.
@@ -197,7 +197,7 @@ fn a_server_that_closes_idle_connections_is_no_error() {
         let _ = told.send(read_request(stream).is_some());
         Err(std::io::ErrorKind::Other.into())
     });
-    let options = [("rate", "100"), ("requests", &N.to_string()), ("connections", &CONNECTIONS.to_string())];
+    let options = [("rate", "100"), ("count", &N.to_string()), ("connections", &CONNECTIONS.to_string())];
     let record = against(200, address, &options);
     let (n_answered, n_failed) = (record.totals[count::REQUESTS], record.totals[names::ERRORS]);
     assert_eq!(n_answered + n_failed, N);

@@ -39,7 +39,7 @@ pub(crate) fn role(kind: &dyn TestKind, side: Side, options: &[(&str, &str)]) ->
 
 /// What ends by a number has time for it, however busy the machine is.
 pub(crate) fn long_enough(phases: Phases, options: &[(&str, &str)]) -> Phases {
-    let is_counted = options.iter().any(|(name, _)| *name == "requests");
+    let is_counted = options.iter().any(|(name, _)| *name == "count");
     if is_counted { Phases { measure_ns: Nanos::from_secs(20), ..phases } } else { phases }
 }
 

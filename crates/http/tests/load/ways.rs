@@ -45,7 +45,7 @@ fn run(kind: &dyn TestKind, options: &[(&str, &str)]) -> Result<Record, Error> {
 
 /// What both kinds record of twenty requests.
 fn twenty(options: &[(&str, &str)]) -> [Record; 2] {
-    let options = [options, &[("requests", "20"), ("connections", "2")]].concat();
+    let options = [options, &[("count", "20"), ("connections", "2")]].concat();
     let records = [run(&Closed, &options), run(&Open, &[&options[..], &[("rate", "1k")]].concat())].map(Result::unwrap);
     for record in &records {
         assert_eq!(record.totals[count::REQUESTS], 20, "{:?}", record.errors);
@@ -98,13 +98,13 @@ fn requests_go_through_tls() {
         assert!(record.notes.iter().any(|note| note.id == "tls-insecure"));
     }
     let options = [("url", url.as_str()), ("insecure", "true"), ("per-connection", "1"), ("pipeline", "3")];
-    let record = run(&Closed, &[&options[..], &[("requests", "20"), ("connections", "2")]].concat()).unwrap();
+    let record = run(&Closed, &[&options[..], &[("count", "20"), ("connections", "2")]].concat()).unwrap();
     assert_eq!((record.totals[count::REQUESTS], record.totals[count::CONNECTIONS]), (20, 20), "{:?}", record.errors);
 }
 
 fn what_tls_agreed_on_and_what_it_resumed_is_told() {
     let url = format!("https://{}", secure_server());
-    let options = [("url", url.as_str()), ("insecure", "true"), ("per-connection", "1"), ("requests", "20")];
+    let options = [("url", url.as_str()), ("insecure", "true"), ("per-connection", "1"), ("count", "20")];
     for (resumption, n_resumed) in [("on", 19), ("off", 0)] {
         let own = [("resumption", resumption), ("connections", "1"), ("threads", "1")];
         let record = run(&Closed, &[&options[..], &own].concat()).unwrap();
@@ -187,7 +187,7 @@ fn a_connection_may_be_announced_and_a_unix_socket_is_a_way_like_any_other() {
 fn requests_are_shared_among_servers_and_paths_by_their_weights() {
     let not_found = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
     let urls = format!("3 http://{}/\n1 http://{}/", server_of(OK), server_of(not_found));
-    let options = [("url", urls.as_str()), ("requests", "400"), ("connections", "4")];
+    let options = [("url", urls.as_str()), ("count", "400"), ("connections", "4")];
     let record = run(&Open, &[&options[..], &[("rate", "4k")]].concat()).unwrap();
     assert_eq!((record.totals[names::STATUS[0]], record.totals[names::STATUS[2]]), (300, 100), "{:?}", record.errors);
 
@@ -207,7 +207,7 @@ fn requests_are_shared_among_servers_and_paths_by_their_weights() {
     });
     let urls = format!("3 http://{address}/often\nhttp://{address}/seldom");
     for pipeline in ["1", "5"] {
-        let options = [("url", urls.as_str()), ("requests", "400"), ("pipeline", pipeline), ("connections", "3")];
+        let options = [("url", urls.as_str()), ("count", "400"), ("pipeline", pipeline), ("connections", "3")];
         let record = run(&Closed, &options).unwrap();
         assert_eq!((record.totals[names::STATUS[0]], record.totals[names::STATUS[2]]), (300, 100));
     }

@@ -145,7 +145,7 @@ impl Spread {
                     "{n_flows} flows are more than {asked} workers may have open, as each may have {per_table}"
                 ),
                 hint: Some(format!(
-                    "set --workers {needed} or more, raise the limit (ulimit -n), or ask for fewer flows"
+                    "set --threads {needed} or more, raise the limit (ulimit -n), or ask for fewer flows"
                 )),
             }),
             _ => Ok(Self { n_flows, n_workers: usual.max(needed), tables: Tables::Own }),
@@ -196,7 +196,7 @@ pub(crate) fn prepare(
     if spins && !has_one_each {
         return Err(Error::Unsupported {
             what: "to look for messages all the time takes a worker for each flow".to_owned(),
-            hint: Some(format!("set --workers {} without --burst and --rate, or leave out --spin", spread.n_flows)),
+            hint: Some(format!("set --threads {} without --burst and --rate, or leave out --spin", spread.n_flows)),
         });
     }
     if has_one_each {
@@ -236,7 +236,7 @@ mod tests {
         role.cores = vec![0, 1];
         role.settings.set("flows", flows);
         if let Some(workers) = workers {
-            role.settings.set("workers", workers);
+            role.settings.set("threads", workers);
         }
         Spread::within(&role, 10_000)
     }
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn too_few_workers_are_refused_with_how_many_it_takes() {
         let refused = spread("100000", Some("4")).unwrap_err();
-        assert!(refused.hint().unwrap().starts_with("set --workers 10 or more"), "{refused}");
+        assert!(refused.hint().unwrap().starts_with("set --threads 10 or more"), "{refused}");
     }
 
     #[test]

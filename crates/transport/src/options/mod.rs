@@ -31,7 +31,7 @@ pub(crate) const STREAM_FLOWS: OptionDoc = OptionDoc {
 };
 /// The number of threads that share the flows of one side.
 pub(crate) const WORKERS: OptionDoc = OptionDoc {
-    name: "workers",
+    name: "threads",
     value: ValueKind::Count(1, 256),
     default: None,
     help: "threads that share the flows on each side; without it one per core, at most one per flow",

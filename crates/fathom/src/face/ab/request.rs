@@ -52,7 +52,7 @@ pub(super) fn settings(options: &Options, spill: Option<String>) -> anyhow::Resu
     let mut settings = Settings::default()
         .with("url", options.address.url())
         .with("connections", options.concurrency.to_string())
-        .with("requests", options.requests.to_string())
+        .with("count", options.requests.to_string())
         .with("timeout", format!("{}s", options.timeout.max(TIMEOUT_MIN)))
         .with("threads", "1")
         .with("http", "1.0")
@@ -141,7 +141,7 @@ mod tests {
     fn our_kind_is_asked_for_what_ab_would_do() {
         let asked = settings(&options("-n 10 -c 2 -C a=b -P q:r -X proxy:3128 -f TLS1.2 https://a/b"), None).unwrap();
         let text = |name: &str| asked.text(name).unwrap_or_default();
-        let shown = ["url", "requests", "per-connection", "http", "cookie", "proxy", "tls", "give-up"].map(text);
+        let shown = ["url", "count", "per-connection", "http", "cookie", "proxy", "tls", "give-up"].map(text);
         let expected = ["https://a/b", "10", "1", "1.0", "a=b", "http://q:r@proxy:3128", "1.2", "1"];
         assert_eq!(shown, expected.map(str::to_owned));
         let kept = settings(&options("-n 10 -k -r a/"), None).unwrap();

@@ -70,7 +70,7 @@ const OPTIONS: &[OptionDoc] = &[
         name: "count",
         value: ValueKind::Count(1, u64::MAX),
         default: None,
-        help: "end after this many frames, if that is before the end of the time",
+        help: "stop after this many frames, even if time is left",
     },
     craft::FLOWS,
     craft::FRAME,
@@ -84,7 +84,7 @@ const OPTIONS: &[OptionDoc] = &[
     craft::TOS,
     craft::PAYLOAD,
     OptionDoc {
-        name: "workers",
+        name: "threads",
         value: ValueKind::Count(1, 64),
         default: Some("1"),
         help: "threads that send, each its share of the flows",
@@ -182,7 +182,7 @@ impl TestKind for Frames {
 
 /// How many threads are to send.
 fn n_workers(settings: &Settings) -> u32 {
-    settings.count("workers").and_then(|workers| u32::try_from(workers).ok()).unwrap_or(1)
+    settings.count("threads").and_then(|workers| u32::try_from(workers).ok()).unwrap_or(1)
 }
 
 /// The keys under which the responder tells the initiator what it needs to know.

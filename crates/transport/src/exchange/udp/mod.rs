@@ -157,7 +157,7 @@ pub(crate) fn prepare(
     if spins && (n_flows > n_workers || schedule.is_some()) {
         return Err(Error::Unsupported {
             what: "to look for answers all the time takes a worker for each flow".to_owned(),
-            hint: Some(format!("set --workers {n_flows} without --rate, or leave out --spin")),
+            hint: Some(format!("set --threads {n_flows} without --rate, or leave out --spin")),
         });
     }
     let n_descriptors = u64::try_from(n_flows).unwrap_or(u64::MAX / 2) + DESCRIPTORS_MORE;

@@ -27,7 +27,7 @@ pub(super) const STREAMS: OptionDoc = OptionDoc {
 };
 /// Who sends.
 pub(super) const WAY: OptionDoc = OptionDoc {
-    name: "way",
+    name: "direction",
     value: ValueKind::Choice(&["up", "down", "both"]),
     default: Some("up"),
     help: "who sends: this side, the server, or both at the same time",
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn the_rate_is_that_of_all_streams_together() {
         let settings =
-            Settings::default().with("flows", "4").with("rate", "1G").with("way", "both").with("size", "1400");
+            Settings::default().with("flows", "4").with("rate", "1G").with("direction", "both").with("size", "1400");
         let parameters = parameters(Carrier::Udp, &settings).unwrap();
         assert_eq!((parameters.bitrate, parameters.n_streams(), parameters.block), (125_000_000, 8, Bytes(1400)));
         assert!(super::parameters(Carrier::Udp, &Settings::default().with("size", "15")).is_err());

@@ -44,7 +44,7 @@ const RATE_MAX: f64 = 10_000.0;
 const ADDRESS: &str = "address";
 
 const LOAD: OptionDoc = OptionDoc {
-    name: "load",
+    name: "direction",
     value: ValueKind::Choice(&["none", "up", "down", "both"]),
     default: Some("both"),
     help: "which way streams fill the path beside the probes, seen from the initiator",

@@ -33,6 +33,8 @@ pub const TOTAL_TIME: &str = "total_time_ns";
 
 /// TLS sessions that were resumed instead of agreed on anew; only where there is TLS.
 pub const TLS_RESUMED: &str = "tls_resumed";
+/// Answers that ended with a connection on which TLS was not closed, so that they may be cut short; only where there is TLS.
+pub const TLS_LEFT_OPEN: &str = "tls_left_open";
 
 /// Names of what a server says of itself.
 pub mod facts {

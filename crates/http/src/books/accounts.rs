@@ -62,6 +62,11 @@ impl<'a> Accounts<'a> {
         }
     }
 
+    /// An answer ends because its connection does.
+    pub(crate) fn ends_with_connection(&mut self, channel: &Channel) {
+        self.outcome.n_left_open += u64::from(channel.is_left_open());
+    }
+
     /// A request is over without an answer, as was wanted; it has no status.
     pub(crate) fn left(&mut self, entry: &Entry) {
         self.add(Counter::Requests, 1);

@@ -67,6 +67,8 @@ pub(crate) struct Outcome {
     pub(crate) n_bounds: u64,
     /// Requests that were over once they were sent.
     pub(crate) n_left: u64,
+    /// Answers that ended with their connection, which TLS did not close.
+    pub(crate) n_left_open: u64,
     /// Whether bodies were discarded without being copied.
     pub(crate) has_discarded: bool,
     pub(crate) books: Books,
@@ -94,6 +96,7 @@ impl Outcome {
         self.n_not_started += other.n_not_started;
         self.n_bounds += other.n_bounds;
         self.n_left += other.n_left;
+        self.n_left_open += other.n_left_open;
         self.has_discarded |= other.has_discarded;
         self.books.merge(&other.books);
     }

@@ -28,6 +28,7 @@ pub(crate) fn record<W>(conducted: &Conducted<W>, all: Outcome, (target, way): (
         discard_note(&all),
         resumed_note(&all.opening),
         left_note(all.n_left),
+        left_open_note(all.n_left_open),
     ];
     if all.n_left > 0 {
         record.totals.insert(names::LEFT.to_owned(), all.n_left);
@@ -45,6 +46,7 @@ pub(crate) fn record<W>(conducted: &Conducted<W>, all: Outcome, (target, way): (
     );
     if all.opening.tls.count() > 0 {
         record.totals.insert(names::TLS_RESUMED.to_owned(), all.opening.n_resumed);
+        record.totals.insert(names::TLS_LEFT_OPEN.to_owned(), all.n_left_open);
     }
     let texts = [(names::facts::HEAD, head), (names::facts::ANSWER, answer)];
     let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text?)));
@@ -129,6 +131,17 @@ fn left_note(n_left: u64) -> Option<Note> {
         text: format!(
             "of {n_left} requests nobody waited for the answer: they were over once they were sent, so rate and latency \
              say little about the server"
+        ),
+    })
+}
+
+/// Says so when nobody can know whether answers are whole: whoever cuts a connection cuts such an answer unseen.
+fn left_open_note(n_left_open: u64) -> Option<Note> {
+    (n_left_open > 0).then(|| Note {
+        id: "tls-left-open".to_owned(),
+        text: format!(
+            "the server did not close TLS (close_notify, RFC 8446 section 6.1) behind {n_left_open} of the answers that end with \
+             the connection: they count as whole, but may be cut short"
         ),
     })
 }

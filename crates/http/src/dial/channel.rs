@@ -199,6 +199,12 @@ impl Channel {
         }
     }
 
+    /// Whether TLS is left open: the other end has not said that it sends no more (RFC 8446 section 6.1).
+    #[must_use]
+    pub fn is_left_open(&self) -> bool {
+        self.0.as_ref().and_then(|layers| layers.tls.as_ref()).is_some_and(|session| !session.is_closed_by_peer)
+    }
+
     /// Says good-bye in `desk.out`, so that the server can tell an end from a cut (RFC 8446 section 6.1).
     pub fn farewell(&mut self, desk: &mut Desk) {
         if let Some(session) =
@@ -222,6 +228,7 @@ struct Session {
     /// The beginning of a record that has not come whole.
     partial: Vec<u8>,
     standing: Standing,
+    is_closed_by_peer: bool,
 }
 
 /// How far TLS has come.
@@ -255,7 +262,7 @@ impl Session {
     fn new(config: &Arc<ClientConfig>, name: &ServerName<'static>) -> Result<Self, TlsFault> {
         let connection = UnbufferedClientConnection::new(Arc::clone(config), name.clone());
         let connection = connection.map_err(|error| TlsFault::from(&error))?;
-        Ok(Self { connection, partial: Vec::new(), standing: Standing::Shaking })
+        Ok(Self { connection, partial: Vec::new(), standing: Standing::Shaking, is_closed_by_peer: false })
     }
 
     fn take(&mut self, received: &[u8], desk: &mut Desk) -> Result<Heard, TlsFault> {
@@ -276,6 +283,7 @@ impl Session {
     }
 
     fn advance(&mut self, heard: Heard) -> Result<Heard, TlsFault> {
+        self.is_closed_by_peer |= matches!(heard, Heard::Ended);
         match (self.standing, heard) {
             (Standing::Shaking, Heard::Ended) => Err(TlsFault::Closed),
             (Standing::Shaking, Heard::Open) => {

@@ -101,6 +101,7 @@ impl<R: Reactor, U: Users> Subscriber for Gathering<'_, R, U> {
         }
         let Some(pending) = connection.sent() else { return self.closed_by_server(seat) };
         if let Some(answer) = connection.reader.end() {
+            self.hall.accounts.ends_with_connection(&connection.line.channel);
             // Whatever its head says of the connection.
             return self.ends_with(seat, Answer { persistence: Persistence::Closes, ..answer }, at);
         }

@@ -27,6 +27,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned, pki_types::PrivateKeyD
 over_both! {
     requests_go_through_tls
     what_tls_agreed_on_and_what_it_resumed_is_told
+    an_answer_that_ends_with_a_connection_that_tls_did_not_close_is_told
     a_certificate_that_nobody_vouches_for_ends_the_trial_with_one_message
     https_goes_through_a_proxy_and_what_a_proxy_refuses_is_told
     a_connection_may_be_announced_and_a_unix_socket_is_a_way_like_any_other
@@ -69,8 +70,10 @@ fn listening() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// A server that speaks TLS, with a certificate that only itself vouches for.
-fn secure_server() -> SocketAddr {
+type Secured = StreamOwned<ServerConnection, TcpStream>;
+
+/// A server that speaks TLS, and gives each request to `answer` until that says that it is over.
+fn secure_server_of(answer: fn(&mut Secured, &str) -> bool) -> SocketAddr {
     let own = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -82,12 +85,16 @@ fn secure_server() -> SocketAddr {
             let mut stream = StreamOwned::new(ServerConnection::new(Arc::clone(&config)).unwrap(), socket);
             thread::spawn(
                 move || {
-                    while until_the_end_of_a_head(&mut stream).is_some() && stream.write_all(OK).is_ok() {}
+                    while until_the_end_of_a_head(&mut stream).is_some_and(|head| answer(&mut stream, &head)) {}
                 },
             );
         }
     });
     address
+}
+
+fn secure_server() -> SocketAddr {
+    secure_server_of(|stream, _| stream.write_all(OK).is_ok())
 }
 
 fn requests_go_through_tls() {
@@ -113,6 +120,23 @@ fn what_tls_agreed_on_and_what_it_resumed_is_told() {
         assert_eq!(told, ["TLSv1.3", "X25519", "256"]);
         assert_eq!(record.totals[names::TLS_RESUMED], n_resumed, "resumption {resumption}");
         assert_eq!(record.notes.iter().any(|note| note.id == "tls-resumed"), n_resumed > 0);
+    }
+}
+
+fn an_answer_that_ends_with_a_connection_that_tls_did_not_close_is_told() {
+    let address = secure_server_of(|stream, head| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nhello").unwrap();
+        if head.starts_with("GET /closes ") {
+            stream.conn.send_close_notify();
+        }
+        stream.flush().unwrap();
+        false
+    });
+    for (path, n_left_open) in [("cuts", 20), ("closes", 0)] {
+        for record in twenty(&[("url", &format!("https://{address}/{path}")), ("insecure", "true")]) {
+            assert_eq!(record.totals[names::TLS_LEFT_OPEN], n_left_open, "{path}");
+            assert_eq!(record.notes.iter().any(|note| note.id == "tls-left-open"), n_left_open > 0, "{path}");
+        }
     }
 }
 

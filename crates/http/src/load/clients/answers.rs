@@ -81,6 +81,7 @@ impl<R: Reactor> Subscriber for Clients<'_, R> {
             return self.closed_by_server(idx);
         }
         if let Some(answer) = connection.reader.end() {
+            self.accounts.ends_with_connection(&connection.line.channel);
             self.answered(idx, End { answer, at });
             return self.closed_by_server(idx);
         }

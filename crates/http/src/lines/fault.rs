@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, io};
 
+use fathom_engine::Error;
 use fathom_sys::Shortage;
 
 pub(crate) use crate::dial::Stage;
@@ -41,6 +42,19 @@ pub(crate) struct Fault {
 
 /// Failures with how often each came.
 pub(crate) type Faults = BTreeMap<Fault, u64>;
+
+/// The error of a whole trial in which no connection came about.
+///
+/// What the layers on the way said is the cause, where one said anything: most connects may only have waited for their turn.
+pub(crate) fn unreached(target: &str, faults: &Faults) -> Error {
+    match faults.keys().find(|fault| matches!(fault.cause, Cause::Dial(_) | Cause::NoPort)) {
+        Some(fault) => {
+            let hint = fault.hint().map(str::to_owned);
+            Error::Unsupported { what: format!("cannot connect to {target}: {fault}"), hint }
+        }
+        None => Error::Peer { what: format!("took no connection at {target} within the whole trial") },
+    }
+}
 
 impl Fault {
     /// An answer that is not what HTTP/1.1 allows.
@@ -116,6 +130,15 @@ mod tests {
         assert_eq!(fault.to_string(), "connect: no local port is free");
         assert!(fault.hint().is_some_and(|hint| hint.contains("ip_local_port_range")));
         assert_eq!(Fault::system(Stage::Connect, &error("bind")).cause, Cause::Errno(99));
+    }
+
+    #[test]
+    fn a_trial_without_a_connection_is_told_by_the_layer_that_failed_before_what_only_waited() {
+        let timeout = Fault { stage: Stage::Connect, cause: Cause::Timeout };
+        let plain = Fault::dial(dial::TlsFault::NotTls.into());
+        let text = |faults: &[Fault]| unreached("a", &faults.iter().map(|fault| (*fault, 1)).collect()).to_string();
+        assert_eq!(text(&[timeout]), "the other side took no connection at a within the whole trial");
+        assert_eq!(text(&[timeout, plain]), format!("cannot connect to a: {plain}"));
     }
 
     #[test]

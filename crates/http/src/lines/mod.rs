@@ -19,7 +19,7 @@ use fathom_model::units::Nanos;
 use fathom_sys::{limits, reactor::Token};
 
 pub(crate) use self::{
-    fault::{Cause, Fault, Faults, Stage},
+    fault::{Cause, Fault, Faults, Stage, unreached},
     line::Line,
     subscriber::Subscriber,
     sweep::Sweep,

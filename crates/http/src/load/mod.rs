@@ -26,7 +26,7 @@ use fathom_sys::reactor::{Epoll, Reactor, StampedEpoll, Uring};
 
 use crate::{
     books::{CLOSED_COUNTERS, COUNTERS, Outcome, record},
-    lines::{Target, allow_connections, way},
+    lines::{Target, allow_connections, unreached, way},
     names,
 };
 
@@ -84,16 +84,11 @@ impl Load {
     /// # Errors
     /// When nothing could be recorded.
     pub(crate) fn run(&self, session: &Session) -> Result<Record, Error> {
-        let record = match self.way.which {
+        match self.way.which {
             Which::Uring => self.run_over::<Uring>(session),
             Which::Epoll => self.run_over::<Epoll>(session),
             Which::Stamped => self.run_over::<StampedEpoll>(session),
-        }?;
-        if record.totals[count::CONNECTIONS] == 0 && session.stop.told() != Stop::Abort {
-            let what = format!("took no connection at {} within the whole trial", self.target.name);
-            return Err(Error::Peer { what });
         }
-        Ok(record)
     }
 
     fn run_over<R: Reactor>(&self, session: &Session) -> Result<Record, Error> {
@@ -102,7 +97,7 @@ impl Load {
         let crew = Crew { states, counters, cores: &self.cores, until: Until::PhasesOver };
         let work = |worker: Worker<'_>, equipment| Clients::new(equipment, &worker).run();
         let conducted = crew.conduct_equipped(session, &mut (), (Duty::equip::<R>, work))?;
-        Ok(self.record(&conducted))
+        self.record(&conducted, session)
     }
 
     /// What each worker does.
@@ -130,18 +125,22 @@ impl Load {
         (0..).zip(connections).map(duty).collect()
     }
 
-    fn record(&self, conducted: &Conducted<Outcome>) -> Record {
+    fn record(&self, conducted: &Conducted<Outcome>, session: &Session) -> Result<Record, Error> {
         let mut all = Outcome::merged(&conducted.workers);
         let (response, lag) = (mem::take(&mut all.response), mem::take(&mut all.lag));
         let n_not_started = all.n_not_started;
+        let unreached = unreached(&self.target.name, &all.faults);
         let mut record = record(conducted, all, (&self.target, &self.way));
+        if record.totals[count::CONNECTIONS] == 0 && session.stop.told() != Stop::Abort {
+            return Err(unreached);
+        }
         if let Some(schedule) = &self.schedule {
             record.totals.insert(names::NOT_STARTED.to_owned(), n_not_started);
             record.notes.extend(pacing_note(schedule.pacing, &lag));
             let times = [(distribution::RESPONSE_TIME, response), (distribution::SCHEDULE_LAG, lag)];
             record.distributions.extend(times.map(|(name, times)| (name.to_owned(), times)));
         }
-        record
+        Ok(record)
     }
 }
 

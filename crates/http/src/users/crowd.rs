@@ -22,7 +22,7 @@ use super::{
 use crate::{
     books::{Accounts, CLOSED_COUNTERS, COUNTERS, Ledger, Outcome, record},
     dial::Route,
-    lines::{Switchboard, Target, allow_connections, way},
+    lines::{Switchboard, Target, allow_connections, unreached, way},
     names,
 };
 
@@ -128,11 +128,7 @@ impl Crowd {
             Which::Epoll => self.run_over::<Epoll, U>(session, &make),
             Which::Stamped => self.run_over::<StampedEpoll, U>(session, &make),
         }?;
-        let record = self.record(&conducted);
-        if record.totals[count::CONNECTIONS] == 0 && session.stop.told() != Stop::Abort {
-            let what = format!("took no connection at {} within the whole trial", self.target.name);
-            return Err(Error::Peer { what });
-        }
+        let record = self.record(&conducted, session)?;
         Ok((record, conducted.workers.into_iter().map(|(_, users)| users).collect()))
     }
 
@@ -170,15 +166,19 @@ impl Crowd {
         }
     }
 
-    fn record<W>(&self, conducted: &Conducted<(Outcome, W)>) -> Record {
+    fn record<W>(&self, conducted: &Conducted<(Outcome, W)>, session: &Session) -> Result<Record, Error> {
         let mut all = Outcome::merged(conducted.workers.iter().map(|(outcome, _)| outcome));
         let (lag, n_not_started) = (std::mem::take(&mut all.lag), all.n_not_started);
+        let unreached = unreached(&self.target.name, &all.faults);
         let mut record = record(conducted, all, (&self.target, &self.way));
+        if record.totals[count::CONNECTIONS] == 0 && session.stop.told() != Stop::Abort {
+            return Err(unreached);
+        }
         if self.coming.is_scheduled() {
             record.totals.insert(names::NOT_STARTED.to_owned(), n_not_started);
             record.distributions.insert(distribution::SCHEDULE_LAG.to_owned(), lag);
         }
-        record
+        Ok(record)
     }
 }
 

@@ -26,7 +26,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// Crates whose tests are played for others too: what they touch is asked of `sys::policy`.
 const PLAYED_FOR_OTHERS: [&str; 4] = ["packet", "transport", "http", "app"];
 /// What touches the network, a file or a variable without asking.
-const UNASKED: [&str; 8] = [
+const UNASKED: [&str; 9] = [
     "TcpStream::connect",
     "to_socket_addrs()",
     "fs::read(",
@@ -35,6 +35,7 @@ const UNASKED: [&str; 8] = [
     "File::options(",
     "File::create",
     "env::var(",
+    "bind_device(",
 ];
 /// Where that is right, and why.
 const UNASKED_ALLOWED: &[(&str, &str)] = &[
@@ -47,7 +48,17 @@ const UNASKED_ALLOWED: &[(&str, &str)] = &[
     ("http/src/books/ledger.rs", "an option of the kind File, which is refused to others"),
     ("packet/src/craft/settings.rs", "an option of the kind File, which is refused to others"),
     ("packet/src/pktgen/root.rs", "the files of the kernel's pktgen"),
+    ("packet/src/probe/raw.rs", "the interface is an option of hping3's face alone, which is the user's own"),
     ("packet/src/xdp/strays.rs", "counters of the kernel"),
+    (
+        "transport/src/protocol/iperf3/client.rs",
+        "the interface is an option of iperf3's face alone, which is the user's own",
+    ),
+    ("transport/src/protocol/iperf3/server/mod.rs", "a server sends to whoever came, and the user chose the interface"),
+    (
+        "transport/src/protocol/iperf3/server/reception.rs",
+        "a server sends to whoever came, and the user chose the interface",
+    ),
 ];
 /// What panics where a thread is refused, at a limit of tasks; `sys::threads` gives an error.
 const PANICKING_SPAWNS: [&str; 2] = ["thread::spawn(", "scope.spawn("];

@@ -55,11 +55,12 @@ pub fn is_multipath(socket: impl AsFd) -> Result<bool> {
     Ok(answer.is_ok() && info[FLAGS] & 1 == 0)
 }
 
-/// Lets a socket send and receive through one interface only (`SO_BINDTODEVICE`).
+/// Lets a socket send and receive through the interface of its destination only, if that has one (`SO_BINDTODEVICE`).
 ///
 /// # Errors
 /// `setsockopt(SO_BINDTODEVICE, name)`: no such device (`ENODEV`), or Linux before 5.7 without `CAP_NET_RAW`.
-pub fn bind_to_device(socket: impl AsFd, name: &str) -> Result<()> {
+pub fn bind_to_device(socket: impl AsFd, to: &Destination) -> Result<()> {
+    let Some(name) = to.device() else { return Ok(()) };
     SockRef::from(&socket)
         .bind_device(Some(name.as_bytes()))
         .map_err(|error| Error::new(format!("setsockopt(SO_BINDTODEVICE, {name})"), error))
@@ -183,11 +184,11 @@ pub fn set_flow_label(socket: impl AsFd, to: &Destination, label: u32) -> Result
     const CALL: &str = "setsockopt(IPV6_FLOWLABEL_MGR)";
     const CREATE_IF_MISSING: u16 = 1;
     const SHARED_BY_ANYONE: u8 = 255;
-    let Some(SocketAddr::V6(mut to)) = to.address() else {
+    let Some(SocketAddr::V6(mut address)) = to.address() else {
         return Err(Error::new(CALL, io::Error::from_raw_os_error(libc::EAFNOSUPPORT)));
     };
     let mut request: LabelRequest = [0; 8];
-    request[..4].copy_from_slice(&words(*to.ip()));
+    request[..4].copy_from_slice(&words(*address.ip()));
     request[4] = label.to_be();
     let [low, high] = CREATE_IF_MISSING.to_ne_bytes();
     // The action is to get the label (0).
@@ -195,8 +196,8 @@ pub fn set_flow_label(socket: impl AsFd, to: &Destination, label: u32) -> Result
     socket::set(&socket, (libc::IPPROTO_IPV6, libc::IPV6_FLOWLABEL_MGR), &request).map_err(named(CALL))?;
     socket::set(&socket, (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND), &1)
         .map_err(named("setsockopt(IPV6_FLOWINFO_SEND)"))?;
-    to.set_flowinfo(label.to_be());
-    Ok(Destination::labelled(to))
+    address.set_flowinfo(label.to_be());
+    Ok(to.labelled(address))
 }
 
 /// An address as it lies in memory.
@@ -218,7 +219,7 @@ pub fn flow_label(socket: &Socket) -> Result<Option<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{Guests, anywhere};
+    use crate::policy::{Guests, Policy, anywhere};
 
     fn loopback(version: u8) -> SocketAddr {
         let text = if version == 4 { "127.0.0.1:0" } else { "[::1]:0" };
@@ -235,13 +236,19 @@ mod tests {
         listener
     }
 
+    fn through(device: &str) -> Destination {
+        Policy::anything().permit_through(device, loopback(4)).unwrap()
+    }
+
     #[test]
     fn what_is_set_is_read_back() {
         let near = socket::stream(loopback(4)).unwrap();
         assert_eq!((keepalive(&near).unwrap(), device(&near).unwrap()), (None, None));
         set_keepalive(&near, Nanos::from_secs(7)).unwrap();
         assert_eq!(keepalive(&near).unwrap(), Some(Nanos::from_secs(7)));
-        bind_to_device(&near, "lo").unwrap();
+        bind_to_device(&near, &anywhere(loopback(4))).unwrap();
+        assert_eq!(device(&near).unwrap(), None, "no device was asked for");
+        bind_to_device(&near, &through("lo")).unwrap();
         assert_eq!(device(&near).unwrap().as_deref(), Some("lo"));
         match set_busy_poll(&near, Nanos::from_micros(50)) {
             Ok(()) => assert_eq!(busy_poll(&near).unwrap(), Nanos::from_micros(50)),
@@ -254,7 +261,7 @@ mod tests {
 
     #[test]
     fn an_unknown_device_is_named() {
-        let error = bind_to_device(socket::stream(loopback(4)).unwrap(), "none0").unwrap_err();
+        let error = bind_to_device(socket::stream(loopback(4)).unwrap(), &through("none0")).unwrap_err();
         assert_eq!(error.to_string(), "setsockopt(SO_BINDTODEVICE, none0)");
         assert_eq!(error.errno(), Some(libc::ENODEV));
     }

@@ -18,7 +18,7 @@ use fathom_sys::{
 
 use crate::{
     exchange::Spread,
-    options::{self, SocketOptions},
+    options::{self, SocketOptions, Target},
 };
 
 /// How long after the start a connection of the other side may still arrive.
@@ -97,7 +97,7 @@ impl Doors {
 /// From where to where each connection of an initiator goes.
 #[derive(Debug, Clone)]
 pub(crate) struct Targets {
-    to: Vec<SocketAddr>,
+    to: Vec<Target>,
     /// What to bind to; nothing where the kernel chooses the same.
     from: Vec<Option<IpAddr>>,
 }
@@ -108,24 +108,24 @@ impl Targets {
     /// # Errors
     /// The responder told nothing, or the kernel refuses the options that were asked for.
     pub(crate) fn of(role: &Role, kind: &'static str, options: &SocketOptions) -> Result<Self, Error> {
-        let to = told_all(role, kind)?;
-        to.iter().try_for_each(|to| options.judge(*to))?;
-        let sources = options.sources(to[0], SOURCES_MAX)?;
+        let to = options.targets(&told_all(role, kind)?)?;
+        let first = to[0].address;
+        let sources = options.sources(first, SOURCES_MAX)?;
         let from = match sources.as_slice() {
-            [] => vec![role.address.filter(|from| !is_chosen_anyway(*from, to[0]))],
+            [] => vec![role.address.filter(|from| !is_chosen_anyway(*from, first))],
             sources => sources.iter().copied().map(Some).collect(),
         };
         // One socket that is thrown away shows what the kernel refuses, before many are opened.
-        let probe = socket::stream(to[0]).map_err(|cause| Error::System { what: "open a socket".to_owned(), cause })?;
-        options.bind(&probe, (role.address, 0), to[0])?;
+        let probe = socket::stream(first).map_err(|cause| Error::System { what: "open a socket".to_owned(), cause })?;
+        options.bind(&probe, (role.address, 0), &to[0])?;
         options.apply(&probe)?;
-        options.towards(&probe, to[0])?;
+        options.towards(&probe, &to[0])?;
         Ok(Self { to, from })
     }
 
     /// The destination of a connection, and the address it is bound to, by its number.
-    pub(crate) fn pair(&self, number: usize) -> (SocketAddr, Option<IpAddr>) {
-        (self.to[number % self.to.len()], self.from[number / self.to.len() % self.from.len()])
+    pub(crate) fn pair(&self, number: usize) -> (&Target, Option<IpAddr>) {
+        (&self.to[number % self.to.len()], self.from[number / self.to.len() % self.from.len()])
     }
 
     /// Whether there are local ports for so many connections at once.
@@ -153,7 +153,7 @@ impl Targets {
     pub(crate) fn refused(&self, number: usize, cause: fathom_sys::Error) -> Error {
         let (to, from) = self.pair(number);
         let from = from.map_or_else(String::new, |from| format!(" from {from}"));
-        exhausted(&format!("connect to {to}{from}"), cause)
+        exhausted(&format!("connect to {}{from}", to.address), cause)
     }
 }
 
@@ -233,7 +233,7 @@ impl Opening {
             let (listener, notes) = socket_options.listen(options::listen_address(role), n_flows.max(64))?;
             return Ok((Self::Listening(listener), notes));
         }
-        let to = told(role, kind)?;
+        let to = &socket_options.targets(&[told(role, kind)?])?[0];
         let (mut notes, mut times) = (Vec::new(), Histogram::new());
         let connect = |idx| {
             let begin = clock::now();

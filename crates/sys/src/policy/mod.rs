@@ -62,26 +62,35 @@ impl Refused {
     }
 }
 
-/// Where something may be sent; only a [`Policy`] mints it.
+/// Where something may be sent, and through which device; only a [`Policy`] mints it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Destination(SockAddr);
+pub struct Destination {
+    to: SockAddr,
+    /// What its sockets are to be bound to.
+    device: Option<Arc<str>>,
+}
 
 impl Destination {
     /// As the kernel takes it.
     #[must_use]
     pub const fn raw(&self) -> &SockAddr {
-        &self.0
+        &self.to
+    }
+
+    /// The device that was asked for, see [`tuning::bind_to_device`](crate::tuning::bind_to_device).
+    pub(crate) fn device(&self) -> Option<&str> {
+        self.device.as_deref()
     }
 
     /// The address of a host; nothing for a socket of the local kind.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
-        self.0.as_socket()
+        self.to.as_socket()
     }
 
     /// The same host, with the flow label that it has been given meanwhile.
-    pub(crate) fn labelled(to: SocketAddrV6) -> Self {
-        Self(SocketAddr::from(to).into())
+    pub(crate) fn labelled(&self, to: SocketAddrV6) -> Self {
+        Self { to: SocketAddr::from(to).into(), device: self.device.clone() }
     }
 
     /// Another port of the same host.
@@ -89,7 +98,7 @@ impl Destination {
     pub fn at(&self, port: u16) -> Self {
         let other = |mut address: SocketAddr| {
             address.set_port(port);
-            Self(address.into())
+            Self { to: address.into(), device: self.device.clone() }
         };
         self.address().map_or_else(|| self.clone(), other)
     }
@@ -192,16 +201,22 @@ impl Policy {
     /// It is not allowed.
     pub fn permit(&self, address: SocketAddr) -> Result<Destination, Refused> {
         self.judge(address.ip().into())?;
-        Ok(Destination(address.into()))
+        Ok(Destination { to: address.into(), device: None })
     }
 
-    /// Whether a socket may be bound to a device: for others only where the kernel itself sends to that address.
+    /// Lets an address be sent to through a device: for others only the one by which the kernel itself sends to it.
     ///
-    /// Another device would carry what looks for the address (ARP, neighbour discovery) to hosts that nobody named.
+    /// Another device would carry what looks for the address (ARP, neighbour discovery) to hosts that nobody named. It asks
+    /// the kernel, so it is for the preparation of a test; other ports of the same host are [`Destination::at`].
     ///
     /// # Errors
-    /// The way to the address leads through another device, or is not known.
-    pub fn judge_device(&self, name: &str, to: IpAddr) -> Result<(), Refused> {
+    /// The address is not allowed, or the route to it leads through another device, or is not known.
+    pub fn permit_through(&self, device: &str, address: SocketAddr) -> Result<Destination, Refused> {
+        self.judge_device(device, address.ip())?;
+        Ok(Destination { device: Some(device.into()), ..self.permit(address)? })
+    }
+
+    fn judge_device(&self, name: &str, to: IpAddr) -> Result<(), Refused> {
         if !self.is_for_others() {
             return Ok(());
         }
@@ -212,8 +227,9 @@ impl Policy {
         if is_on_the_way.unwrap_or(false) {
             return Ok(());
         }
-        let what = format!("sending to {to} through {name} is refused: the way there is another");
-        Err(Refused { what, hint: Some("leave out the interface".to_owned()) })
+        let what =
+            format!("sending to {to} through {name} is refused: the route to it leads through another interface");
+        Err(Refused { what, hint: Some("leave out --interface".to_owned()) })
     }
 
     /// Lets the server behind a path of this machine be connected to.
@@ -222,7 +238,7 @@ impl Policy {
     /// The role is played for others, or the path is too long for a socket.
     pub fn permit_unix(&self, path: &Path) -> io::Result<Destination> {
         self.own_only(|| format!("connecting to {}", path.display()))?;
-        SockAddr::unix(path).map(Destination)
+        SockAddr::unix(path).map(|to| Destination { to, device: None })
     }
 
     /// Who may come to a role that plays with others at these addresses, which send from these networks too.
@@ -317,7 +333,7 @@ impl Policy {
 /// Where a test of this crate sends: to itself.
 #[cfg(test)]
 pub(crate) fn anywhere(address: SocketAddr) -> Destination {
-    Destination(address.into())
+    Destination { to: address.into(), device: None }
 }
 
 #[cfg(test)]
@@ -408,9 +424,17 @@ mod tests {
     #[test]
     fn for_others_a_device_is_the_one_on_the_way() {
         let [here, nobody]: [IpAddr; 2] = ["127.0.0.1", "192.0.2.1"].map(|text| text.parse().unwrap());
-        let served = Policy::served(nobody, Vec::new());
-        assert!(served.judge_device("lo", here).is_ok());
-        assert!(served.judge_device("nosuch0", here).is_err() && served.judge_device("lo", nobody).is_err());
-        assert!(Policy::anything().judge_device("nosuch0", here).is_ok());
+        let served = Policy::served(here, vec![nobody.into()]);
+        let through = |policy: &Policy, device: &str, to: IpAddr| policy.permit_through(device, SocketAddr::new(to, 9));
+        let other = "192.0.2.2".parse().unwrap();
+        assert!(through(&served, "lo", other).is_err(), "an address that nobody allowed");
+        let refused = through(&served, "lo", nobody).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "sending to 192.0.2.1 through lo is refused: the route to it leads through another interface"
+        );
+        assert!(through(&served, "nosuch0", here).is_err() && through(&Policy::anything(), "nosuch0", here).is_ok());
+        let granted = through(&served, "lo", here).unwrap();
+        assert_eq!((granted.device(), granted.at(10).device()), (Some("lo"), Some("lo")));
     }
 }

@@ -100,7 +100,7 @@ impl Line<'_> {
     ) -> fathom_sys::Result<(Socket, Destination)> {
         let (to, from) = self.caller.targets.pair(self.n_dialled);
         self.n_dialled = self.n_dialled.wrapping_add(self.caller.churn.n_workers);
-        let socket = make(to)?;
+        let socket = make(to.address)?;
         let to = self.caller.churn.dress(&socket, (from, to))?;
         Ok((socket, to))
     }

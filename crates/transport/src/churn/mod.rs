@@ -7,7 +7,7 @@
 mod called;
 mod calling;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use fathom_engine::{Error, Test};
 use fathom_model::{OptionDoc, Role, Side, ValueKind, units::Nanos};
@@ -23,7 +23,7 @@ use crate::{
         sizes::{Bounds, Sizes},
     },
     link::{Doors, PATIENCE, Targets},
-    options::{self, SocketOptions},
+    options::{self, SocketOptions, Target},
 };
 
 /// How a connection ends.
@@ -116,7 +116,7 @@ pub(crate) fn prepare(
 
 impl Churn {
     /// Sets what was asked for on a new connection of the initiator.
-    fn dress(&self, socket: &Socket, ends: (Option<IpAddr>, SocketAddr)) -> fathom_sys::Result<Destination> {
+    fn dress(&self, socket: &Socket, ends: (Option<IpAddr>, &Target)) -> fathom_sys::Result<Destination> {
         let (to, _) = self.options.dress(socket, ends)?;
         if self.options.nodelay() && self.errand == Errand::Exchange && self.sizes.longest_request() > ONE_SEGMENT {
             socket.set_tcp_nodelay(true).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;

@@ -162,7 +162,7 @@ impl<R: Reactor> Opened<R> {
     fn begin(&mut self, asking: &Asking<R>, (idx, number): (usize, usize)) -> Result<(), Error> {
         let (to, from) = asking.targets.pair(number);
         let options = &asking.terms.options;
-        let opened = options.open_nonblocking(to).and_then(|socket| {
+        let opened = options.open_nonblocking(to.address).and_then(|socket| {
             let (to, notes) = options.dress(&socket, (from, to))?;
             socket.set_tcp_nodelay(options.nodelay()).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;
             Ok((socket, to, notes))

@@ -11,7 +11,7 @@ use fathom_model::{OptionDoc, Role, Settings, Side, ValueKind, settings::Setting
 use fathom_sys::ethtool;
 pub(crate) use socket::{
     BUFFER, BUSY_POLL, CONGESTION, DEVICE, DSCP, FLOW_LABEL, KEEPALIVE, MPTCP, MSS, NODELAY, PACING, SOURCE,
-    SocketOptions, not_polled,
+    SocketOptions, Target, not_polled,
 };
 
 /// The most bytes of one message: what is larger is a stream.

@@ -128,6 +128,13 @@ pub(crate) struct SocketOptions {
     pub(crate) pacing: Option<BitsPerSec>,
 }
 
+/// Where an initiator may send; only [`SocketOptions::targets`] makes it, when a test is prepared.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub(crate) address: SocketAddr,
+    to: Destination,
+}
+
 impl SocketOptions {
     pub(crate) fn of(role: &Role, policy: &Policy) -> Self {
         let guests = fathom_engine::guests(role, policy);
@@ -187,15 +194,16 @@ impl SocketOptions {
     /// A TCP connection with these options: number `idx` of the initiator's, from the role's address unless another was asked for.
     pub(crate) fn connect(
         &self,
-        to: SocketAddr,
+        to: &Target,
         (from, idx): (Option<IpAddr>, usize),
     ) -> Result<(Socket, Vec<Note>), Error> {
-        let opened = if self.is_multipath { tuning::multipath_stream(to) } else { socket::stream(to) };
+        let at = to.address;
+        let opened = if self.is_multipath { tuning::multipath_stream(at) } else { socket::stream(at) };
         let socket = opened.map_err(|cause| Error::System { what: "open a socket".to_owned(), cause })?;
         self.bind(&socket, (from, idx), to)?;
         let mut notes = self.apply_tcp(&socket)?;
         let towards = self.towards(&socket, to)?;
-        socket::connect(&socket, &towards, CONNECT_MAX).map_err(|cause| Error::unreachable(to, cause))?;
+        socket::connect(&socket, &towards, CONNECT_MAX).map_err(|cause| Error::unreachable(at, cause))?;
         notes.extend(self.fallen_back(&socket));
         Ok((socket, notes))
     }
@@ -219,11 +227,11 @@ impl SocketOptions {
     /// A UDP socket with these options that speaks with one other only: number `idx` of the initiator's.
     pub(crate) fn speak(
         &self,
-        to: SocketAddr,
+        to: &Target,
         (from, idx): (Option<IpAddr>, usize),
     ) -> Result<(Socket, Vec<Note>), Error> {
-        let cannot = |cause| crate::link::exhausted(&format!("connect a UDP socket to {to}"), cause);
-        let socket = socket::datagram_unbound(to).map_err(cannot)?;
+        let cannot = |cause| crate::link::exhausted(&format!("connect a UDP socket to {}", to.address), cause);
+        let socket = socket::datagram_unbound(to.address).map_err(cannot)?;
         self.bind(&socket, (from, idx), to)?;
         let notes = self.apply(&socket)?;
         let towards = self.towards(&socket, to)?;
@@ -231,15 +239,27 @@ impl SocketOptions {
         Ok((socket, notes))
     }
 
-    /// Whether something may be sent there, before anything is opened.
+    /// Lets the initiator send to places of the responder, through the interface that was asked for.
     ///
     /// # Errors
-    /// It is not allowed.
-    pub(crate) fn judge(&self, to: SocketAddr) -> Result<(), Error> {
-        Ok(self.policy.permit(to).map(drop)?)
+    /// One of them is not allowed.
+    pub(crate) fn targets(&self, places: &[SocketAddr]) -> Result<Vec<Target>, Error> {
+        let mut targets: Vec<Target> = Vec::with_capacity(places.len());
+        for &address in places {
+            // The ports of one host are one question: where there is an interface, the kernel is asked for the route.
+            let known =
+                targets.last().map(|last| last.to.at(address.port())).filter(|to| to.address() == Some(address));
+            let to = match (known, &self.device) {
+                (Some(known), _) => known,
+                (None, Some(device)) => self.policy.permit_through(device, address)?,
+                (None, None) => self.policy.permit(address)?,
+            };
+            targets.push(Target { address, to });
+        }
+        Ok(targets)
     }
 
-    /// Lets something be sent there.
+    /// Lets a responder send to whoever has shown where it is.
     ///
     /// # Errors
     /// It is not allowed.
@@ -262,18 +282,12 @@ impl SocketOptions {
     }
 
     /// Binds a socket of the initiator to what it sends from: a device, and an address, in turn by the number of the socket.
-    pub(crate) fn bind(
-        &self,
-        socket: &Socket,
-        (from, idx): (Option<IpAddr>, usize),
-        to: SocketAddr,
-    ) -> Result<(), Error> {
-        if let Some(device) = &self.device {
-            self.policy.judge_device(device, to.ip())?;
-            tuning::bind_to_device(socket, device)
-                .map_err(|cause| Error::system(format!("send through the interface {device}"), "CAP_NET_RAW", cause))?;
-        }
-        let Some(address) = self.source(idx, to)?.or(from) else { return Ok(()) };
+    pub(crate) fn bind(&self, socket: &Socket, (from, idx): (Option<IpAddr>, usize), to: &Target) -> Result<(), Error> {
+        tuning::bind_to_device(socket, &to.to).map_err(|cause| {
+            let device = self.device.as_deref().unwrap_or_default();
+            Error::system(format!("send through the interface {device}"), "CAP_NET_RAW", cause)
+        })?;
+        let Some(address) = self.source(idx, to.address)?.or(from) else { return Ok(()) };
         let cannot = |cause| Error::System { what: format!("send from {address}"), cause };
         socket::set_bind_address_no_port(socket).map_err(cannot)?;
         socket.bind(&SocketAddr::new(address, 0).into()).map_err(named("bind")).map_err(cannot)
@@ -315,33 +329,28 @@ impl SocketOptions {
     pub(crate) fn dress(
         &self,
         socket: &Socket,
-        (from, to): (Option<IpAddr>, SocketAddr),
+        (from, target): (Option<IpAddr>, &Target),
     ) -> fathom_sys::Result<(Destination, Vec<Note>)> {
-        if let Some(device) = &self.device {
-            self.policy.judge_device(device, to.ip()).map_err(named("setsockopt(SO_BINDTODEVICE)"))?;
-            tuning::bind_to_device(socket, device)?;
-        }
+        tuning::bind_to_device(socket, &target.to)?;
         if let Some(from) = from {
             socket::set_bind_address_no_port(socket)?;
             socket.bind(&SocketAddr::new(from, 0).into()).map_err(named("bind"))?;
         }
         let notes = self.set(socket)?;
-        let to = self.permit(to)?;
         let to = match self.flow_label {
-            Some(label) => tuning::set_flow_label(socket, &to, label)?,
-            None => to,
+            Some(label) => tuning::set_flow_label(socket, &target.to, label)?,
+            None => target.to.clone(),
         };
         Ok((to, notes))
     }
 
     /// The address to connect to, with the flow label that was asked for.
-    pub(crate) fn towards(&self, socket: &Socket, to: SocketAddr) -> Result<Destination, Error> {
-        let permitted = self.policy.permit(to)?;
-        let Some(label) = self.flow_label else { return Ok(permitted) };
-        if to.is_ipv4() {
-            return Err(not_allowed(FLOW_LABEL.name, "a target with an IPv6 address", &to.ip()));
+    pub(crate) fn towards(&self, socket: &Socket, target: &Target) -> Result<Destination, Error> {
+        let Some(label) = self.flow_label else { return Ok(target.to.clone()) };
+        if target.address.is_ipv4() {
+            return Err(not_allowed(FLOW_LABEL.name, "a target with an IPv6 address", &target.address.ip()));
         }
-        tuning::set_flow_label(socket, &permitted, label)
+        tuning::set_flow_label(socket, &target.to, label)
             .map_err(|cause| Error::System { what: format!("use the flow label {label}"), cause })
     }
 
@@ -447,7 +456,7 @@ fn no_congestion_control(name: &str, cause: &fathom_sys::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use fathom_sys::tcp_info::TcpInfo;
+    use fathom_sys::{namespace::NetNs, netlink::Netlink, tcp_info::TcpInfo};
 
     use super::*;
 
@@ -467,7 +476,7 @@ mod tests {
     fn ends(options: &SocketOptions, at: &str) -> Result<(Socket, Socket, Vec<Note>), Error> {
         let (listener, mut notes) = options.listen(on(at), 4)?;
         let to = socket::local_address(&listener).unwrap();
-        let (near, told) = options.connect(to, (None, 0))?;
+        let (near, told) = options.connect(&options.targets(&[to])?[0], (None, 0))?;
         notes.extend(told);
         listener.set_nonblocking(false).unwrap();
         let (far, _) = socket::accept(&listener).unwrap().unwrap();
@@ -582,7 +591,8 @@ mod tests {
         };
         assert!(tuning::is_multipath(&near).unwrap() && tuning::is_multipath(&far).unwrap(), "{notes:?}");
         let (listener, _) = SocketOptions::read(&Settings::default()).listen(on("127.0.0.1:0"), 4).unwrap();
-        let (_, notes) = options.connect(socket::local_address(&listener).unwrap(), (None, 0)).unwrap();
+        let to = &options.targets(&[socket::local_address(&listener).unwrap()]).unwrap()[0];
+        let (_, notes) = options.connect(to, (None, 0)).unwrap();
         assert_eq!(notes[0].id, "mptcp-fell-back");
     }
 
@@ -605,11 +615,44 @@ mod tests {
         let (listener, _) = options(&[]).listen(on("127.0.0.1:0"), 4).unwrap();
         let gone = socket::local_address(&listener).unwrap();
         drop(listener);
-        let refused = options(&[]).connect(gone, (None, 0)).unwrap_err();
+        let connect = |given: &[(&str, &str)], to: SocketAddr| {
+            let options = options(given);
+            options.connect(&options.targets(&[to]).unwrap()[0], (None, 0)).unwrap_err()
+        };
+        let refused = connect(&[], gone);
         assert_eq!(refused.to_string(), format!("cannot connect to {gone}"));
         assert!(refused.hint().unwrap().starts_with("a firewall"), "{:?}", refused.hint());
         // Nothing on this host leads from its loopback to the outside.
-        let outside = options(&[("source", "127.0.0.1")]).connect(on("192.0.2.1:9"), (None, 0)).unwrap_err();
+        let outside = connect(&[("source", "127.0.0.1")], on("192.0.2.1:9"));
         assert!(outside.to_string().starts_with("cannot connect to 192.0.2.1:9"), "{outside}");
+    }
+
+    #[test]
+    fn the_kernel_is_asked_for_the_route_to_a_host_once_when_the_test_is_prepared() {
+        let [here, other]: [IpAddr; 2] = ["127.0.0.1", "192.0.2.1"].map(|text| text.parse().unwrap());
+        let policy = Policy::served(here, vec![other.into()]);
+        let options = SocketOptions { policy, ..options(&[("interface", "lo")]) };
+        let ports = [SocketAddr::new(other, 9), SocketAddr::new(other, 10)];
+        let refused = options.targets(&ports).unwrap_err();
+        assert!(refused.to_string().starts_with("sending to 192.0.2.1 through lo is refused"), "{refused}");
+        let elsewhere = match NetNs::new() {
+            Err(error) if error.is_permission() && std::env::var_os("CI").is_none() => {
+                return eprintln!("SKIPPED: {error}: {}", error.source);
+            }
+            made => made.unwrap(),
+        };
+        // Where the address is one of `lo` its route leads there; whoever asks later, back on this host, is refused.
+        let prepare = || {
+            let mut netlink = Netlink::open().unwrap();
+            let lo = netlink.link("lo").unwrap().index;
+            netlink.add_address(lo, other, 32).unwrap();
+            options.targets(&ports).unwrap()
+        };
+        for target in elsewhere.enter_with(prepare).unwrap() {
+            let socket = options.open_nonblocking(target.address).unwrap();
+            let (to, _) = options.dress(&socket, (None, &target)).unwrap();
+            assert_eq!(to.address(), Some(target.address));
+            assert_eq!(tuning::device(&socket).unwrap().as_deref(), Some("lo"));
+        }
     }
 }

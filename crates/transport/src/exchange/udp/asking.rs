@@ -39,10 +39,10 @@ pub(super) struct Asking {
 
 impl Asking {
     pub(super) fn connect(kind: &'static str, terms: Terms) -> Result<Self, Error> {
-        let told = link::told_all(&terms.role, kind)?;
+        let targets = terms.options.targets(&link::told_all(&terms.role, kind)?)?;
         let (mut sockets, mut notes) = (Vec::with_capacity(terms.n_flows), Vec::new());
         for idx in 0..terms.n_flows {
-            let to = told[idx % told.len()];
+            let to = &targets[idx % targets.len()];
             let (socket, told) = terms.options.speak(to, (terms.role.address, idx))?;
             notes = told;
             let cannot = |cause| Error::System { what: "bound a wait".to_owned(), cause };

@@ -154,13 +154,13 @@ impl Stream {
         if told.len() != n_flows {
             return Err(Error::Endpoint { kind: self.kind, what: ADDRESSES });
         }
-        let connect = |(idx, to): (usize, SocketAddr)| {
+        let connect = |(idx, to)| {
             let (socket, notes) = self.options.speak(to, (self.role.address, idx))?;
             self.notes = notes;
             wait_at_most(&socket)?;
             Ok(socket)
         };
-        told.into_iter().enumerate().map(connect).collect()
+        self.options.targets(&told)?.iter().enumerate().map(connect).collect()
     }
 
     /// What the initiator is told: the responder's own addresses.

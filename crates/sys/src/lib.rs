@@ -18,6 +18,7 @@ pub mod handover;
 pub mod interrupt;
 pub mod limits;
 pub mod lua;
+mod mapping;
 pub mod namespace;
 pub mod napi;
 pub mod netlink;

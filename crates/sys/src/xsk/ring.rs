@@ -6,8 +6,10 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use super::umem::{Mapping, Source};
-use crate::Result;
+use crate::{
+    Result,
+    mapping::{Mapping, Source},
+};
 
 /// A ring of entries of one kind: `u64` addresses, or descriptors of frames.
 #[derive(Debug)]
@@ -118,7 +120,7 @@ mod tests {
 
     /// A ring in memory of its own, in which the test is the kernel.
     fn ring() -> Ring<u64> {
-        Ring::map(None, libc::xdp_ring_offset { producer: 0, consumer: 64, desc: 192, flags: 128 }, 4).unwrap()
+        Ring::map(Source::Whole, libc::xdp_ring_offset { producer: 0, consumer: 64, desc: 192, flags: 128 }, 4).unwrap()
     }
 
     #[test]

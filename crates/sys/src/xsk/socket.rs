@@ -11,7 +11,7 @@ use super::{
     ring::Ring,
     umem::{CHUNK, Chunk, HEADROOM, Umem},
 };
-use crate::{Error, Result, clock, policy::Frames as Permit, signal::poll_readable};
+use crate::{Error, Result, clock, mapping::Source, policy::Frames as Permit, signal::poll_readable};
 
 /// A queue of a device of this network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl Transmitter {
     pub fn open(queue: Queue, mode: Mode, _: &Permit) -> Result<Self> {
         let Opened { fd, umem, fill, completion, offsets } = open(RING)?;
         set(&fd, (libc::XDP_TX_RING, "XDP_TX_RING"), &RING)?;
-        let frames = Ring::map(Some((fd.as_raw_fd(), libc::XDP_PGOFF_TX_RING)), offsets.tx, RING)?;
+        let frames = Ring::map(Source::Shared(fd.as_raw_fd(), libc::XDP_PGOFF_TX_RING), offsets.tx, RING)?;
         bind(&fd, queue, mode)?;
         let mode = mode_of(&fd)?;
         Ok(Self { fd, umem, frames, completion, _fill: fill, mode })
@@ -202,7 +202,7 @@ impl Receiver {
     pub fn open(queue: Queue, mode: Mode) -> Result<Self> {
         let Opened { fd, mut umem, mut fill, completion, offsets } = open(CHUNKS_OF_RECEIVER)?;
         set(&fd, (libc::XDP_RX_RING, "XDP_RX_RING"), &RING)?;
-        let frames = Ring::map(Some((fd.as_raw_fd(), libc::XDP_PGOFF_RX_RING)), offsets.rx, RING)?;
+        let frames = Ring::map(Source::Shared(fd.as_raw_fd(), libc::XDP_PGOFF_RX_RING), offsets.rx, RING)?;
         while let Some(chunk) = umem.take() {
             fill.push(umem.lend(chunk));
         }
@@ -299,7 +299,7 @@ fn open(n_chunks: u32) -> Result<Opened> {
     let offsets = get(&fd, (libc::XDP_MMAP_OFFSETS, "XDP_MMAP_OFFSETS"), NO_OFFSETS)?;
     let ring = |page: libc::c_ulonglong, places| {
         let page = libc::off_t::try_from(page).expect("the offsets of rings are small");
-        Ring::map(Some((fd.as_raw_fd(), page)), places, n_chunks)
+        Ring::map(Source::Shared(fd.as_raw_fd(), page), places, n_chunks)
     };
     let fill = ring(libc::XDP_UMEM_PGOFF_FILL_RING, offsets.fr)?;
     let completion = ring(libc::XDP_UMEM_PGOFF_COMPLETION_RING, offsets.cr)?;

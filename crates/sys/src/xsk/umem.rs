@@ -2,61 +2,19 @@
 
 use std::{
     num::NonZeroUsize,
-    ptr,
-    ptr::NonNull,
     slice,
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use crate::{Error, Result};
+use crate::{
+    Result,
+    mapping::{Mapping, Source},
+};
 
 /// The length of a chunk: a page, the most that the kernel takes without multi-buffer frames.
 pub const CHUNK: usize = 4096;
 /// What the kernel leaves free in front of a received frame (`XDP_PACKET_HEADROOM`).
 pub(super) const HEADROOM: usize = 256;
-
-/// Pages that were mapped, until this is dropped.
-#[derive(Debug)]
-pub(super) struct Mapping {
-    begin: NonNull<u8>,
-    size: usize,
-}
-
-/// What is mapped: a descriptor with an offset that names the part, or memory of its own.
-pub(super) type Source = Option<(libc::c_int, libc::off_t)>;
-
-impl Mapping {
-    /// Maps so many bytes, for reading and writing.
-    pub(super) fn of(source: Source, size: NonZeroUsize) -> Result<Self> {
-        let flags = libc::MAP_POPULATE | source.map_or(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, |_| libc::MAP_SHARED);
-        let (fd, offset) = source.unwrap_or((-1, 0));
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at a place that the kernel chooses touches no memory that exists.
-        let begin = unsafe { libc::mmap(ptr::null_mut(), size.get(), protection, flags, fd, offset) };
-        if begin == libc::MAP_FAILED {
-            return Err(Error::last("mmap(AF_XDP)"));
-        }
-        let begin = NonNull::new(begin.cast()).expect("the kernel maps nothing at address zero by itself");
-        Ok(Self { begin, size: size.get() })
-    }
-
-    /// The place of a byte within it.
-    pub(super) fn at(&self, offset: usize) -> NonNull<u8> {
-        assert!(offset < self.size, "{offset} lies behind a mapping of {} bytes", self.size);
-        // SAFETY: the offset lies within the mapping.
-        unsafe { self.begin.add(offset) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: it was mapped with this size, and whoever has pointers into it holds the mapping with them.
-        unsafe { libc::munmap(self.begin.as_ptr().cast(), self.size) };
-    }
-}
-
-// SAFETY: a mapping is memory, which no thread owns; all access is through `&self` or `&mut self` of who holds it.
-unsafe impl Send for Mapping {}
 
 /// A chunk that the program may write to, until it is given to the kernel.
 #[derive(Debug, PartialEq, Eq)]
@@ -91,7 +49,7 @@ impl Umem {
     /// Memory of so many chunks, all of them the program's.
     pub(super) fn of(n_chunks: u32) -> Result<Self> {
         let size = NonZeroUsize::new(n_chunks as usize * CHUNK).expect("a socket has chunks");
-        let memory = Mapping::of(None, size)?;
+        let memory = Mapping::of(Source::Whole, size)?;
         let id = N_UMEMS.fetch_add(1, Ordering::Relaxed);
         Ok(Self { id, memory, n_chunks, free: (0..n_chunks).map(|index| Chunk { index, umem: id }).collect() })
     }

@@ -22,12 +22,13 @@ use io_uring::{cqueue, opcode, squeue, types::Fd};
 
 use self::{
     flight::{Bytes, Copies, Flight, Flights, Outbox, Stage as Sending, Unconfirmed, Unsent},
-    memory::{Block, Pool},
+    memory::{Pool, block},
     ring::{End, GENERATIONS, Kind, Ring, Ticket, error},
 };
 use super::{Completion, Event, Fixed, Patience, Piece, Reactor, Token};
 use crate::{
     Error, Result, clock,
+    mapping::Mapping,
     policy::Destination,
     socket::{self, Domain, Socket},
 };
@@ -81,7 +82,7 @@ struct Lent {
     small: Pool,
     large: Pool,
     /// Where unix sockets discard to; it is never read.
-    scratch: Block,
+    scratch: Mapping,
     fixed: Vec<Box<[u8]>>,
     copies: Copies,
     flights: Flights,
@@ -265,7 +266,7 @@ impl Uring {
             (Receiving::Staying, opcode::RecvMulti::new(fd, SMALL_GROUP).build())
         } else if seat.n_discard > 0 {
             let (place, most, flags) = if seat.is_local {
-                (self.lent.scratch.at(0), self.lent.scratch.size() as u64, libc::MSG_WAITALL)
+                (self.lent.scratch.at(0).as_ptr(), self.lent.scratch.size() as u64, libc::MSG_WAITALL)
             } else {
                 // Not with MSG_WAITALL: nothing is copied, so a request that is begun again asks for all of its bytes again.
                 (std::ptr::null_mut(), DISCARD, libc::MSG_TRUNC)
@@ -647,7 +648,7 @@ impl Reactor for Uring {
         let lent = Lent {
             small: Pool::new(&ring.io, SMALL_GROUP, 0..SMALL.0, SMALL.1)?,
             large: Pool::new(&ring.io, LARGE_GROUP, SMALL.0..SMALL.0 + LARGE.0, LARGE.1)?,
-            scratch: Block::new(LARGE.1),
+            scratch: block(LARGE.1)?,
             fixed: Vec::new(),
             copies: Copies::default(),
             flights: Flights::default(),

@@ -30,6 +30,9 @@ const OUTBOX_MAX: usize = 256;
 /// A process that wakes this much later than it asked for was stopped: a paused machine, a swap storm.
 const LATENESS_MAX: Nanos = Nanos::from_secs(1);
 
+/// How long a message that has begun to arrive may take beyond its deadline: a record of a megabyte at 75 kbit/s.
+const ARRIVAL_MAX: Nanos = Nanos::from_secs(120);
+
 /// What the listening thread has to tell.
 #[derive(Debug)]
 pub(crate) enum Heard<M> {
@@ -42,12 +45,18 @@ pub(crate) enum Heard<M> {
 #[derive(Debug, Clone)]
 pub(crate) struct Pulse {
     last: Arc<AtomicU64>,
+    is_amid_message: Arc<AtomicBool>,
     liveness: Liveness,
 }
 
 impl Pulse {
     pub(crate) fn new(liveness: Liveness) -> Self {
-        Self { last: Arc::new(AtomicU64::new(clock::now().0)), liveness }
+        Self { last: Arc::new(AtomicU64::new(clock::now().0)), is_amid_message: Arc::default(), liveness }
+    }
+
+    /// Until when to wait for what is due at `deadline`: longer while a slow path still carries a message.
+    pub(crate) fn deadline(&self, deadline: Nanos) -> Nanos {
+        if self.is_amid_message.load(Ordering::Relaxed) { deadline + ARRIVAL_MAX } else { deadline }
     }
 
     /// The other side was heard, or has a new deadline because this side could not listen.
@@ -181,7 +190,10 @@ fn hear<M: Message>(input: &mut impl Read, pulse: &Pulse, mut tell: impl FnMut(N
         loop {
             let message = decoder.frame().and_then(|frame| frame.map(|frame| protocol::read(&frame)).transpose());
             match message {
-                Ok(None) => break,
+                Ok(None) => {
+                    pulse.is_amid_message.store(!decoder.is_empty(), Ordering::Relaxed);
+                    break;
+                }
                 Ok(Some(message)) if M::is_heartbeat(&message) => {}
                 Ok(Some(message)) => tell(at, message),
                 Err(error) => return Loss::Garbled(error),
@@ -195,7 +207,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::protocol::ToAgent;
+    use crate::protocol::{FromAgent, ToAgent};
 
     const TURN: Nanos = Nanos::from_millis(100);
 
@@ -218,6 +230,17 @@ mod tests {
             pulse.beat(now);
             assert!(!pulse.is_silent(now + Nanos::from_millis(2_900)));
             assert_eq!(pulse.is_silent(now + SILENCE_MAX), is_loss, "{liveness:?}");
+        }
+    }
+
+    #[test]
+    fn a_message_that_has_begun_to_arrive_is_not_late() {
+        let due = Nanos::from_secs(10);
+        let long = protocol::write(&FromAgent::Bye).unwrap();
+        for (n_arrived, expected) in [(0, due), (3, due + ARRIVAL_MAX), (long.len(), due)] {
+            let pulse = Pulse::new(Liveness::Heartbeats);
+            hear(&mut &long[..n_arrived], &pulse, |_, _: FromAgent| {});
+            assert_eq!(pulse.deadline(due), expected, "{n_arrived} bytes of {}", long.len());
         }
     }
 

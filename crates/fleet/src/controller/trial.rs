@@ -304,11 +304,12 @@ impl<'a, 'b> Course<'a, 'b> {
             if (self.supervision.is_stopped)() {
                 return Err(Error::Interrupted);
             }
+            let host = self.parts[behind].id;
+            let deadline = self.fleet.hosts[host].pulse.deadline(deadline);
             match self.fleet.turn(deadline) {
                 Turn::Said(host, _, message) => self.take(host, message)?,
                 Turn::Lost(host) if self.plays(host) => return Err(self.lost(host)),
                 Turn::Quiet if clock::now() >= deadline => {
-                    let host = self.parts[behind].id;
                     self.fleet.hosts[host].lose(Loss::Late(milestone.verb()));
                     return Err(self.lost(host));
                 }

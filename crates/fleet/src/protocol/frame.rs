@@ -90,6 +90,12 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
+    /// Whether no part of a frame is left over.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.taken == self.buffer.len()
+    }
+
     /// The next frame, or nothing until more arrives.
     ///
     /// # Errors

@@ -71,13 +71,13 @@ step fail
 ";
 
 #[test]
-fn a_script_of_ones_own_is_the_top_row_and_a_step_that_breaks_its_promise_ends_with_10() {
+fn a_script_of_ones_own_is_the_top_row_and_a_step_that_breaks_its_promise_ends_with_its_code() {
     if lacks_root() {
         return;
     }
     let stage = Stage::new();
     fs::write(stage.path("hasty.scenario"), HASTY).unwrap();
-    let ending = stage.fathom(evaluate(&["--script", "hasty.scenario", "--json"])).code(10);
+    let ending = stage.fathom(evaluate(&["--script", "hasty.scenario", "--json"])).broke_its_promise();
     is_valid(&ending.stdout);
     let run = ending.run();
     assert_eq!((run.tests[0].name.as_str(), run.tests[0].title.as_str()), ("app", "hasty.scenario"));

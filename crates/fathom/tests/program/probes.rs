@@ -187,7 +187,7 @@ fn lost_probes_and_an_outage_are_those_that_were_planted() {
     // By another protocol it is there, and a promise is judged.
     let tcp = ["probe", B, "--protocol", "tcp", "--count", "3", "--expect"];
     lab.fathom("a", &[&tcp[..], &["loss_ratio<=0.9"]].concat()).succeeded();
-    lab.fathom("a", &[&tcp[..], &["rtt_ns_max<1ns"]].concat()).code(10);
+    lab.fathom("a", &[&tcp[..], &["rtt_ns_max<1ns"]].concat()).broke_its_promise();
 }
 
 #[test]

@@ -283,6 +283,13 @@ impl Ending {
         self
     }
 
+    /// Checks that a promise was broken; one of a run that says that other programs disturbed it stays open.
+    #[track_caller]
+    pub(crate) fn broke_its_promise(self) -> Self {
+        let is_disturbed = self.stdout.contains("other programs used");
+        self.code(if is_disturbed { 12 } else { 10 })
+    }
+
     pub(crate) fn has_succeeded(&self) -> bool {
         self.status.success()
     }

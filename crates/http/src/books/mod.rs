@@ -9,5 +9,5 @@ pub(crate) use self::{
     accounts::Accounts,
     ledger::{Bookkeeping, Entry, Ledger},
     outcome::{CLOSED_COUNTERS, COUNTERS, Counter, Outcome},
-    record::record,
+    record::{pacing_note, record},
 };

@@ -1,9 +1,10 @@
 //! From the outcomes of the workers to a record.
 
-use fathom_engine::{Conducted, Way};
+use fathom_engine::{Conducted, Way, pace::Pacing};
 use fathom_model::{
-    Note, Record, Side,
+    Histogram, Note, Record, Side,
     names::{count, distribution},
+    units::Nanos,
 };
 
 use super::{ledger::Books, outcome::Outcome};
@@ -153,5 +154,19 @@ fn discard_note(all: &Outcome) -> Option<Note> {
         text:
             "large bodies were thrown away in the kernel without being copied: a client that reads them does more work"
                 .to_owned(),
+    })
+}
+
+/// Says how late what was due began that had to wait for others.
+pub(crate) fn pacing_note(pacing: Pacing, lag: &Histogram) -> Option<Note> {
+    let [p50, p99] = [0.5, 0.99].map(|share| lag.quantile(share).map(Nanos));
+    let (p50, p99) = (p50?, p99?);
+    (pacing == Pacing::Cheap).then(|| Note {
+        id: "pacing".to_owned(),
+        text: format!(
+            "pacing cheap: what was due within {} began together, {p50} (p50) and {p99} (p99) after its time; \
+             response times count from that time, service times do not",
+            Pacing::PERIOD
+        ),
     })
 }

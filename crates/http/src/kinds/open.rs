@@ -4,7 +4,7 @@
 
 use fathom_engine::{
     Error, Test, TestKind,
-    pace::{Pacing, Process, Profile},
+    pace::{Process, Profile},
 };
 use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, settings::SettingError, units::PerSec};
 use fathom_sys::policy::Policy;
@@ -93,6 +93,5 @@ fn schedule(role: &Role) -> Result<Schedule, Error> {
         Some("poisson") => Process::Poisson { seed: role.seed },
         _ => Process::Constant,
     };
-    let pacing = if settings.text("pacing").as_deref() == Some("cheap") { Pacing::Cheap } else { Pacing::Precise };
-    Ok(Schedule { profile, process, pacing })
+    Ok(Schedule { profile, process, pacing: options::pacing(settings) })
 }

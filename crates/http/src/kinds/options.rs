@@ -1,6 +1,7 @@
 //! The options of the kinds that ask: one table, of which each kind has its part.
 
-use fathom_model::{OptionDoc, ValueKind};
+use fathom_engine::pace::Pacing;
+use fathom_model::{OptionDoc, Settings, ValueKind};
 
 use crate::{dial::options, responder};
 
@@ -47,6 +48,19 @@ pub(crate) const BATCH_WAIT: OptionDoc = OptionDoc {
     default: Some("100us"),
     help: "how long an answer may wait for others to be dealt with together",
 };
+
+/// How exactly what is due keeps to its time; read by [`pacing`].
+pub(crate) const PACING: OptionDoc = OptionDoc {
+    name: "pacing",
+    value: ValueKind::Choice(&["precise", "cheap"]),
+    default: Some("precise"),
+    help: "precise: each request at its time; cheap: those due within 1 ms together, for less CPU",
+};
+
+/// The value of [`PACING`].
+pub(crate) fn pacing(settings: &Settings) -> Pacing {
+    if settings.text(PACING.name).as_deref() == Some("cheap") { Pacing::Cheap } else { Pacing::Precise }
+}
 
 /// What both kinds have beside what belongs to connections and requests.
 const LOAD: [OptionDoc; 6] = [
@@ -129,12 +143,7 @@ const OPEN: [OptionDoc; 4] = [
         default: Some("constant"),
         help: "evenly spaced, or at random as independent users come",
     },
-    OptionDoc {
-        name: "pacing",
-        value: ValueKind::Choice(&["precise", "cheap"]),
-        default: Some("precise"),
-        help: "precise: each request at its time; cheap: those due within 1 ms together, for less CPU",
-    },
+    PACING,
 ];
 
 const N_COMMON: usize =

@@ -17,15 +17,14 @@ use fathom_engine::{
     pace::{Arrivals, Pacing, Process, Profile, Share},
 };
 use fathom_model::{
-    Histogram, Note, Record, Role,
+    Record, Role,
     names::{count, distribution},
-    units::Nanos,
 };
 use fathom_sys::policy::Policy;
 use fathom_sys::reactor::{Epoll, Reactor, StampedEpoll, Uring};
 
 use crate::{
-    books::{CLOSED_COUNTERS, COUNTERS, Outcome, record},
+    books::{CLOSED_COUNTERS, COUNTERS, Outcome, pacing_note, record},
     lines::{Target, allow_connections, unreached, way},
     names,
 };
@@ -150,18 +149,4 @@ fn model(schedule: Option<&Schedule>) -> Model {
         Some(Pacing::Precise) => Model::Open,
         Some(Pacing::Cheap) | None => Model::Closed,
     }
-}
-
-/// Says how late requests were sent that had to wait for others.
-fn pacing_note(pacing: Pacing, lag: &Histogram) -> Option<Note> {
-    let [p50, p99] = [0.5, 0.99].map(|share| lag.quantile(share).map(Nanos));
-    let (p50, p99) = (p50?, p99?);
-    (pacing == Pacing::Cheap).then(|| Note {
-        id: "pacing".to_owned(),
-        text: format!(
-            "pacing cheap: requests due within {} left together, {p50} (p50) and {p99} (p99) after their time; \
-             the latency counts from that time, the service time does not",
-            Pacing::PERIOD
-        ),
-    })
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fathom_engine::{
     Batching, Conducted, Crew, Error, Model, Session, Stop, StopFlag, Until, Way, Which, Worker,
-    pace::{Queue, Share},
+    pace::{Pacing, Queue, Share},
 };
 use fathom_model::{
     Record, Role,
@@ -20,8 +20,9 @@ use super::{
     hall::{Furniture, Hall},
 };
 use crate::{
-    books::{Accounts, CLOSED_COUNTERS, COUNTERS, Ledger, Outcome, record},
+    books::{Accounts, CLOSED_COUNTERS, COUNTERS, Ledger, Outcome, pacing_note, record},
     dial::Route,
+    kinds::options::pacing,
     lines::{Switchboard, Target, allow_connections, unreached, way},
     names,
 };
@@ -32,6 +33,7 @@ pub struct Crowd {
     target: Arc<Target>,
     way: Way,
     coming: Coming,
+    pacing: Pacing,
     n_workers: u64,
     cores: Vec<usize>,
 }
@@ -54,6 +56,7 @@ struct Duty {
     row: Row,
     target: Arc<Target>,
     coming: Coming,
+    pacing: Pacing,
     batching: Batching,
     stop: StopFlag,
 }
@@ -83,7 +86,9 @@ impl Crowd {
                 hint: Some("leave out proxy, or ask over https:// through its tunnels".to_owned()),
             });
         }
-        let way = way(settings, if coming.is_scheduled() { Model::Open } else { Model::Closed })?;
+        let pacing = pacing(settings);
+        let is_precise = coming.is_scheduled() && pacing == Pacing::Precise;
+        let way = way(settings, if is_precise { Model::Open } else { Model::Closed })?;
         let n_seats = coming.n_seats();
         allow_connections(n_seats)?;
         let n_cores = u64::try_from(role.cores.len().max(1)).unwrap_or(1);
@@ -92,6 +97,7 @@ impl Crowd {
             way,
             n_workers: settings.count("threads").unwrap_or(n_cores).min(n_seats).max(1),
             coming,
+            pacing,
             cores: role.cores.clone(),
         })
     }
@@ -161,6 +167,7 @@ impl Crowd {
             },
             target: Arc::clone(&self.target),
             coming: self.coming.clone(),
+            pacing: self.pacing,
             batching: self.way.batching,
             stop: session.stop.clone(),
         }
@@ -176,6 +183,7 @@ impl Crowd {
         }
         if self.coming.is_scheduled() {
             record.totals.insert(names::NOT_STARTED.to_owned(), n_not_started);
+            record.notes.extend(pacing_note(self.pacing, &lag));
             record.distributions.insert(distribution::SCHEDULE_LAG.to_owned(), lag);
         }
         Ok(record)
@@ -185,7 +193,7 @@ impl Crowd {
 impl Duty {
     /// Makes the users, the reactor and all that there is one of for each seat.
     fn equip<R: Reactor, U>(self, make: impl Fn(&Row) -> Result<U, Error>) -> Result<Equipment<R, U>, Error> {
-        let Self { row, target, coming, batching, stop } = self;
+        let Self { row, target, coming, pacing, batching, stop } = self;
         let share = Share { idx: row.idx, of: row.n_workers };
         Ok(Equipment {
             users: make(&row)?,
@@ -193,7 +201,8 @@ impl Duty {
             furniture: Furniture {
                 board: Switchboard::new(&target, (row.idx, row.n_workers), row.n_seats as usize)?,
                 n_seats: row.n_seats,
-                queue: Queue::new(coming.of(share)),
+                queue: Queue::new(coming.of(share)).paced(pacing),
+                pacing,
                 is_shared: coming.is_scheduled(),
                 target,
                 batching,

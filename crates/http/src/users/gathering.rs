@@ -4,10 +4,7 @@
 //! A turn follows right behind the last answer; after a failure it comes in the next round, so that no failure leads to another
 //! within the same call.
 
-use fathom_engine::{
-    Error, Phase, Stop,
-    pace::{Free, Late},
-};
+use fathom_engine::{Error, Phase, Stop, pace::Late};
 use fathom_model::units::Nanos;
 use fathom_sys::{clock, reactor::Reactor};
 
@@ -42,9 +39,7 @@ impl<'a, R: Reactor, U: Users> Gathering<'a, R, U> {
                 return self.conclude(now);
             }
             self.sweep(now);
-            self.wake(now);
-            // Turns take their time.
-            self.seat_due(clock::now());
+            self.begin_due(now);
             self.connect_shut();
             let faults = &self.hall.accounts.outcome.faults;
             self.hall.board.check_reached(self.hall.connections.len(), faults)?;
@@ -89,38 +84,31 @@ impl<'a, R: Reactor, U: Users> Gathering<'a, R, U> {
         if let Some(due) = self.hall.next_due() {
             let now = clock::now();
             if due <= now {
-                self.wake(now);
-                self.seat_due(clock::now());
+                self.begin_due(now);
             }
         }
     }
 
-    /// Gives those their turn who have rested, or waited, for long enough.
-    fn wake(&mut self, now: Nanos) {
+    /// Gives those their turn who have rested, or waited, for long enough, and those a seat who are due.
+    fn begin_due(&mut self, now: Nanos) {
         if self.hall.over_at.is_some() {
             return;
         }
-        while let Some(seat) = self.hall.rested(now) {
-            self.turn(seat, now);
+        if self.hall.pacer.looks(now) {
+            if self.hall.next_due().is_some_and(|due| due <= now) {
+                self.hall.pacer.started(now);
+            }
+            while let Some(seat) = self.hall.rested(now) {
+                self.turn(seat, now);
+            }
+            // Turns take their time.
+            self.hall.notice(clock::now());
         }
         while let Some(Seat(seat)) = self.users.woken(now) {
             let seat = seat as usize;
             if self.hall.connections[seat].doing == Doing::Waiting {
                 self.turn(seat, now);
             }
-        }
-    }
-
-    /// Gives those a seat who are due, as far as there are free ones.
-    fn seat_due(&mut self, now: Nanos) {
-        let hall = &mut self.hall;
-        if hall.over_at.is_some() {
-            return;
-        }
-        let free = if hall.free.is_empty() { Free::None } else { Free::Some };
-        let n_due = hall.queue.notice(now - hall.start, free);
-        if n_due > 0 {
-            hall.accounts.add(Counter::Intended, n_due);
         }
         while self.hall.queue.waiting() > 0 {
             let Some(seat) = self.hall.free.pop() else { return };

@@ -8,7 +8,7 @@ use std::{
 
 use fathom_engine::{
     Batching, StopFlag,
-    pace::{Queue, Waking},
+    pace::{Free, Pacer, Pacing, Queue},
 };
 use fathom_model::units::Nanos;
 use fathom_sys::{
@@ -52,7 +52,7 @@ pub(super) struct Hall<'a, R> {
     /// Seats whose turn to connect comes, in order.
     shut: VecDeque<u32>,
     pub(super) batching: Batching,
-    waking: Waking,
+    pub(super) pacer: Pacer,
     pub(super) sweep: Sweep,
     pub(super) stop: StopFlag,
     pub(super) start: Nanos,
@@ -71,6 +71,7 @@ pub(super) struct Furniture<R> {
     pub(super) board: Switchboard<R>,
     pub(super) n_seats: u32,
     pub(super) queue: Queue<Comings>,
+    pub(super) pacing: Pacing,
     pub(super) is_shared: bool,
     pub(super) batching: Batching,
     pub(super) stop: StopFlag,
@@ -78,7 +79,7 @@ pub(super) struct Furniture<R> {
 
 impl<'a, R: Reactor> Hall<'a, R> {
     pub(super) fn new(accounts: Accounts<'a>, furniture: Furniture<R>) -> Self {
-        let Furniture { target, board, n_seats, queue, is_shared, batching, stop } = furniture;
+        let Furniture { target, board, n_seats, queue, pacing, is_shared, batching, stop } = furniture;
         let n = n_seats as usize;
         let heads = || [Method::Get, Method::Head].map(|method| target.dialing.heads(method));
         Self {
@@ -97,7 +98,7 @@ impl<'a, R: Reactor> Hall<'a, R> {
             rests: BinaryHeap::with_capacity(n),
             shut: VecDeque::with_capacity(n),
             batching,
-            waking: Waking::default(),
+            pacer: Pacer::new(pacing),
             sweep: Sweep::default(),
             stop,
             n_asking: 0,
@@ -106,6 +107,15 @@ impl<'a, R: Reactor> Hall<'a, R> {
             measured_from: None,
             over_at: None,
             target,
+        }
+    }
+
+    /// Takes note of those who are due.
+    pub(super) fn notice(&mut self, now: Nanos) {
+        let free = if self.free.is_empty() { Free::None } else { Free::Some };
+        let n_due = self.queue.notice(now - self.start, free);
+        if n_due > 0 {
+            self.accounts.add(Counter::Intended, n_due);
         }
     }
 
@@ -280,7 +290,7 @@ impl<'a, R: Reactor> Hall<'a, R> {
     /// Waits until something is due or happens; for several answers while every user waits for one.
     pub(super) fn wait(&mut self, now: Nanos) -> fathom_sys::Result<()> {
         let due = self.next_due().filter(|due| *due < now + TICK);
-        let until = due.map_or(now + TICK, |due| due.since(self.waking.early()).max(now));
+        let until = due.map_or(now + TICK, |due| self.pacer.until(due).max(now));
         let is_saturated = self.n_asking == self.n_seated && self.over_at.is_none();
         let batch = if is_saturated { self.batching.batch(self.n_asking) } else { None };
         // A send that is told of would stand in for an answer.
@@ -288,7 +298,7 @@ impl<'a, R: Reactor> Hall<'a, R> {
         self.n_told = 0;
         self.board.reactor.wait(Patience { until, batch })?;
         if due.is_some() && until > now {
-            self.waking.learn(until, clock::now());
+            self.pacer.learn(until, clock::now());
         }
         Ok(())
     }

@@ -4,11 +4,11 @@ use fathom_model::OptionDoc;
 
 use crate::{
     dial::options::{DIALING, REQUEST, TLS},
-    kinds::options::{BATCH, BATCH_WAIT, REACTOR, THREADS, TIMEOUT, joined},
+    kinds::options::{BATCH, BATCH_WAIT, PACING, REACTOR, THREADS, TIMEOUT, joined},
 };
 
 /// Which thread asks, and when is given up.
-const ENGINE: [OptionDoc; 5] = [THREADS, TIMEOUT, REACTOR, BATCH, BATCH_WAIT];
+const ENGINE: [OptionDoc; 6] = [THREADS, TIMEOUT, REACTOR, BATCH, BATCH_WAIT, PACING];
 
 /// The options of a kind of scripted users beside its own: the servers, how they are reached, and how the engine works.
 ///

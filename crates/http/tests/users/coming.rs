@@ -21,6 +21,7 @@ over_both! {
     a_population_comes_evenly_and_each_in_its_own_seat
     users_without_a_free_seat_wait_for_one
     a_profile_is_gone_through_once
+    cheap_pacing_lets_users_begin_together
     thousands_of_users_rest_at_once
     workers_share_the_seats
 }
@@ -129,6 +130,19 @@ fn a_profile_is_gone_through_once() {
     let (from, to) = record.measured_ns;
     assert!(from == Nanos::ZERO && to >= Nanos::from_millis(95) && to < Nanos::from_secs(10), "{from} to {to}");
     assert_eq!(record.distributions[distribution::SERVICE_TIME].count(), 40);
+}
+
+fn cheap_pacing_lets_users_begin_together() {
+    let coming = Coming::Arrivals { profile: "10k:100ms".parse().unwrap(), process: Process::Constant, n_seats: 100 };
+    let (record, memories) = play(&crowd(&url(quiet()), &[("pacing", "cheap")], coming), |_, memory| {
+        if answers(memory).is_empty() { Act::Ask(get("/")) } else { Act::Leave }
+    })
+    .unwrap();
+    assert_eq!(memories.by_seat.values().map(Vec::len).sum::<usize>(), 1_000);
+    // Between two looks is at least a millisecond, so that those due within it wait for half of that on average.
+    let lag = record.distributions[distribution::SCHEDULE_LAG].mean().unwrap();
+    assert!(lag > 400_000.0, "{lag}");
+    assert!(record.notes.iter().any(|note| note.id == "pacing"), "{:?}", record.notes);
 }
 
 fn thousands_of_users_rest_at_once() {

@@ -225,6 +225,22 @@ mod tests {
     }
 
     #[test]
+    fn who_could_not_run_for_seconds_does_not_send_seconds_at_once() {
+        let (near, _far) = pair();
+        let rate = PerSec::new(2000.0).unwrap();
+        let schedule = Schedule::new(Traffic::Constant, rate, (1, Share { idx: 0, of: 1 })).unwrap();
+        let load = Load::new(Sizes::fixed(100), (16, Joined::Never), 1);
+        let mut sender = Sender::new((&near, Short::default()), load, Some(schedule));
+        let start = clock::now() - Nanos::from_secs(10);
+        while sender.step(start, Part::Measured).unwrap().datagrams > 0 {}
+        let n_sent = sender.number();
+        assert!((200..2_000).contains(&n_sent), "{n_sent} of 20,000");
+        let sendings = sender.finish(Nanos::from_secs(10));
+        assert!(sendings.intended.unwrap() >= 20_000 && sendings.lag_max >= Nanos::from_secs(9), "{sendings:?}");
+        assert!(sendings.given_up >= Nanos::from_secs(9), "{sendings:?}");
+    }
+
+    #[test]
     fn what_becomes_due_after_the_last_step_was_never_to_be_sent() {
         let (near, _far) = pair();
         let frames = Traffic::Frames { per_sec: PerSec::new(1.0).unwrap(), spread: 0.0 };

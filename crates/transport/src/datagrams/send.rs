@@ -10,6 +10,7 @@ use fathom_sys::{
 use super::{Codec, Header, Part};
 use crate::{
     payload,
+    stream::BEHIND_MAX,
     traffic::{Schedule, Sizes},
 };
 
@@ -106,6 +107,8 @@ pub(crate) struct Sendings {
     pub(crate) intended: Option<u64>,
     /// The longest time by which one left later than it was due.
     pub(crate) lag_max: Nanos,
+    /// The time whose datagrams were not sent, because the sender could not run.
+    pub(crate) given_up: Nanos,
     /// Datagrams in a super-buffer at the end; 1 without.
     pub(crate) segments: usize,
     /// Why super-buffers were given up.
@@ -122,6 +125,8 @@ pub(crate) struct Sender<'s, C> {
     number: u64,
     wait: Wait,
     lag_max: Nanos,
+    /// By how much the schedule is behind the clock.
+    given_up: Nanos,
     /// When the schedule was last asked, counted from the start.
     asked: Nanos,
 }
@@ -130,7 +135,8 @@ impl<'s, C: Codec> Sender<'s, C> {
     /// A flow that keeps a schedule, or is as fast as possible without one.
     #[must_use]
     pub(crate) fn new((socket, codec): (&'s Socket, C), load: Load, schedule: Option<Schedule>) -> Self {
-        Self { socket, codec, load, schedule, number: 0, wait: Wait::Never, lag_max: Nanos::ZERO, asked: Nanos::ZERO }
+        let [lag_max, given_up, asked] = [Nanos::ZERO; 3];
+        Self { socket, codec, load, schedule, number: 0, wait: Wait::Never, lag_max, given_up, asked }
     }
 
     /// How many datagrams the kernel has taken, and so the number of the next one.
@@ -203,6 +209,7 @@ impl<'s, C: Codec> Sender<'s, C> {
         Sendings {
             intended: self.schedule.map(|schedule| schedule.due_in_all(elapsed).max(self.number)),
             lag_max: self.lag_max,
+            given_up: self.given_up,
             segments: self.load.segments,
             refusal: self.load.refusal,
         }
@@ -212,14 +219,17 @@ impl<'s, C: Codec> Sender<'s, C> {
     fn due(&mut self, now: Nanos, start: Nanos) -> usize {
         let elapsed = now - start;
         let most = self.load.batch.shape().count;
+        self.note_lag(elapsed);
         let Some(schedule) = &mut self.schedule else { return most };
+        // Who could not even ask was held up: by a machine that stood still, or by a kernel that had no room.
+        self.given_up += (elapsed - self.asked) - BEHIND_MAX;
         self.asked = elapsed;
-        let due = schedule.due(elapsed, u64::try_from(most).unwrap_or(1));
+        let at = elapsed - self.given_up;
+        let due = schedule.due(at, u64::try_from(most).unwrap_or(1));
         if due > 0 {
-            self.note_lag(elapsed);
             return usize::try_from(due).unwrap_or(most);
         }
-        let wait = schedule.next_at() - elapsed;
+        let wait = schedule.next_at() - at;
         if wait > SPIN_MAX {
             clock::sleep_until(now + wait.min(SLEEP_MAX));
         } else {
@@ -230,7 +240,7 @@ impl<'s, C: Codec> Sender<'s, C> {
 
     fn note_lag(&mut self, elapsed: Nanos) {
         if let Some(schedule) = &mut self.schedule {
-            self.lag_max = self.lag_max.max(elapsed - schedule.next_at());
+            self.lag_max = self.lag_max.max((elapsed - self.given_up) - schedule.next_at());
         }
     }
 

@@ -8,7 +8,7 @@ mod receiving;
 mod sending;
 mod wake;
 
-pub(crate) use pace::Pace;
+pub(crate) use pace::{BEHIND_MAX, Pace};
 pub(crate) use receiving::{Ended, Inlet, Receiving};
 pub(crate) use sending::{DiskRead, Sending, Source, UncopiedSends};
 pub(crate) use wake::{Batch, Wake};

@@ -3,10 +3,10 @@
 use fathom_engine::pace::{Constant, Pace as _};
 use fathom_model::units::{BitsPerSec, Nanos, PerSec};
 
-/// How far a stream may be behind and still catch up; what is lost beyond that stays lost.
+/// How far a sender may be behind and still catch up; what is lost beyond that stays lost.
 ///
 /// Long enough for a stall of the machine, short enough that a path which was too slow for seconds sees no burst of seconds.
-const BEHIND_MAX: Nanos = Nanos::from_millis(100);
+pub(crate) const BEHIND_MAX: Nanos = Nanos::from_millis(100);
 
 /// A schedule of bytes: each is due at its own time, whatever the sizes of the writes that carry them.
 #[derive(Debug, Clone, Copy)]

@@ -62,19 +62,26 @@ impl Test for Sending {
             Ok(flow.send(&socket, (load, schedule)))
         })?;
         let mut record = conducted.record(role.side);
-        let (mut intended, mut lag_max) = (None, Nanos::ZERO);
+        let (mut intended, mut lag_max, mut given_up) = (None, Nanos::ZERO, Nanos::ZERO);
         let (mut segments, mut refusal) = (1, None);
         for (sendings, causes) in conducted.workers {
             causes.add_to(&mut record);
             let Some(sendings) = sendings else { continue };
             intended = sendings.intended.map(|n| n + intended.unwrap_or(0)).or(intended);
             lag_max = lag_max.max(sendings.lag_max);
+            given_up = given_up.max(sendings.given_up);
             segments = segments.max(sendings.segments);
             refusal = refusal.or(sendings.refusal);
         }
         if let Some(intended) = intended {
             record.totals.insert(count::INTENDED.to_owned(), intended);
             record.totals.insert(count::SCHEDULE_LAG_NS_MAX.to_owned(), lag_max.0);
+        }
+        if given_up > Nanos::ZERO {
+            let text = format!(
+                "the rate that was asked for was not kept: the sender was held up, and what was due in {given_up} of that time was not sent"
+            );
+            stream.note("rate-not-kept", text);
         }
         tell_offload(&mut stream, segments, refusal);
         record.notes.append(&mut stream.notes);

@@ -1,6 +1,7 @@
 //! What the compiler does not check: who may depend on whom, how long a function is, where a metric's source stands.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -62,12 +63,17 @@ const UNASKED_ALLOWED: &[(&str, &str)] = &[
 ];
 /// What panics where a thread is refused, at a limit of tasks; `sys::threads` gives an error.
 const PANICKING_SPAWNS: [&str; 2] = ["thread::spawn(", "scope.spawn("];
+/// A public type's name stands in no more crates than this: one finds with a search what it is.
+const TYPE_CRATES_MAX: usize = 2;
+/// What each crate may call so.
+const COMMON_TYPES: [&str; 1] = ["Error"];
 /// A function fits on a screen.
 const FUNCTION_LINES_MAX: usize = 70;
 
 /// Everything that is wrong, a line each.
 pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut faults = layering(root)?;
+    let mut types = BTreeMap::new();
     for path in sources(&root.join("crates"))?.into_iter().chain(sources(&root.join("xtask"))?) {
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let shown = path.strip_prefix(root).unwrap_or(&path).display().to_string();
@@ -81,11 +87,39 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
         faults.extend(panicking_spawns(&shown, &text).map(|(line, what)| {
             format!("{shown}:{line}: `{what}` panics where a thread is refused: start it with sys::threads")
         }));
+        if let Some((crate_name, _)) = shown.strip_prefix("crates/").and_then(|shown| shown.split_once("/src/")) {
+            for name in public_types(&text) {
+                types.entry(name.to_owned()).or_insert_with(BTreeSet::new).insert(crate_name.to_owned());
+            }
+        }
         if shown.contains("/src/") && !text.starts_with("//!") {
             faults.push(format!("{shown}: a module begins with what it is for"));
         }
     }
+    faults.extend(common_names(&types));
     Ok(faults)
+}
+
+/// Public types whose name stands in too many crates.
+fn common_names(types: &BTreeMap<String, BTreeSet<String>>) -> impl Iterator<Item = String> {
+    let is_common = |name: &&String| COMMON_TYPES.contains(&name.as_str());
+    let common = types.iter().filter(move |(name, crates)| crates.len() > TYPE_CRATES_MAX && !is_common(name));
+    common.map(|(name, crates)| {
+        let crates = crates.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        format!("the public type {name} is in {crates}: give it a name that says what it is in each")
+    })
+}
+
+/// The public types that a file declares.
+fn public_types(text: &str) -> impl Iterator<Item = &str> {
+    let of_line = |line: &'_ str| -> Option<usize> {
+        let kinds = ["pub struct ", "pub enum ", "pub trait ", "pub type "];
+        kinds.iter().find(|kind| line.trim_start().starts_with(**kind)).map(|kind| kind.len())
+    };
+    text.lines().filter_map(move |line| {
+        let name = &line.trim_start()[of_line(line)?..];
+        name.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+    })
 }
 
 /// What a role could touch without being judged: line and call. Files of the kernel and tests are nobody's secret.
@@ -181,6 +215,17 @@ fn missing_sources<'a>(root: &'a Path, text: &'a str) -> impl Iterator<Item = &'
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_public_type_of_many_crates_is_found() {
+        let text = "pub struct Part;\npub(crate) enum Way {}\n    pub type Error = ();\npub trait Look<T> {";
+        assert_eq!(public_types(text).collect::<Vec<_>>(), ["Part", "Error", "Look"]);
+        let crates = |n| ["app", "http", "sys"][..n].iter().map(|name| (*name).to_owned()).collect();
+        let types = [("Part", 3), ("Error", 3), ("Look", 2)].map(|(name, n)| (name.to_owned(), crates(n)));
+        let faults: Vec<_> = common_names(&types.into()).collect();
+        let expected = "the public type Part is in app, http, sys: give it a name that says what it is in each";
+        assert_eq!(faults, [expected]);
+    }
 
     #[test]
     fn a_function_that_does_not_fit_on_a_screen_is_found() {

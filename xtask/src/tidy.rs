@@ -244,6 +244,17 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_would_panic_where_it_is_refused_is_found() {
+        let text = "fn f() {\n    std::thread::spawn(work);\n    threads::start(name, work);\n    scope.spawn(work);\n}\n\
+                    #[cfg(test)]\nmod tests { thread::spawn(work) }";
+        let found = |shown: &str| panicking_spawns(shown, text).collect::<Vec<_>>();
+        assert_eq!(found("crates/http/src/new.rs"), [(2, "thread::spawn("), (4, "scope.spawn(")]);
+        for test in ["crates/http/src/tests.rs", "crates/http/tests/new.rs", "bench/src/new.rs"] {
+            assert!(found(test).is_empty(), "{test}");
+        }
+    }
+
+    #[test]
     fn a_declaration_is_not_a_function() {
         assert_eq!(function_name("    fn name(&self) -> &'static str;"), None);
         assert_eq!(function_name("    pub const fn since(self, earlier: Self) -> Self {"), Some("since"));

@@ -312,7 +312,7 @@ fn frames_that_the_kernel_cuts_arrive_one_by_one_as_they_were_asked_for() {
         let options = [("backend", "socket"), ("count", "1000"), ("rate", "200k"), ("burst", "50"), ("size", size)];
         let trial = wire.run(&options).unwrap();
         trial.assert_clean();
-        let super_buffers = "frames left by a packet socket (super-buffers that the kernel cuts)";
+        let super_buffers = "frames sent by a packet socket (super-buffers that the kernel cuts)";
         assert!(trial.left_by().starts_with(super_buffers), "{}", trial.left_by());
         assert_eq!((trial.sent(), trial.refused()), (1_000, 0), "{size}");
         assert_eq!((trial.responder.totals["reordered"], trial.responder.totals["duplicates"]), (0, 0), "{size}");
@@ -332,7 +332,7 @@ fn frames_that_the_kernel_cuts_arrive_one_by_one_as_they_were_asked_for() {
     // One long frame is of one flow.
     let trial = wire.run(&[("backend", "socket"), ("count", "1000"), ("rate", "200k"), ("flows", "2")]).unwrap();
     let told = trial.left_by();
-    let sendmmsg = "frames left by a packet socket (sendmmsg); not by a packet socket (super-buffers";
+    let sendmmsg = "frames sent by a packet socket (sendmmsg); not by a packet socket (super-buffers";
     assert!(told.starts_with(sendmmsg) && told.ends_with("one long frame is of one flow"), "{told}");
 }
 
@@ -342,16 +342,16 @@ fn frames_that_nobody_would_cut_leave_one_by_one() {
     // A veth without a program at its other end hands long frames over as they are.
     let trial = wire.run(&[("backend", "socket"), ("counter", "socket"), ("count", "500")]).unwrap();
     let told = trial.left_by();
-    assert!(told.starts_with("frames left by a packet socket (sendmmsg)") && told.contains("uncut"), "{told}");
+    assert!(told.starts_with("frames sent by a packet socket (sendmmsg)") && told.contains("uncut"), "{told}");
     assert_eq!(trial.received() + trial.responder.totals[SOCKET_DROPPED], trial.sent());
 }
 
 /// The backends that can be had here, with how each names itself.
 fn backends() -> &'static [(&'static str, &'static str)] {
     let all: &[_] = &[
-        ("live", "frames left by live frames"),
-        ("xsk", "frames left by AF_XDP with"),
-        ("socket", "frames left by a packet socket"),
+        ("live", "frames sent by XDP"),
+        ("xsk", "frames sent by AF_XDP with"),
+        ("socket", "frames sent by a packet socket"),
     ];
     if may_load_programs() { all } else { &all[2..] }
 }
@@ -374,20 +374,20 @@ fn each_backend_sends_what_was_asked_for_and_says_which_it_is() {
 #[test]
 fn the_best_backend_is_taken_and_what_a_better_one_lacks_is_told() {
     let Some(wire) = Wire::up().filter(|_| may_load_programs()) else { return };
-    assert_eq!(wire.run(&[("count", "100")]).unwrap().left_by(), "frames left by live frames (BPF_PROG_TEST_RUN)");
+    assert_eq!(wire.run(&[("count", "100")]).unwrap().left_by(), "frames sent by XDP (BPF_PROG_TEST_RUN)");
     // With a generic program at its other end a veth takes no redirected frames.
     let options = [("count", "1000"), ("rate", "50k"), ("counter", "generic")];
     let trial = wire.run(&options).unwrap();
     trial.assert_clean();
     let told = trial.left_by();
-    assert!(told.starts_with("frames left by AF_XDP with copies; not by live frames"), "{told}");
+    assert!(told.starts_with("frames sent by AF_XDP with copies; not by XDP"), "{told}");
     assert!(told.contains("near0 takes no redirected frames") && told.contains("AF_XDP without copies: "), "{told}");
     let error = wire.run(&[&options[..], &[("backend", "live")]].concat()).unwrap_err();
-    assert!(error.to_string().starts_with("frames cannot leave near0 as was asked: live frames"), "{error}");
+    assert!(error.to_string().starts_with("frames cannot leave near0 as was asked: XDP"), "{error}");
     assert_eq!(error.hint(), Some("leave out --backend, and the best one that works is taken"));
     // A queueing discipline is passed by frames of a socket only.
     let trial = wire.run(&[("count", "100"), ("qdisc", "true")]).unwrap();
-    assert!(trial.left_by().starts_with("frames left by a packet socket"), "{}", trial.left_by());
+    assert!(trial.left_by().starts_with("frames sent by a packet socket"), "{}", trial.left_by());
 }
 
 #[test]
@@ -395,8 +395,8 @@ fn flat_out_long_frames_are_better_than_copies_and_at_a_rate_copies_are() {
     // Frames that are too long to be made in the kernel, between devices that are handed them one by one.
     let Some(wire) = Wire::of_mtu(3_482).filter(|_| may_load_programs()) else { return };
     let orders: [(&[(&str, &str)], &str); 2] = [
-        (&[], "frames left by a packet socket (super-buffers that the kernel cuts); not by live frames"),
-        (&[("rate", "10k")], "frames left by AF_XDP with copies; not by live frames"),
+        (&[], "frames sent by a packet socket (super-buffers that the kernel cuts); not by XDP"),
+        (&[("rate", "10k")], "frames sent by AF_XDP with copies; not by XDP"),
     ];
     for (rate, first) in orders {
         let trial = wire.run(&[&[("count", "500"), ("size", "3500")], rate].concat()).unwrap();

@@ -528,7 +528,7 @@ fn the_kind_frames_sends_by_pktgen_first_and_counts_in_xdp() {
     let Some(wire) = Wire::up() else { return };
     for options in [&[("count", "2000")][..], &[("count", "2000"), ("backend", "pktgen"), ("counter", "socket")]] {
         let (sent, received) = wire.measure(options, u64::MAX).unwrap();
-        let expected = "frames left by the kernel's pktgen, with a TTL of 32, without DF and without a checksum of UDP";
+        let expected = "frames sent by the kernel's pktgen, with a TTL of 32, without DF and without a checksum of UDP";
         assert_eq!(note(&sent, "backend"), expected);
         let [got, missed] = [RECEIVED, SOCKET_DROPPED].map(|name| received.totals[name]);
         assert_eq!((sent.totals[SENT], got + missed), (2_000, 2_000), "{options:?} {sent:?}");
@@ -785,7 +785,7 @@ fn the_face_asks_the_kernels_pktgen_and_prints_its_block() {
     let mac = wire.to.to_string();
     let (block, said, code) = face(&wire, &["-i", NEAR, "-d", "198.18.0.2", "-m", &mac, "-n", "700", "-s", "64"]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("packets left by the kernel's pktgen 2.75"), "{said}");
+    assert!(said.contains("packets sent by the kernel's pktgen 2.75"), "{said}");
     let status: Status = block.parse().unwrap();
     assert_eq!((status.current.sent, status.params.ifname.as_str()), (700, "near0@0"));
     assert_eq!(status.to_string(), block);

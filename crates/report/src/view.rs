@@ -312,7 +312,7 @@ fn used(limit: &Limit, summary: &Summary) -> (String, Mark) {
     match (worst >= 0.0, best < 0.0) {
         (true, _) => ("ok".to_owned(), Mark::Kept),
         (_, true) => ("✗".to_owned(), Mark::Broken),
-        _ => ("open".to_owned(), Mark::Open),
+        _ => ("unclear".to_owned(), Mark::Open),
     }
 }
 

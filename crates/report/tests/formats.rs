@@ -653,7 +653,8 @@ fn a_row_of_csv_is_a_value_with_its_unit_and_absent_numbers_are_empty() {
 #[test]
 fn the_documents_are_read_back_as_they_were() {
     let run = sample::run();
-    assert!(serde_json::from_str::<Run>(&written(&Json, &run)).unwrap() == run);
+    let json = written(&Json, &run);
+    assert!(serde_json::from_str::<Run>(&json).unwrap() == run);
     let lines = written(&Ndjson, &run);
     assert!(serde_json::from_str::<Run>(lines.lines().last().unwrap()).unwrap() == run);
     let events: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

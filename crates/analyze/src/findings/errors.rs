@@ -8,9 +8,11 @@ use fathom_model::{
     units::{grouped, percent, ratio},
 };
 
-use super::{Cause, Evidenced, counted, nothing_done};
+use super::{Cause, Evidenced, counted};
 use crate::window::host_of;
 
+/// The id of its findings.
+pub(crate) const ERRORS: &str = "errors";
 /// From one failure in a hundred on, a value says less than it seems to.
 const HOLDS_BACK: f64 = 0.01;
 
@@ -22,13 +24,10 @@ pub(crate) struct Errors;
 
 impl Cause for Errors {
     fn id(&self) -> &'static str {
-        "errors"
+        ERRORS
     }
 
     fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
-        if nothing_done::tells_errors(seen) {
-            return Vec::new();
-        }
         // Also those of trials that are left out of the value: errors may be why they did not end.
         let records = || seen.test.trials.iter().flat_map(|trial| &trial.records);
         let mut causes: BTreeMap<(&str, &str), u64> = BTreeMap::new();

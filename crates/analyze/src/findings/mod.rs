@@ -481,7 +481,11 @@ pub(crate) fn findings(run: &Run, context: &Context) -> Vec<Finding> {
         let seen = Evidenced::new(run, test, context);
         // A test without a limit lacks an unknown part of it, so it comes after those that are known to lack much.
         let used = seen.used().unwrap_or(f64::INFINITY);
-        found.extend(CAUSES.iter().flat_map(|cause| cause.look(&seen)).map(|finding| (used, finding)));
+        let mut of_test: Vec<Finding> = CAUSES.iter().flat_map(|cause| cause.look(&seen)).collect();
+        if of_test.iter().any(nothing_done::tells_errors) {
+            of_test.retain(|finding| finding.id != errors::ERRORS);
+        }
+        found.extend(of_test.into_iter().map(|finding| (used, finding)));
     }
     found.sort_by(|(a_used, a), (b_used, b)| b.severity.cmp(&a.severity).then(a_used.total_cmp(b_used)));
     let mut merged: Vec<Finding> = Vec::new();

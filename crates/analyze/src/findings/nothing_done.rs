@@ -13,9 +13,9 @@ pub(crate) const NOTHING_DONE: &str = "nothing-done";
 /// Its evidence where errors are why.
 const ERRORS: &str = "errors";
 
-/// Whether a finding says already that nothing came of a test because of its errors.
-pub(super) fn tells_errors(seen: &Evidenced<'_>) -> bool {
-    NothingDone.look(seen).iter().flat_map(|finding| &finding.evidence).any(|shown| shown.counter == ERRORS)
+/// Whether it says that nothing came of a test because of its errors.
+pub(super) fn tells_errors(finding: &Finding) -> bool {
+    finding.id == NOTHING_DONE && finding.evidence.iter().any(|shown| shown.counter == ERRORS)
 }
 
 /// Looks whether a test did any of the work that it is about.

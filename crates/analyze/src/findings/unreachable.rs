@@ -31,7 +31,7 @@ impl Cause for Unreachable {
         let why = most.unwrap_or(if timeout > ROUTER_ASKS {
             "nothing came back at all"
         } else {
-            "nothing came back in time (a router reports a missing host after about 3 s: --timeout 4s)"
+            "nothing came back in time (a router reports a missing host after about 3 s: try --timeout 4s)"
         });
         vec![Finding {
             id: self.id().to_owned(),
@@ -85,7 +85,7 @@ mod tests {
             story.run.tests[0].options.set("timeout", timeout);
             story.finding("unreachable").unwrap().title
         };
-        assert!(title("1s").ends_with("--timeout 4s)"));
+        assert!(title("1s").ends_with(": try --timeout 4s)"));
         assert!(title("4s").ends_with("nothing came back at all"));
     }
 }

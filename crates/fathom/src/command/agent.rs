@@ -18,6 +18,7 @@ use crate::{
 
 pub(super) fn shape(command: Command) -> Command {
     command
+        .hide(true)
         .arg(
             Arg::new("stdio")
                 .long("stdio")

@@ -191,7 +191,7 @@ pub fn choose(
 }
 
 fn told(chosen: &str, refusals: &[(&dyn Backend, Error)]) -> String {
-    let chosen = format!("frames left by {chosen}");
+    let chosen = format!("frames sent by {chosen}");
     if refusals.is_empty() {
         return chosen;
     }

@@ -111,6 +111,7 @@ impl Course<'_> {
         let trials = Trials {
             course: self,
             test,
+            title: into.first().map_or(String::new(), |run| run.title.clone()),
             hosts,
             n_ways: u32::try_from(into.len()).unwrap_or(u32::MAX),
             pause: wanted.pause,

@@ -24,6 +24,8 @@ const BURST_EXTRA: Nanos = Nanos::from_secs(1);
 pub(super) struct Trials<'a, 'b> {
     pub(super) course: &'a Course<'b>,
     pub(super) test: &'a TestPlan,
+    /// What the results call the test.
+    pub(super) title: String,
     pub(super) hosts: &'a mut Hosts,
     /// Tests that are made together: one for each way.
     pub(super) n_ways: u32,
@@ -61,7 +63,7 @@ impl Tester for Trials<'_, '_> {
                 format!("{}: at {rate}, then at {then}   about {left} left", self.method)
             }
         };
-        self.course.progress.searches(&self.test.name, &words);
+        self.course.progress.searches(&self.title, &words);
         let round = u32::try_from(self.made.len()).unwrap_or(u32::MAX);
         let outcome = self.course.play(&self.test_for(&asked.traffic), round, self.hosts);
         if let Some(error) = outcome.error {

@@ -86,7 +86,7 @@ fn by_kernel(job: &Job, mut generator: Generator) -> Result<Sent, Error> {
     let remark = |change: &Change| format!("{change}: {}", change.fix());
     let remarks = before.iter().chain(&after).map(remark).collect();
     let version = Root::default().version()?;
-    let engine = format!("packets left by the kernel's pktgen {version}");
+    let engine = format!("packets sent by the kernel's pktgen {version}");
     Ok(Sent { statuses, engine, remarks, is_interrupted: signals.received().is_some() })
 }
 

@@ -61,7 +61,7 @@ impl Backend for Live {
     }
 
     fn about(&self) -> &'static str {
-        "live frames (BPF_PROG_TEST_RUN)"
+        "XDP (BPF_PROG_TEST_RUN)"
     }
 
     fn open(&self, port: &Port, load: Load) -> Result<Box<dyn Generator>, Error> {

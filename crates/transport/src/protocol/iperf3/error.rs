@@ -136,9 +136,9 @@ impl Error {
     #[must_use]
     pub fn hint_of(&self, way: Way) -> Option<&'static str> {
         match self {
-            Self::Closed | Self::Stream { .. } if way == Way::Both => {
-                Some("a server of iperf3 before 3.7 does not know --bidir: use -R and no -R in turn, or a newer one")
-            }
+            Self::Closed | Self::Stream { .. } if way == Way::Both => Some(
+                "an iperf3 server before 3.7 does not know --bidir: run once with -R and once without it, or use a newer server",
+            ),
             _ => self.hint(),
         }
     }

@@ -119,7 +119,7 @@ pub(crate) fn promised<'a>(promise: &'a JudgedPromise, mut among: impl Iterator<
     let (word, mark) = match promise.outcome {
         Outcome::Kept => ("ok", Mark::Kept),
         Outcome::Broken => ("✗", Mark::Broken),
-        Outcome::Open => ("unclear", Mark::Open),
+        Outcome::Open => ("open", Mark::Open),
     };
     let margin = |margin: f64| match margin {
         // Far from a bound, how many times it the value is says more than a percentage.
